@@ -147,6 +147,44 @@ pub mod host {
     /// UDP sockets in use: a gauge.
     pub const SOCK_UDP_IN_USE: &str = "sock_udp_in_use";
 
+    /// Frames that came to an impairment of a lab; instance: the direction, `forward` or `back`, as of all of its counters.
+    pub const IMPAIR_ARRIVED: &str = "impair_arrived";
+    /// Frames that the impairment lost as it was told.
+    pub const IMPAIR_LOST: &str = "impair_lost";
+    /// Frames that it dropped because the queue in front of its rate was full.
+    pub const IMPAIR_QUEUE_DROPPED: &str = "impair_queue_dropped";
+    /// Frames that it dropped during an outage.
+    pub const IMPAIR_OUTAGE_DROPPED: &str = "impair_outage_dropped";
+    /// Frames that it dropped because they are longer than its MTU.
+    pub const IMPAIR_TOO_BIG: &str = "impair_too_big";
+    /// Frames that it sent twice.
+    pub const IMPAIR_DUPLICATED: &str = "impair_duplicated";
+    /// Frames that it held back so that later ones overtake them.
+    pub const IMPAIR_REORDERED: &str = "impair_reordered";
+    /// Frames of which it flipped a bit.
+    pub const IMPAIR_CORRUPTED: &str = "impair_corrupted";
+    /// Frames that it sent later than they came: for its delay, its jitter or its rate.
+    pub const IMPAIR_DELAYED: &str = "impair_delayed";
+    /// TCP segments in whose place it sent a reset to both ends.
+    pub const IMPAIR_RESET: &str = "impair_reset";
+
+    /// All counters of an impairment, in the order in which it tells them.
+    pub const OF_IMPAIRMENTS: [&str; 10] = [
+        IMPAIR_ARRIVED,
+        IMPAIR_LOST,
+        IMPAIR_QUEUE_DROPPED,
+        IMPAIR_OUTAGE_DROPPED,
+        IMPAIR_TOO_BIG,
+        IMPAIR_DUPLICATED,
+        IMPAIR_REORDERED,
+        IMPAIR_CORRUPTED,
+        IMPAIR_DELAYED,
+        IMPAIR_RESET,
+    ];
+
+    /// The abstract UNIX socket in the network namespace of an impairment: each connection gets a line per counter, `NAME DIRECTION VALUE`.
+    pub const IMPAIRMENT_SOCKET: &str = "fathom-impairment";
+
     /// The names that are no counts: their values rise and fall.
     pub const GAUGES: [&str; 7] = [
         QDISC_BACKLOG_BYTES,

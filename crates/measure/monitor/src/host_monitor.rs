@@ -90,7 +90,9 @@ impl HostMonitor {
             self.columns.n_recorded = 0;
             let failed = match watched.source.sample(&self.root, &mut self.columns) {
                 Err(error) => Some(error.to_string()),
-                Ok(()) if self.columns.n_recorded == 0 => Some("none of its counters was found".to_owned()),
+                Ok(()) if self.columns.n_recorded == 0 && watched.source.is_on_every_host() => {
+                    Some("none of its counters was found".to_owned())
+                }
                 Ok(()) => None,
             };
             if let Some(failed) = failed.filter(|_| !watched.has_failed) {

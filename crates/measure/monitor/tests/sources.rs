@@ -65,7 +65,10 @@ fn every_source_reads_every_recorded_tree_to_the_last_value() {
 
 /// The sources that read files. Those that query the kernel have no recorded tree, and are sampled on this machine below.
 fn files() -> Vec<Box<dyn Source>> {
-    every_source().into_iter().filter(|source| !["qdisc", "xdp", "nft"].contains(&source.name())).collect()
+    every_source()
+        .into_iter()
+        .filter(|source| !["qdisc", "xdp", "nft", "impairment"].contains(&source.name()))
+        .collect()
 }
 
 #[test]

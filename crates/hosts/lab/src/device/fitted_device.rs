@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Device, DeviceRedirect, HOST, Program, ProgramGuard, ProgramLoader, RuleSet,
-    impairment::{DirectionSockets, ImpairedPath},
+    impairment::{ImpairedPath, ImpairedSockets},
 };
 use crate::{Error, Host, Options, Result};
 
@@ -185,10 +185,9 @@ fn attach(
     let (near, far) = (link("eth0")?, link("eth1")?);
     if let Device::Impairment(impairment) = device {
         let frame_max = usize::try_from(near.mtu_bytes).unwrap_or(usize::MAX).saturating_add(ETHERNET_HEADERS);
-        let open =
-            || Ok([DirectionSockets::open(near.index, far.index)?, DirectionSockets::open(far.index, near.index)?]);
-        let ways = on(dut, open)?.map_err(Error::kernel(format!("open the wires of host {HOST}")))?;
-        let path = ImpairedPath::start(impairment, ways, frame_max);
+        let sockets = on(dut, || ImpairedSockets::open(near.index, far.index))?;
+        let sockets = sockets.map_err(Error::kernel(format!("open the wires of host {HOST}")))?;
+        let path = ImpairedPath::start(impairment, sockets, frame_max);
         return Ok(vec![Box::new(path.map_err(Error::file("start the threads of", HOST))?)]);
     }
     let mac_of = |link: &Link| link.mac.expect("a veth has an Ethernet address");

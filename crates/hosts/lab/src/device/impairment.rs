@@ -1,7 +1,8 @@
-//! A device that harms traffic on purpose: loss, delay, jitter, rate, duplicates, reordering, corruption, an MTU, outages.
+//! A device that harms traffic on purpose: loss, delay, jitter, rate, duplicates, reordering, corruption, resets, an MTU, outages.
 //!
-//! A thread per direction takes frames from one wire and puts them on the other (`AF_PACKET`). No counter of a host sees what it drops,
-//! as with any box on a real path. [`FrameFate`] decides about each frame; it knows no clock and no socket.
+//! A thread per direction takes frames from one wire and puts them on the other (`AF_PACKET`). No counter of the kernel sees what it drops,
+//! as with any box on a real path; it counts its own deeds, which no rule of the analysis reads. [`FrameFate`] decides about each frame; it
+//! knows no clock and no socket.
 
 use std::{
     cmp::Reverse,
@@ -15,15 +16,22 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
+use fathom_model::{
+    names::host,
+    units::{BitsPerSec, Bytes, Nanos, approximate, rounded},
+};
 use fathom_sys::{
     clock,
     packet::packet_socket::{MAX_BATCH, Queueing, ReceiveBuffer, Receiver, Sender},
 };
 
-use super::ProgramGuard;
+use super::{
+    ProgramGuard,
+    hop_counters::{self, CounterServer, DIRECTIONS, HopCounters},
+    reset,
+};
 
-/// The damage that a device does to each direction; zero means none.
+/// The damage that a device does to each of its directions; zero means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Impairment {
     /// Frames lost, in millionths.
@@ -48,6 +56,39 @@ pub struct Impairment {
     pub mtu_bytes: u32,
     /// How long nothing passes, once in every [`OUTAGE_PERIOD`].
     pub outage: Nanos,
+    /// TCP segments with payload that are replaced by a reset for both ends, in millionths.
+    pub reset_ppm: u32,
+    /// The directions that are harmed; the other one passes everything.
+    pub directions: ImpairedDirections,
+    /// The seed of all random decisions.
+    pub seed: u32,
+}
+
+/// The directions that an impairment harms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ImpairedDirections {
+    /// Both.
+    #[default]
+    Both,
+    /// From the first host of the lab to the last.
+    Forward,
+    /// From the last host of the lab to the first.
+    Back,
+}
+
+impl ImpairedDirections {
+    /// The words of the two single directions, in the order of the variants.
+    fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Both => None,
+            Self::Forward => Some(DIRECTIONS[0]),
+            Self::Back => Some(DIRECTIONS[1]),
+        }
+    }
+
+    fn harms(self, direction: &str) -> bool {
+        self.word().is_none_or(|word| word == direction)
+    }
 }
 
 /// The distance between the beginnings of two outages.
@@ -64,7 +105,7 @@ const WAIT_MAX: Nanos = Nanos::from_millis(50);
 const BUFFER: Bytes = Bytes(16 << 20);
 
 /// The names of all values, for help.
-pub(super) const VALUES: &str = "[:loss=1%,burst=5,delay=10ms,jitter=1ms,rate=50Mbit,queue=100,duplicate=1%,reorder=1%,corrupt=1%,mtu=1400,outage=500ms]";
+pub(super) const VALUES: &str = "[:loss=1%,burst=5,delay=10ms,jitter=1ms,rate=50Mbit,queue=100,duplicate=1%,reorder=1%,corrupt=1%,mtu=1400,outage=500ms,rst=0.1%,direction=forward|back,seed=7]";
 
 impl Impairment {
     /// Reads `loss=1%,delay=10ms`.
@@ -77,11 +118,19 @@ impl Impairment {
                 "duplicate" => &mut found.duplicate_ppm,
                 "reorder" => &mut found.reorder_ppm,
                 "corrupt" => &mut found.corrupt_ppm,
-                "burst" | "queue" | "mtu" => {
+                "rst" => &mut found.reset_ppm,
+                "direction" => {
+                    let all = [ImpairedDirections::Forward, ImpairedDirections::Back];
+                    let named = all.into_iter().find(|directions| directions.word() == Some(value.trim()));
+                    found.directions = named.ok_or_else(|| format!("direction: `{value}` is not forward or back"))?;
+                    continue;
+                }
+                "burst" | "queue" | "mtu" | "seed" => {
                     let number = read::<u32>(name, value)?;
                     match name.trim() {
                         "burst" => found.burst = number.max(1),
                         "queue" => found.queue = number.max(1),
+                        "seed" => found.seed = number,
                         _ => found.mtu_bytes = number,
                     }
                     continue;
@@ -135,6 +184,9 @@ impl fmt::Display for Impairment {
             ("corrupt", (self.corrupt_ppm > 0).then(|| share(self.corrupt_ppm))),
             ("mtu", (self.mtu_bytes > 0).then(|| self.mtu_bytes.to_string())),
             ("outage", (self.outage > Nanos::ZERO).then(|| format!("{}us", self.outage.0 / 1000))),
+            ("rst", (self.reset_ppm > 0).then(|| share(self.reset_ppm))),
+            ("direction", self.directions.word().map(str::to_owned)),
+            ("seed", (self.seed > 0).then(|| self.seed.to_string())),
         ];
         let told: Vec<String> =
             all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
@@ -154,35 +206,75 @@ struct FrameFate {
     line_free: Nanos,
     /// When the frame before leaves, so that jitter keeps the order.
     last_due: Nanos,
+    counters: Arc<HopCounters>,
+}
+
+/// The decision about one frame.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Decision {
+    /// The times at which it leaves: none if it is lost, two if it is doubled.
+    due: Vec<Nanos>,
+    /// Resets for both ends leave in its place.
+    is_reset: bool,
 }
 
 impl FrameFate {
-    fn new(impairment: Impairment, seed: u64) -> Self {
+    fn new(impairment: Impairment, seed: u64, counters: Arc<HopCounters>) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        Self { impairment, random, begin: None, is_in_burst: false, line_free: Nanos::ZERO, last_due: Nanos::ZERO }
+        let (line_free, last_due) = (Nanos::ZERO, Nanos::ZERO);
+        Self { impairment, random, begin: None, is_in_burst: false, line_free, last_due, counters }
     }
 
-    /// Returns the times at which a frame leaves: none if it is lost, two if it is doubled. Damages it if it is to be corrupted.
-    fn decide(&mut self, frame: &mut [u8], now: Nanos) -> Vec<Nanos> {
-        let begin = *self.begin.get_or_insert(now);
-        let is_too_long = self.impairment.mtu_bytes > 0 && frame.len() > self.impairment.mtu_bytes as usize + 14;
-        let is_out =
-            self.impairment.outage > Nanos::ZERO && (now - begin).0 % OUTAGE_PERIOD.0 < self.impairment.outage.0;
-        if is_too_long || is_out || self.is_lost() {
-            return Vec::new();
-        }
-        let Some(sent) = self.line_time(frame.len(), now) else { return Vec::new() };
-        if self.happens(self.impairment.corrupt_ppm) && frame.len() > HEADERS {
+    /// Decides about a frame, and damages it if it is to be corrupted.
+    fn decide(&mut self, frame: &mut [u8], now: Nanos) -> Decision {
+        self.counters.add(host::IMPAIR_ARRIVED);
+        let Some(sent) = self.passes(frame, now) else { return Decision::default() };
+        let is_reset = self.impairment.reset_ppm > 0
+            && reset::carries_tcp_data(frame)
+            && self.counted(self.impairment.reset_ppm, host::IMPAIR_RESET);
+        if frame.len() > HEADERS && self.counted(self.impairment.corrupt_ppm, host::IMPAIR_CORRUPTED) {
             let at = self.random.usize(HEADERS..frame.len());
             frame[at] ^= 1 << self.random.u8(0..8);
         }
         let jitter = Nanos(self.random.u64(0..=self.impairment.jitter.0));
         let due = (sent + self.impairment.delay + jitter).max(self.last_due);
-        if self.happens(self.impairment.reorder_ppm) {
-            return vec![due + REORDER_DELAY];
+        if due > now {
+            self.counters.add(host::IMPAIR_DELAYED);
+        }
+        if self.counted(self.impairment.reorder_ppm, host::IMPAIR_REORDERED) {
+            return Decision { due: vec![due + REORDER_DELAY], is_reset };
         }
         self.last_due = due;
-        if self.happens(self.impairment.duplicate_ppm) { vec![due, due] } else { vec![due] }
+        let is_doubled = self.counted(self.impairment.duplicate_ppm, host::IMPAIR_DUPLICATED);
+        Decision { due: if is_doubled { vec![due, due] } else { vec![due] }, is_reset }
+    }
+
+    /// Returns when the line has sent a frame; `None` if it is dropped, which is counted by its reason.
+    fn passes(&mut self, frame: &[u8], now: Nanos) -> Option<Nanos> {
+        let begin = *self.begin.get_or_insert(now);
+        let is_too_long = self.impairment.mtu_bytes > 0 && frame.len() > self.impairment.mtu_bytes as usize + 14;
+        let is_out =
+            self.impairment.outage > Nanos::ZERO && (now - begin).0 % OUTAGE_PERIOD.0 < self.impairment.outage.0;
+        let reason = match () {
+            () if is_too_long => host::IMPAIR_TOO_BIG,
+            () if is_out => host::IMPAIR_OUTAGE_DROPPED,
+            () if self.is_lost() => host::IMPAIR_LOST,
+            () => match self.line_time(frame.len(), now) {
+                None => host::IMPAIR_QUEUE_DROPPED,
+                sent => return sent,
+            },
+        };
+        self.counters.add(reason);
+        None
+    }
+
+    /// Draws whether something happens to a frame, and counts it.
+    fn counted(&mut self, ppm: u32, counter: &str) -> bool {
+        let happens = self.happens(ppm);
+        if happens {
+            self.counters.add(counter);
+        }
+        happens
     }
 
     fn happens(&mut self, ppm: u32) -> bool {
@@ -224,6 +316,8 @@ impl FrameFate {
 pub(super) struct DirectionSockets {
     pub(super) from: Receiver,
     pub(super) to: Sender,
+    /// Back to where the frames come from, for resets.
+    pub(super) back: Sender,
 }
 
 impl DirectionSockets {
@@ -231,7 +325,8 @@ impl DirectionSockets {
     pub(super) fn open(from: u32, to: u32) -> fathom_sys::Result<Self> {
         // Frames only move between the wires of a lab.
         let permit = fathom_sys::policy::Policy::anything().permit_frames([]).expect("nothing is refused");
-        Ok(Self { from: Receiver::open(from, BUFFER)?, to: Sender::open(to, Queueing::Bypass, &permit)? })
+        let sender = |interface| Sender::open(interface, Queueing::Bypass, &permit);
+        Ok(Self { from: Receiver::open(from, BUFFER)?, to: sender(to)?, back: sender(from)? })
     }
 }
 
@@ -240,21 +335,39 @@ impl DirectionSockets {
 pub(super) struct ImpairedPath {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    #[expect(dead_code, reason = "it tells the counters until this is dropped")]
+    counters: CounterServer,
 }
 
 impl ProgramGuard for ImpairedPath {}
 
+/// The sockets of the device, opened in its network namespace.
+#[derive(Debug)]
+pub(super) struct ImpairedSockets {
+    ways: [DirectionSockets; 2],
+    counters: std::os::unix::net::UnixListener,
+}
+
+impl ImpairedSockets {
+    /// Opens the sockets of both directions between two interfaces, and the one that tells the counters.
+    pub(super) fn open(near: u32, far: u32) -> fathom_sys::Result<Self> {
+        let counters = hop_counters::listen().map_err(|error| fathom_sys::Error::new("bind(AF_UNIX)", error))?;
+        Ok(Self { ways: [DirectionSockets::open(near, far)?, DirectionSockets::open(far, near)?], counters })
+    }
+}
+
 impl ImpairedPath {
     /// Starts a thread per direction. `frame_max` is the longest frame of the wires.
-    pub(super) fn start(
-        impairment: Impairment,
-        ways: [DirectionSockets; 2],
-        frame_max: usize,
-    ) -> std::io::Result<Self> {
+    pub(super) fn start(impairment: Impairment, sockets: ImpairedSockets, frame_max: usize) -> std::io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let mut path = Self { is_over: Arc::clone(&is_over), threads: Vec::new() };
-        for (way, seed) in ways.into_iter().zip(1..) {
-            let (is_over, fate) = (Arc::clone(&is_over), FrameFate::new(impairment, seed));
+        let counters: [Arc<HopCounters>; 2] = Default::default();
+        let server = CounterServer::start(sockets.counters, counters.clone())?;
+        let mut path = Self { is_over: Arc::clone(&is_over), threads: Vec::new(), counters: server };
+        // Each direction has a seed of its own, which no other seed shares.
+        let seeds = (1..).map(|way| 2 * u64::from(impairment.seed) + way);
+        for (((way, direction), counters), seed) in sockets.ways.into_iter().zip(DIRECTIONS).zip(counters).zip(seeds) {
+            let harm = if impairment.directions.harms(direction) { impairment } else { Impairment::default() };
+            let (is_over, fate) = (Arc::clone(&is_over), FrameFate::new(harm, seed, counters));
             let thread = thread::Builder::new().name("fathom-impair".to_owned());
             path.threads.push(thread.spawn(move || forward(&way, fate, &is_over, frame_max))?);
         }
@@ -295,7 +408,13 @@ fn forward(way: &DirectionSockets, mut fate: FrameFate, is_over: &AtomicBool, fr
                 continue;
             }
             let mut frame = frame.to_vec();
-            for due in fate.decide(&mut frame, now) {
+            let Decision { due, is_reset } = fate.decide(&mut frame, now);
+            if let Some([onward, back]) = reset::resets(&frame).filter(|_| is_reset) {
+                frame = onward;
+                // A reset that finds the wire full is lost, like any packet.
+                let _ = way.back.send(std::iter::once(back.as_slice()));
+            }
+            for due in due {
                 number += 1;
                 waiting.push(Reverse((due, number, frame.clone())));
             }
@@ -335,17 +454,19 @@ mod tests {
     use super::*;
 
     fn fates(text: &str, n: u64, gap: Nanos) -> Vec<Vec<Nanos>> {
-        let mut fate = FrameFate::new(Impairment::parse(Some(text)).unwrap(), 7);
-        (0..n).map(|i| fate.decide(&mut [0; 1000], Nanos(1_000_000_000 + i * gap.0))).collect()
+        let mut fate = FrameFate::new(Impairment::parse(Some(text)).unwrap(), 7, Arc::default());
+        (0..n).map(|i| fate.decide(&mut [0; 1000], Nanos(1_000_000_000 + i * gap.0)).due).collect()
     }
 
     #[test]
     fn every_value_is_read_and_written() {
-        let text = "loss=1.5%,burst=5,delay=10ms,jitter=1ms,rate=50Mbit,queue=20,duplicate=1%,reorder=2%,corrupt=0.1%,mtu=1400,outage=500ms";
+        let text = "loss=1.5%,burst=5,delay=10ms,jitter=1ms,rate=50Mbit,queue=20,duplicate=1%,reorder=2%,corrupt=0.1%,mtu=1400,outage=500ms,rst=0.5%,direction=back,seed=9";
         let found = Impairment::parse(Some(text)).unwrap();
         assert_eq!((found.loss_ppm, found.burst, found.rate_bps, found.mtu_bytes), (15_000, 5, 50_000_000, 1400));
         assert_eq!(Impairment::parse(Some(&found.to_string())).unwrap(), found, "{found}");
-        for wrong in ["loss", "loss=2", "loss=101%", "speed=1", "delay=soon", "outage=3s"] {
+        for wrong in
+            ["loss", "loss=2", "loss=101%", "speed=1", "delay=soon", "outage=3s", "direction=up", "seed=x", "rst=1"]
+        {
             assert!(Impairment::parse(Some(wrong)).is_err(), "{wrong}");
         }
     }
@@ -390,7 +511,7 @@ mod tests {
         assert!((700..1_100).contains(&overtaken), "{overtaken}");
         let jittered = fates("jitter=1ms", 1_000, gap);
         assert!(jittered.is_sorted(), "jitter keeps the order");
-        let mut fate = FrameFate::new(Impairment::parse(Some("corrupt=100%")).unwrap(), 7);
+        let mut fate = FrameFate::new(Impairment::parse(Some("corrupt=100%")).unwrap(), 7, Arc::default());
         let mut frame = [0; 100];
         fate.decide(&mut frame, Nanos(1));
         assert!(frame[..HEADERS] == [0; HEADERS] && frame.iter().map(|byte| byte.count_ones()).sum::<u32>() == 1);
@@ -398,6 +519,34 @@ mod tests {
             fates("mtu=900", 3, gap).iter().all(Vec::is_empty)
                 && fates("mtu=986", 3, gap).iter().all(|due| due.len() == 1)
         );
+    }
+
+    #[test]
+    fn every_frame_is_counted_once_by_what_became_of_it() {
+        let text = "loss=5%,duplicate=5%,reorder=5%,corrupt=5%,rate=100Mbit,queue=10,delay=1ms,outage=1ms";
+        let counters: Arc<HopCounters> = Arc::default();
+        let mut fate = FrameFate::new(Impairment::parse(Some(text)).unwrap(), 7, Arc::clone(&counters));
+        let n = 20_000;
+        let due: Vec<usize> =
+            (0..n).map(|i| fate.decide(&mut [0; 1000], Nanos(1_000_000_000 + i * 70_000)).due.len()).collect();
+        let count = |n_due: usize| due.iter().filter(|n| **n == n_due).count() as u64;
+        let value = |counter| counters.value(counter);
+        assert_eq!(value(host::IMPAIR_ARRIVED), n);
+        let dropped = [host::IMPAIR_LOST, host::IMPAIR_QUEUE_DROPPED, host::IMPAIR_OUTAGE_DROPPED].map(value);
+        assert!(dropped.iter().all(|n| *n > 0) && dropped.iter().sum::<u64>() == count(0), "{dropped:?}");
+        assert_eq!((value(host::IMPAIR_DUPLICATED), value(host::IMPAIR_DELAYED)), (count(2), n - count(0)));
+        assert!(value(host::IMPAIR_REORDERED) > 0 && value(host::IMPAIR_CORRUPTED) > 0);
+        assert_eq!((value(host::IMPAIR_TOO_BIG), value(host::IMPAIR_RESET)), (0, 0), "none was asked for");
+    }
+
+    #[test]
+    fn a_seed_decides_about_all_frames_and_another_one_otherwise() {
+        let all = |seed| {
+            let mut fate = FrameFate::new(Impairment::parse(Some("loss=20%")).unwrap(), seed, Arc::default());
+            (0..200).map(|i| fate.decide(&mut [0; 100], Nanos(i)).due.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(all(3), all(3));
+        assert_ne!(all(3), all(4));
     }
 
     #[test]

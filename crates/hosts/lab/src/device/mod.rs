@@ -3,7 +3,9 @@
 //! This module defines the devices and their text form; [`topology`] connects the wires, and [`fitted_device`] prepares the device.
 
 mod fitted_device;
+mod hop_counters;
 mod impairment;
+mod reset;
 mod topology;
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
@@ -16,7 +18,7 @@ use crate::{Error, Result};
 
 pub use fitted_device::{DeviceRecord, Thread};
 pub(crate) use fitted_device::{FittedDevice, fit};
-pub use impairment::Impairment;
+pub use impairment::{ImpairedDirections, Impairment};
 pub(crate) use topology::build;
 
 /// The name of the host that acts as the device.
@@ -111,7 +113,11 @@ pub const FORMS: &[(&str, &str, &str)] = &[
         "[:RATE[,BURST]]",
         "an XDP program that hands RATE frames/s on from a to b (200k), BURST at once (512), and drops the rest",
     ),
-    ("impair", impairment::VALUES, "harms traffic both ways as told: only the named values differ from a good wire"),
+    (
+        "impair",
+        impairment::VALUES,
+        "harms traffic as told, both ways or one way, and counts what it did: only the named values differ from a good wire",
+    ),
 ];
 
 /// Enough rules to show the cost of one without taking long to create.

@@ -3,6 +3,7 @@
 //! A source knows where its counters are and what they are called. It does not know when it is sampled or who reads it.
 
 mod cpu;
+mod impairment;
 mod named;
 mod netdev;
 mod netstat;
@@ -36,6 +37,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(sockstat::Sockstat::new()),
     || Box::new(tables::Tables::new()),
     || Box::new(throttling::Throttling::new()),
+    || Box::new(impairment::Impairment::new()),
 ];
 
 /// Creates one of each source.

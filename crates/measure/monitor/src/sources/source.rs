@@ -13,6 +13,11 @@ pub trait Source: Send {
     /// The counters that it may record: constants of `fathom_model::names::host`.
     fn counters(&self) -> &'static [&'static str];
 
+    /// Whether a host without any of its counters is one where something could not be read.
+    fn is_on_every_host(&self) -> bool {
+        true
+    }
+
     /// Records the current values of its counters. Values that are missing in the file are not recorded, and never as 0.
     ///
     /// # Errors

@@ -69,6 +69,9 @@ pub struct NoCause {
     /// How much of its nearest limit it reaches, such as `20 % of line 10.0 Gbit/s`; absent if no limit is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<String>,
+    /// The causes that are known to explain less than half of what it lacks, each with its share, such as `cpu quota 31 %`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
     /// What does not hold it back, with the number that says so, such as `cores (the busiest is busy 41 %)`.
     pub ruled_out: Vec<String>,
     /// What could not be looked at, such as `the host of the server`.

@@ -29,6 +29,7 @@ mod time_division;
 // One test with all of the above, and the limits it is compared with.
 mod evidence;
 mod flows;
+mod gap;
 mod limits;
 mod repeat_command;
 

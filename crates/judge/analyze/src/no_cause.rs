@@ -5,18 +5,17 @@
 use std::fmt::Display;
 
 use fathom_model::{
-    Derivation, Finding, Layer, Limit, LimitKind, Metric, NoCause, SenderTime, Severity, TestRun,
+    Derivation, Finding, Layer, LimitKind, Metric, NoCause, SenderTime, Severity, TestRun,
     names::{count, host as counter},
     units::{Nanos, grouped, percent, ratio},
 };
 use fathom_statistics::{mean, stdev};
 
-use crate::{cores::CoreLoad, evidence::TestEvidence, findings::most_resent, summaries::main_rate};
+use crate::{cores::CoreLoad, evidence::TestEvidence, findings::most_resent, gap, summaries::main_rate};
 
-/// A test that reaches this share of a limit lacks nothing that has to be explained.
-const REACHED: f64 = 0.9;
-/// A part of a unit of work that takes at least this share of its time explains it.
-const EXPLAINS: f64 = 0.5;
+/// The most parts that are told, and the least that is worth it.
+const PARTS_MAX: usize = 3;
+const PART_MIN: f64 = 0.05;
 /// A rate whose intervals differ by less than this from their mean, as a standard deviation, is steady.
 const STEADY: f64 = 0.03;
 /// Fewer intervals say nothing about steadiness.
@@ -36,6 +35,7 @@ pub(crate) fn no_cause(seen: &TestEvidence<'_>) -> Option<NoCause> {
         look(seen, &mut looked);
     }
     Some(NoCause {
+        parts: parts(seen),
         reached: nearest.and_then(|limit| Some(format!("{} of {}", percent(limit.used?), limit.text))),
         ruled_out: looked.ruled_out,
         not_seen: looked.not_seen,
@@ -47,12 +47,20 @@ pub(crate) fn no_cause(seen: &TestEvidence<'_>) -> Option<NoCause> {
 fn is_explained(seen: &TestEvidence<'_>) -> bool {
     let is_cause =
         |finding: &Finding| finding.severity >= Severity::HoldsBack && finding.tests.contains(&seen.test.name);
-    let is_near = |limit: &Limit| limit.kind != LimitKind::Promise && limit.used.is_some_and(|used| used >= REACHED);
     let has_part = seen.test.anatomy.as_ref().is_some_and(|anatomy| {
         let largest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or(Nanos::ZERO);
-        ratio(largest.0, anatomy.median().0).is_some_and(|share| share >= EXPLAINS)
+        ratio(largest.0, anatomy.median().0).is_some_and(|share| share >= gap::HALF)
     });
-    seen.run.findings.iter().any(is_cause) || seen.test.limits.iter().any(is_near) || has_part
+    seen.run.findings.iter().any(is_cause) || gap::reaches_a_limit(seen) || has_part
+}
+
+/// Returns the causes that explain less than half of what the test lacks, the largest first.
+fn parts(seen: &TestEvidence<'_>) -> Vec<String> {
+    let is_of_test = |finding: &&Finding| finding.tests.contains(&seen.test.name);
+    let known = seen.run.findings.iter().filter(is_of_test).filter_map(|finding| Some((finding, finding.explains?)));
+    let mut parts: Vec<_> = known.filter(|(_, share)| *share >= PART_MIN).collect();
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    parts.iter().take(PARTS_MAX).map(|(finding, share)| format!("{} {}", finding.short, percent(*share))).collect()
 }
 
 /// What was looked at.

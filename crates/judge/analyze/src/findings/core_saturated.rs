@@ -69,7 +69,8 @@ impl FindingRule for CoreSaturated {
             severity: if comes_next { Severity::Remark } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
             evidence,
-            explains: None,
+            // Of a full core, what the test did not use itself, others took from it.
+            explains: Some(cores[0].own.min(1.0)),
             next: (!comes_next).then(|| next(seen, host, cores)),
         }]
     }
@@ -171,7 +172,7 @@ mod tests {
         builder.cpu("target", "cpu1", [5, 5, 1, 0]);
         builder.driver("ice");
         let finding = builder.finding("core-saturated").unwrap();
-        assert_eq!(finding.short, "receiver cpu");
+        assert_eq!((finding.short.as_str(), finding.explains), ("receiver cpu", Some(1.0)));
         assert_eq!(
             finding.title,
             "the receiver's cpu0 on target is busy 100 % of the time, softirq 97 %; the others are busy 11 %"

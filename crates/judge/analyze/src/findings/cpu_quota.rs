@@ -7,7 +7,10 @@ use fathom_model::{
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, ratio_evidence};
+use crate::{
+    evidence::{TestEvidence, ratio_evidence},
+    gap,
+};
 
 /// A quota that takes less than this share of the time holds nothing back.
 const HOLDS_BACK: f64 = 0.05;
@@ -24,36 +27,47 @@ impl FindingRule for CpuQuota {
         if seen.reached_target() || seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        let on_host = |host| {
-            let lost = approximate(seen.growth(host, host::CGROUP_THROTTLED_NS, None));
-            let span = seen.sampled_time(host)?;
-            // The kernel counts each core of a group.
-            let share = (lost / approximate(span.0)).min(1.0);
-            let limit = seen.environment(host).and_then(|facts| facts.get("cpu", "cgroup_limit_cores"));
-            let cores =
-                limit.filter(|limit| *limit != "none").map_or_else(String::new, |limit| format!(" of {limit} cores"));
-            (share >= HOLDS_BACK).then(|| Finding {
-                id: self.id().to_owned(),
-                short: "cpu quota".to_owned(),
-                title: format!(
-                    "the CPU quota{cores} of its control group stopped fathom on {host} {} of the time",
-                    percent(share)
+        let mut stopped: Vec<(&str, f64)> =
+            seen.hosts().filter_map(|host| Some((host, stopped_time(seen, host)?))).collect();
+        // Both ends of one machine may be in the same group.
+        stopped.sort_by(|a, b| b.1.total_cmp(&a.1));
+        stopped.truncate(if seen.is_one_machine() { 1 } else { usize::MAX });
+        stopped.into_iter().map(|(host, share)| self.on_host(seen, host, share)).collect()
+    }
+}
+
+/// Returns the share of the measured time in which quotas stopped a host, if that holds a test back.
+fn stopped_time(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
+    let lost = approximate(seen.growth(host, host::CGROUP_THROTTLED_NS, None));
+    // The kernel counts each core of a group.
+    let share = (lost / approximate(seen.sampled_time(host)?.0)).min(1.0);
+    (share >= HOLDS_BACK).then_some(share)
+}
+
+impl CpuQuota {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str, share: f64) -> Finding {
+        let limit = seen.environment(host).and_then(|facts| facts.get("cpu", "cgroup_limit_cores"));
+        let cores =
+            limit.filter(|limit| *limit != "none").map_or_else(String::new, |limit| format!(" of {limit} cores"));
+        Finding {
+            id: self.id().to_owned(),
+            short: "cpu quota".to_owned(),
+            title: format!(
+                "the CPU quota{cores} of its control group stopped fathom on {host} {} of the time",
+                percent(share)
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![ratio_evidence(host, host::CGROUP_THROTTLED_NS, share)],
+            explains: gap::explained_by_time(seen, share),
+            next: Some(NextStep {
+                command: "cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max".to_owned(),
+                on: Some(host.to_owned()),
+                expected: Some(
+                    "show the group and its quota; raise it (CPU limit of the container or unit)".to_owned(),
                 ),
-                severity: Severity::HoldsBack,
-                tests: vec![seen.test.name.clone()],
-                evidence: vec![ratio_evidence(host, host::CGROUP_THROTTLED_NS, share)],
-                explains: None,
-                next: Some(NextStep {
-                    command: "cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max".to_owned(),
-                    on: Some(host.to_owned()),
-                    expected: Some(
-                        "show the group and its quota; raise it (CPU limit of the container or unit)".to_owned(),
-                    ),
-                }),
-            })
-        };
-        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
-        hosts.filter_map(on_host).collect()
+            }),
+        }
     }
 }
 
@@ -70,6 +84,9 @@ mod tests {
         builder.run.hosts.get_mut("target").unwrap().environment.note("cpu", "cgroup_limit_cores", "0.10");
         let finding = builder.finding("cpu-quota").unwrap();
         assert!(finding.title.starts_with("the CPU quota of 0.10 cores of its control group stopped fathom on target"));
+        assert!(finding.explains.is_some_and(|share| share >= 0.5), "{finding:?}");
+        builder.one_machine();
+        assert!(builder.finding("cpu-quota").is_some(), "the second host of one machine has a group of its own");
         builder.host_counter("target", (host::CGROUP_THROTTLED_NS, ""), 1_000_000);
         assert_eq!(builder.finding("cpu-quota"), None);
     }

@@ -9,10 +9,13 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, ratio},
 };
 
+use fathom_statistics::mean;
+
 use super::FindingRule;
 use crate::{
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence},
+    gap,
 };
 
 /// If connections wait for a buffer for more than this share of their busy time, the stream is held back.
@@ -64,7 +67,7 @@ impl FindingRule for ReceiveWindow {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
-            explains: None,
+            explains: gap::explained_by_time(seen, share),
             next: Some(larger_receive_buffer(seen, receiver)),
         }]
     }
@@ -83,7 +86,7 @@ impl ReceiveWindow {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: bound.evidence(sender, tcp::SND_WND_BYTES),
-            explains: None,
+            explains: gap::explained_by_time(seen, bound.share),
             next: Some(larger_receive_buffer(seen, receiver)),
         }
     }
@@ -118,7 +121,7 @@ impl FindingRule for SendBuffer {
                 severity: Severity::HoldsBack,
                 tests: vec![seen.test.name.clone()],
                 evidence: bound.evidence(sender, "send buffer, most"),
-                explains: None,
+                explains: gap::explained_by_time(seen, bound.share),
                 next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", WMEM_USUAL)),
             }];
         }
@@ -133,7 +136,7 @@ impl FindingRule for SendBuffer {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
-            explains: None,
+            explains: gap::explained_by_time(seen, share),
             next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", WMEM_USUAL)),
         }]
     }
@@ -144,6 +147,8 @@ struct SizeBound {
     size: Bytes,
     rtt: Nanos,
     rate: BitsPerSec,
+    /// The rate as a share of one size per round trip, the mean of the connections: the rest is not the size's.
+    share: f64,
 }
 
 impl SizeBound {
@@ -169,14 +174,15 @@ fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<
         let (size, rtt) = (Bytes(size(flow)?), Nanos(*last.get(tcp::RTT_NS)?));
         let under_way = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
         let most_bps = approximate(size.0) * 8.0 / rtt.as_secs_f64();
-        let is_bound = size.0 < under_way && summary.acknowledged_bps >= BOUND * most_bps;
-        is_bound.then_some((size, rtt))
+        let share = (summary.acknowledged_bps / most_bps).min(1.0);
+        (size.0 < under_way && share >= BOUND).then_some((size, rtt, share))
     };
     let sent: Vec<_> = seen.test.flows.iter().filter(|summary| summary.sender == sender).collect();
-    let bound: Vec<(Bytes, Nanos)> = sent.iter().filter_map(|summary| of_flow(summary)).collect();
-    let (size, rtt) = *bound.first().filter(|_| 2 * bound.len() >= sent.len())?;
+    let bound: Vec<(Bytes, Nanos, f64)> = sent.iter().filter_map(|summary| of_flow(summary)).collect();
+    let (size, rtt, _) = *bound.first().filter(|_| 2 * bound.len() >= sent.len())?;
+    let share = mean(&bound.iter().map(|(.., share)| *share).collect::<Vec<_>>())?;
     let rate = BitsPerSec::new(sent.iter().map(|summary| summary.acknowledged_bps).sum())?;
-    Some(SizeBound { size, rtt, rate })
+    Some(SizeBound { size, rtt, rate, share })
 }
 
 /// Returns the largest value that a connection showed.

@@ -7,7 +7,10 @@ use fathom_model::{
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, counter_evidence};
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    gap,
+};
 
 /// If packets waited for the rate in at least this share of the measured time, the discipline paces the test.
 const PACES: f64 = 0.5;
@@ -48,7 +51,7 @@ fn on_host(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         severity: Severity::HoldsBack,
         tests: vec![seen.test.name.clone()],
         evidence: evidence(seen, (host, interface), n),
-        explains: None,
+        explains: rate.and_then(|rate| gap::explained_by_rate(seen, rate)).or(Some(share)),
         next: Some(NextStep {
             command: format!("tc -s qdisc show dev {interface}"),
             on: Some(host.to_owned()),
@@ -71,4 +74,33 @@ fn evidence(seen: &TestEvidence<'_>, (host, interface): (&str, &str), n: u64) ->
         all.push(Evidence { host: host.to_owned(), counter, value: text });
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    /// A stream of 10 Mbit/s for which 20 Mbit/s were asked, beside a queue that lets a rate pass.
+    fn shaped(rate: &str) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_250_000]);
+        builder.run.tests[0].options.set("rate", "20M");
+        builder.host_counter("client", (host::QDISC_OVERLIMITS, "eth0"), 1_000);
+        let client = builder.run.hosts.get_mut("client").unwrap();
+        client.environment.note("eth0", "qdisc", "tbf");
+        client.environment.note("eth0", "qdisc_rate_bps", rate);
+        builder
+    }
+
+    #[test]
+    fn a_queue_explains_what_its_rate_lacks_of_what_was_asked() {
+        let finding = shaped("10500000").finding(LOCAL_SHAPER).unwrap();
+        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(0.95)));
+        let run = shaped("19000000").analyzed();
+        let finding = run.findings.iter().find(|finding| finding.id == LOCAL_SHAPER).unwrap();
+        assert_eq!((finding.severity, finding.explains), (Severity::Remark, Some(0.1)));
+        let no_cause = run.tests[0].no_cause.as_ref().unwrap();
+        assert_eq!(no_cause.parts, ["tbf queue 10 %"]);
+    }
 }

@@ -51,7 +51,7 @@ pub use rule::FindingRule;
 
 use fathom_model::{Bottleneck, Finding, Run, Severity};
 
-use crate::{context::AnalysisContext, evidence::TestEvidence};
+use crate::{context::AnalysisContext, evidence::TestEvidence, gap};
 
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
@@ -175,6 +175,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
+        let of_test = with_small_parts_as_remarks(of_test, gap::reaches_a_limit(&seen));
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
     found.sort_by(|(a_used, a), (b_used, b)| {
@@ -213,7 +214,25 @@ const fn rank(finding: &Finding) -> u8 {
 
 /// Returns true if a finding is known to explain less than half of what its test lacks: it does not stand above one that may explain it all.
 fn explains_less_than_half(finding: &Finding) -> bool {
-    finding.explains.is_some_and(|share| share < 0.5)
+    finding.explains.is_some_and(|share| share < gap::HALF)
+}
+
+/// Turns causes into remarks that are known to explain less than half of what a test lacks, if another one explains more.
+///
+/// If all causes of a test are such parts, none of them is why, and the test is said to have no cause; its remarks are the largest parts. A
+/// test that reaches a limit lacks too little for that, and keeps them.
+fn with_small_parts_as_remarks(mut of_test: Vec<Finding>, reaches_a_limit: bool) -> Vec<Finding> {
+    let is_cause = |finding: &Finding| matches!(finding.severity, Severity::HoldsBack | Severity::Invalidates);
+    let largest = of_test.iter().filter(|finding| is_cause(finding)).filter_map(|finding| finding.explains);
+    let largest = largest.reduce(f64::max);
+    let none_leads = of_test.iter().filter(|finding| is_cause(finding)).all(explains_less_than_half);
+    for finding in of_test.iter_mut().filter(|finding| finding.severity == Severity::HoldsBack) {
+        let explains_most = finding.explains >= largest;
+        if explains_less_than_half(finding) && (!explains_most || (none_leads && !reaches_a_limit)) {
+            (finding.severity, finding.next) = (Severity::Remark, None);
+        }
+    }
+    of_test
 }
 
 /// Turns findings into remarks if their cause was found too: one fault must not look like several.
@@ -257,6 +276,7 @@ fn merge_finding(first: &mut Finding, other: Finding) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::{names::host as counter, units::Nanos};
 
@@ -288,6 +308,51 @@ mod tests {
             assert_eq!(ids[0], first, "{ids:?}");
             assert_eq!(run.findings[0].explains, Some(0.7));
         }
+    }
+
+    fn part(id: &str, severity: Severity, explains: Option<f64>) -> Finding {
+        let text = String::new;
+        let (id, tests, evidence) = (id.to_owned(), Vec::new(), Vec::new());
+        Finding { id, short: text(), title: text(), severity, tests, evidence, explains, next: None }
+    }
+
+    #[test]
+    fn a_small_part_holds_nothing_back_beside_a_larger_one_and_alone_is_no_cause() {
+        use Severity::{Disturbs, HoldsBack, Invalidates, Remark};
+        // Each finding with what it explains, and the severities that come out far from a limit and near one.
+        type Part = (Severity, Option<f64>);
+        let cases: [(&[Part], &[Severity], &[Severity]); 7] = [
+            (&[(HoldsBack, Some(0.9)), (HoldsBack, Some(0.1))], &[HoldsBack, Remark], &[HoldsBack, Remark]),
+            (&[(HoldsBack, Some(0.3)), (HoldsBack, Some(0.2))], &[Remark, Remark], &[HoldsBack, Remark]),
+            (&[(HoldsBack, Some(0.4))], &[Remark], &[HoldsBack]),
+            (&[(HoldsBack, None), (HoldsBack, Some(0.4))], &[HoldsBack, HoldsBack], &[HoldsBack, HoldsBack]),
+            (&[(HoldsBack, None), (HoldsBack, None)], &[HoldsBack, HoldsBack], &[HoldsBack, HoldsBack]),
+            (&[(Invalidates, Some(0.8)), (HoldsBack, Some(0.2))], &[Invalidates, Remark], &[Invalidates, Remark]),
+            (&[(Disturbs, None), (HoldsBack, Some(0.2))], &[Disturbs, Remark], &[Disturbs, HoldsBack]),
+        ];
+        for (given, far, near) in cases {
+            for (reaches_a_limit, expected) in [(false, far), (true, near)] {
+                let parts = given.iter().map(|(severity, explains)| part("x", *severity, *explains)).collect();
+                let out = with_small_parts_as_remarks(parts, reaches_a_limit);
+                let severities: Vec<Severity> = out.iter().map(|finding| finding.severity).collect();
+                assert_eq!(severities, expected, "{given:?}, near {reaches_a_limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn drops_at_three_places_of_which_none_is_half_are_parts_of_an_unknown_cause() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 5_000)]);
+        builder.run.tests[0].options.set("rate", "10000/s");
+        builder.host_counter("target", (counter::DEV_RX_FRAMES, "eth0"), 10_000);
+        builder.host_counter("target", (counter::NFT_DROPPED, "input"), 2_000);
+        builder.host_counter("target", (counter::UDP_RCVBUF_ERRORS, ""), 1_600);
+        builder.host_counter("target", (counter::SOFTNET_DROPPED, "cpu0"), 1_400);
+        let run = builder.analyzed();
+        assert!(run.findings.iter().all(|finding| finding.severity == Severity::Remark), "{:#?}", run.findings);
+        let parts = &run.tests[0].no_cause.as_ref().unwrap().parts;
+        assert!(parts.len() == 3 && parts[0].ends_with("40 %") && parts[2].ends_with("28 %"), "{parts:?}");
     }
 
     #[test]

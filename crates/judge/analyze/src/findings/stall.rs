@@ -14,6 +14,7 @@ use fathom_model::{
 use super::FindingRule;
 use crate::{
     evidence::{TestEvidence, ratio_evidence},
+    gap,
     window::{MeasuredWindow, rates, record_of},
 };
 
@@ -63,7 +64,7 @@ impl FindingRule for Stall {
                 ratio_evidence(host, "time without an answer", worst.silent),
                 Evidence { host: host.clone(), counter: "rounds with a stall".to_owned(), value: of_trials },
             ],
-            explains: Some(worst.silent),
+            explains: gap::explained_by_time(seen, worst.silent),
             next,
         }]
     }
@@ -149,7 +150,7 @@ mod tests {
                         so the percentiles hide it (use --rate)";
         assert_eq!(finding.title, expected);
         assert_eq!(finding.evidence[1].value, "35 %");
-        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(0.35)));
+        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, None));
         assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --rate 325");
         let mut users = stalled(400, 7);
         users.run.command = "fathom app run a.lua http://198.18.0.2/".to_owned();

@@ -125,14 +125,19 @@ fn layers(run: &Run) -> Option<String> {
 /// Returns the tests that nothing explains although they stay below their limits, each with what was ruled out.
 fn without_cause(run: &Run) -> impl Iterator<Item = Sentence> {
     run.tests.iter().filter_map(move |test| {
-        let NoCause { reached, ruled_out, not_seen, clue } = test.no_cause.as_ref()?;
+        let NoCause { reached, parts, ruled_out, not_seen, clue } = test.no_cause.as_ref()?;
         let name = if run.tests.len() > 1 { format!("{}: ", test.named()) } else { String::new() };
         let reached = reached.as_ref().map(|reached| format!(" (it reaches {reached})")).unwrap_or_default();
         let list =
             |title: &str, items: &[String]| (!items.is_empty()).then(|| format!("{title}: {}", items.join(", ")));
-        let parts = [Some(format!("{name}no counter shows what limits it{reached}")), clue.clone()];
-        let parts = parts.into_iter().chain([list("ruled out", ruled_out), list("not seen", not_seen)]);
-        let text = parts.flatten().collect::<Vec<_>>().join("; ");
+        let what = if parts.is_empty() {
+            "no counter shows what limits it"
+        } else {
+            "no cause explains half of what it lacks"
+        };
+        let told = [Some(format!("{name}{what}{reached}")), list("the largest parts", parts), clue.clone()];
+        let told = told.into_iter().chain([list("ruled out", ruled_out), list("not seen", not_seen)]);
+        let text = told.flatten().collect::<Vec<_>>().join("; ");
         Some(Sentence { label: "open", text, id: Some(no_cause_anchor(test)), ..Sentence::default() })
     })
 }

@@ -260,6 +260,7 @@ fn test(shape: &Shape) -> TestRun {
 /// Where the time of a transaction goes: most of it in the wake-ups of both ends.
 fn no_cause() -> NoCause {
     NoCause {
+        parts: Vec::new(),
         reached: None,
         ruled_out: vec!["cores (the busiest, cpu1 of target, is busy 60 %)".to_owned(), "drops (0)".to_owned()],
         not_seen: vec!["the cores of client".to_owned()],

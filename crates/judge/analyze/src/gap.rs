@@ -1,0 +1,77 @@
+//! How much of what a test lacks a cause explains: its part of a budget of rate or of time.
+
+use fathom_model::{Limit, LimitKind, Unit, units::BitsPerSec};
+
+use crate::evidence::TestEvidence;
+
+/// A cause that explains less than this part of what a test lacks is not why.
+pub(crate) const HALF: f64 = 0.5;
+/// A test that reaches this share of a limit lacks nothing that has to be explained.
+pub(crate) const REACHED: f64 = 0.9;
+
+/// The limits that a test could have reached; a promise is none.
+fn limits<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a Limit> {
+    seen.test.limits.iter().filter(|limit| limit.kind != LimitKind::Promise && limit.used.is_some())
+}
+
+/// Returns true if a test is so close to a limit that it lacks hardly anything.
+pub(crate) fn reaches_a_limit(seen: &TestEvidence<'_>) -> bool {
+    limits(seen).any(|limit| limit.used.is_some_and(|used| used >= REACHED))
+}
+
+/// Returns the part of the gap that a cause explains which took a share of the time, from 0 to 1.
+///
+/// Of the time, a test that reaches a share of its nearest limit lacks the rest. Without a limit the gap is unknown, but no larger than the
+/// whole: half of the time and more explains at least that, and less says nothing.
+pub(crate) fn explained_by_time(seen: &TestEvidence<'_>, share: f64) -> Option<f64> {
+    let lacks = limits(seen).next().and_then(|limit| Some(1.0 - limit.used?)).filter(|lacks| *lacks > 0.0);
+    let part = lacks.map_or(share, |lacks| share / lacks).clamp(0.0, 1.0);
+    (lacks.is_some() || part >= HALF).then_some(part)
+}
+
+/// Returns the part of the gap that a cause explains which lets a rate pass: what that rate lacks of what the test lacks.
+///
+/// `None` without a limit in bits per second.
+pub(crate) fn explained_by_rate(seen: &TestEvidence<'_>, rate: BitsPerSec) -> Option<f64> {
+    let of_limit = |limit: &Limit| {
+        let summary = seen.test.summaries.iter().find(|summary| summary.metric.name == limit.metric.as_str())?;
+        let lacks = limit.value - summary.value.filter(|_| summary.metric.unit == Unit::BitsPerSec)?;
+        (lacks > 0.0).then(|| ((limit.value - rate.get()) / lacks).clamp(0.0, 1.0))
+    };
+    limits(seen).find_map(of_limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{context::AnalysisContext, run_builder::RunBuilder};
+
+    /// Calls `look` with a stream of 10 Mbit/s for which 40 Mbit/s were asked, or nothing.
+    fn with_stream<T>(asked: Option<&str>, look: impl Fn(&TestEvidence<'_>) -> T) -> T {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_250_000]);
+        if let Some(asked) = asked {
+            builder.run.tests[0].options.set("rate", asked);
+        }
+        let run = builder.analyzed();
+        look(&TestEvidence::new(&run, &run.tests[0], &AnalysisContext::default()))
+    }
+
+    #[test]
+    fn a_share_of_the_time_is_compared_with_the_time_that_is_lacking() {
+        let explained = |asked, share| with_stream(asked, |seen| explained_by_time(seen, share));
+        assert_eq!(explained(Some("40M"), 0.75), Some(1.0));
+        assert_eq!(explained(Some("40M"), 0.375), Some(0.5));
+        assert_eq!(explained(None, 0.6), Some(0.6));
+        assert_eq!(explained(None, 0.3), None, "a third of the time may be the whole gap");
+    }
+
+    #[test]
+    fn a_rate_explains_what_it_lacks_itself() {
+        let explained = |asked, rate| with_stream(asked, |seen| explained_by_rate(seen, BitsPerSec::new(rate)?));
+        assert_eq!(explained(Some("40M"), 10e6), Some(1.0));
+        assert_eq!(explained(Some("40M"), 34e6), Some(0.2));
+        assert_eq!(explained(Some("40M"), 50e6), Some(0.0), "it lets more pass than was asked");
+        assert_eq!(explained(None, 10e6), None);
+    }
+}

@@ -5,8 +5,9 @@
 # make lint   formatting, clippy, layering, licences
 # make test-pktgen  the kernel's pktgen, on Debian's kernel in a machine of software
 # make findings  planted faults against what fathom says of them; writes docs/findings.md
+# make findings-ci  a few of them, in less than a minute
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-measured test-pktgen lint findings bench schema man
+.PHONY: run test test-quick test-measured test-pktgen lint findings findings-ci bench schema man
 
 CARGO ?= cargo
 NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10)
@@ -35,10 +36,16 @@ lint:
 	$(CARGO) xtask tidy
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "SKIPPED: cargo deny check (cargo install cargo-deny)"; fi
 
-# Plants every fault of `fathom lab fault` and writes docs/findings.md: what was planted, what fathom said.
+# Plants every fault of `fathom lab fault` and writes docs/findings.md: what was planted, what fathom said; first on a quiet machine, then
+# beside programs that use its cores.
 findings:
 	$(CARGO) build --release --package fathom
 	$(CARGO) xtask findings --write
+	$(CARGO) xtask findings --write --busy
+
+# A few of them in less than a minute, with the program that the tests have built.
+findings-ci:
+	$(NICE) $(CARGO) xtask findings --ci
 
 bench:
 	bench/run.sh

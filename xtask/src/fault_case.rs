@@ -1,5 +1,16 @@
 //! Planted faults, the test that suffers from them, and the findings that name them.
 
+/// What stands for an error before the start, such as a missing route.
+pub(crate) const PREFLIGHT: &str = "an error before the start";
+/// What the options of a test make of it.
+pub(crate) const BUFFER: &str = "small buffer";
+pub(crate) const SLOW: &str = "slow server: 20 ms";
+pub(crate) const STALLING: &str = "stalling server: 300 ms in a second";
+/// No fault: the hosts have addresses of IPv6.
+pub(crate) const BOTH_OF_IPV6: &str = "IPv6";
+/// The devices between two hosts that a case may have: the words that they begin with.
+const DEVICES: [&str; 3] = ["impair", "router", "bridge"];
+
 /// A fault of a lab, of a test or of this machine.
 pub(crate) struct PlantedFault {
     /// The fault with its values, or a device that harms what passes.
@@ -15,7 +26,8 @@ impl PlantedFault {
 
     /// The device between the two hosts, if the fault is one.
     pub(crate) fn device(&self) -> Option<&str> {
-        self.words.first().map(String::as_str).filter(|fault| fault.starts_with("impair"))
+        let is_device = |fault: &&str| DEVICES.iter().any(|device| fault.starts_with(device));
+        self.words.first().map(String::as_str).filter(is_device)
     }
 
     fn name(&self) -> String {
@@ -30,14 +42,15 @@ pub(crate) struct Case {
     pub(crate) faults: Vec<PlantedFault>,
     /// The layer and its options.
     pub(crate) test: String,
-    /// For each cause, the findings that name it. If empty, nothing above a remark may be said, except about the shared cores of this machine.
+    /// For each cause, the findings that name it. If empty, nothing above a remark may be said, except what is true of the lab by its record.
     pub(crate) expected: Vec<&'static [&'static str]>,
 }
 
 impl Case {
-    /// Whether one of its faults is this one.
-    pub(crate) fn has(&self, fault: &str) -> bool {
-        self.faults.iter().any(|planted| planted.words == [fault])
+    /// The topology of its lab.
+    pub(crate) fn preset(&self) -> &'static str {
+        let is_of_ipv6 = self.faults.iter().any(|planted| planted.words == [BOTH_OF_IPV6]);
+        if is_of_ipv6 { "pair6" } else { "pair" }
     }
 
     /// Whether a finding names one of its causes.

@@ -1,6 +1,6 @@
 //! Two faults at once, each visible beside the other: both must be named.
 
-use crate::fault_case::{Case, PlantedFault};
+use crate::fault_case::{Case, PlantedFault, SLOW};
 
 /// A fault with its host.
 type Fault = (&'static [&'static str], &'static str);
@@ -34,12 +34,12 @@ const PAIRS: &[PairRow] = &[
         [&["local-shaper"], &["loss"]],
     ),
     (
-        &[(&["other programs"], ""), (&["shaper", "rate=50mbit"], "a")],
+        &[(&["busy"], "a"), (&["shaper", "rate=50mbit"], "a")],
         "udp --rate 100M",
         [&["local-shaper"], &["other-programs"]],
     ),
     (
-        &[(&["slow server: 20 ms"], ""), (&["impair:loss=2%"], "")],
+        &[(&[SLOW], ""), (&["impair:loss=2%"], "")],
         "http --connections 10 --delay 20ms",
         [&["server-time"], &["retransmissions"]],
     ),

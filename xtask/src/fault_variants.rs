@@ -52,6 +52,17 @@ const FORMS: &[fn(&mut fastrand::Rng) -> Case] = &[
     |rng| impaired(&format!("reorder={}%", rng.u64(1..6)), &format!("udp --rate 40M{}", way(rng)), &["reordering"]),
     |rng| impaired(&format!("duplicate={}%", rng.u64(1..6)), &format!("udp --rate 40M{}", way(rng)), &["duplicates"]),
     |rng| {
+        let share = between(rng, 10, 99);
+        let device = format!("rst=0.{share:02}%,seed={}", rng.u32(..));
+        impaired(&device, &format!("http --connections {}", between(rng, 2, 50)), &["resets"])
+    },
+    |rng| {
+        let (percent, rate) = (rng.u64(2..20), between(rng, 10, 50));
+        // What the other direction loses does not concern a stream of datagrams.
+        let (direction, way) = *rng.choice(&[("back", ""), ("forward", " --direction down")]).expect("two ways");
+        impaired(&format!("loss={percent}%,direction={direction}"), &format!("udp --rate {rate}M{way}"), &[])
+    },
+    |rng| {
         let (delay, connections) = (between(rng, 5, 200), between(rng, 1, 60));
         let test = format!("http --connections {connections} --delay {delay}ms");
         fault(&[&format!("slow server: {delay} ms")], "", &test, &["server-time"])

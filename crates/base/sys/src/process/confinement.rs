@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{
     process::{Resource, Rlimit, setrlimit},
-    thread::{CpuSet, sched_setaffinity},
+    thread::{CapabilitySet, CpuSet, capabilities, remove_capability_from_bounding_set, sched_setaffinity},
 };
 
 use crate::{Error, Result};
@@ -56,6 +56,10 @@ impl PreparedConfinement {
         }
         if let Some(count) = self.descriptors {
             setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) })?;
+            // Root would raise the limit again; what the bounding set lacks is gone with the next exec (capabilities(7)).
+            if capabilities(None)?.effective.contains(CapabilitySet::SYS_RESOURCE) {
+                remove_capability_from_bounding_set(CapabilitySet::SYS_RESOURCE)?;
+            }
         }
         for group in &self.groups {
             // The kernel takes 0 for the process that writes (cgroups(7)).

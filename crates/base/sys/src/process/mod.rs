@@ -290,7 +290,7 @@ impl ProcessSpec<'_> {
             }
             Ok(())
         };
-        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, setrlimit, open, fstat, setns, unshare, write,
+        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, setrlimit, capget, open, fstat, setns, unshare, write,
         // prctl, getppid, setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {

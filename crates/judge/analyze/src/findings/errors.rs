@@ -108,8 +108,17 @@ fn reset_title(seen: &TestEvidence<'_>, host: &str) -> String {
     let resets = |failure: &&Failure| failure.cause == Cause::Reset;
     let of_trial =
         |record: &Record| record.errors.iter().filter(|(failure, _)| resets(failure)).map(|(_, n)| *n).sum::<u64>();
-    let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
-    let n: u64 = records.filter(|(key, _)| host_of(key) == host).map(|(_, record)| of_trial(record)).sum();
+    let count = |is_wanted: &dyn Fn(&str) -> bool| -> u64 {
+        let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
+        records.filter(|(key, _)| is_wanted(host_of(key))).map(|(_, record)| of_trial(record)).sum()
+    };
+    let (n, of_others) = (count(&|of| of == host), count(&|of| of != host));
+    // An end that resets a connection sees no reset on it, and answers what still comes with resets of its own.
+    if 2 * of_others >= n && of_others > 0 {
+        return format!(
+            "connections of {host} were reset by a firewall or a device on the path: both ends saw them reset"
+        );
+    }
     let other = seen.hosts().find(|other| *other != host && seen.has_counter(other, TCP_OUT_RESETS));
     match other.map(|other| (other, seen.growth(other, TCP_OUT_RESETS, None))) {
         Some((other, sent)) if sent >= n => format!("{other} reset connections of {host}"),
@@ -234,6 +243,20 @@ mod tests {
         ));
         assert!(title(Some(50)).starts_with("target reset connections of client: 50 errors"));
         assert!(title(None).contains("by the other end or by a device on the path"));
+    }
+
+    #[test]
+    fn connections_that_both_ends_saw_reset_were_reset_between_them() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        for (host, error) in
+            [("client", "send: connection reset by peer"), ("target", "recv: connection reset by peer")]
+        {
+            builder.run.tests[0].trials[0].records.get_mut(host).unwrap().errors.add(error, 4);
+        }
+        builder.host_counter("target", (TCP_OUT_RESETS, ""), 50);
+        let title = builder.finding("resets").unwrap().title;
+        assert!(title.contains("a device on the path: both ends saw them reset"), "{title}");
     }
 
     #[test]

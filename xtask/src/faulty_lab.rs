@@ -1,0 +1,100 @@
+//! A lab with planted faults, and what fathom says of a test in it.
+
+use std::{
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use fathom_model::{Run, Severity};
+
+use crate::{
+    fault_case::{Case, PREFLIGHT, PlantedFault},
+    lab_truth,
+};
+
+/// What a run said, as ids of its findings in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// The findings above a remark.
+    pub(crate) above_remarks: Vec<String>,
+    /// All findings.
+    pub(crate) all: Vec<String>,
+    /// Those that the record bears out as true of every lab on this machine.
+    pub(crate) of_lab: Vec<String>,
+}
+
+/// Plants the faults of a case, runs its test, and returns what it said.
+pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
+    let lab = FaultyLab::up(program, case)?;
+    let output = Command::new(program)
+        .args(case.test.split(' '))
+        .args(["--lab", &lab.name, "--duration", "2s", "--rounds", "2", "--json"])
+        .stdin(Stdio::null())
+        .output()?;
+    // A test that could not start has an error with its cause in place of findings.
+    let Ok(run) = serde_json::from_slice::<Run>(&output.stdout) else {
+        let preflight = vec![PREFLIGHT.to_owned()];
+        return Ok(Said { above_remarks: preflight.clone(), all: preflight, of_lab: Vec::new() });
+    };
+    let ids = |is_wanted: fn(Severity) -> bool| -> Vec<String> {
+        run.findings.iter().filter(|finding| is_wanted(finding.severity)).map(|finding| finding.id.clone()).collect()
+    };
+    let above_remarks = ids(|severity| severity > Severity::Remark);
+    let of_lab = above_remarks.iter().filter(|id| lab_truth::is_true_of_lab(&run, id)).cloned().collect();
+    Ok(Said { all: ids(|_| true), of_lab, above_remarks })
+}
+
+/// A lab with a fault; taken down when dropped.
+struct FaultyLab<'a> {
+    program: &'a Path,
+    name: String,
+}
+
+impl<'a> FaultyLab<'a> {
+    fn up(program: &'a Path, case: &Case) -> anyhow::Result<Self> {
+        let name = format!("findings-{}", std::process::id());
+        let device = case.faults.iter().find_map(PlantedFault::device);
+        let device: Vec<&str> = device.into_iter().flat_map(|device| ["--device", device]).collect();
+        run(program, &[&["lab", "up", case.preset(), "--name", &name, "--for", "5m"], device.as_slice()].concat())?;
+        let lab = Self { program, name };
+        for planted in case.faults.iter().filter(|planted| !planted.host.is_empty()) {
+            let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();
+            run(
+                program,
+                &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", &planted.host]].concat(),
+            )?;
+        }
+        Ok(lab)
+    }
+}
+
+impl Drop for FaultyLab<'_> {
+    fn drop(&mut self) {
+        let _ = run(self.program, &["lab", "down", &self.name]);
+    }
+}
+
+fn run(program: &Path, words: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(words).stdin(Stdio::null()).output()?;
+    anyhow::ensure!(output.status.success(), "{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Programs that use the cores; ended when dropped.
+pub(crate) struct BusyPrograms(Vec<Child>);
+
+impl BusyPrograms {
+    pub(crate) fn start(n: usize) -> anyhow::Result<Self> {
+        let one = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Ok(Self((0..n).map(|_| one()).collect::<std::io::Result<_>>()?))
+    }
+}
+
+impl Drop for BusyPrograms {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

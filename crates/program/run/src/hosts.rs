@@ -79,6 +79,8 @@ pub struct PathHost {
     pub device: Option<DeviceRecord>,
     /// True if it shares the cores of this machine.
     pub is_on_this_machine: bool,
+    /// The cores that its programs may use, by the kernel's numbers, once its environment is known.
+    pub allowed_cores: Option<Vec<usize>>,
     /// The features that are not available on the host.
     pub unavailable: Vec<String>,
 }
@@ -144,6 +146,7 @@ impl Hosts {
             describe(device, &mut environment);
         }
         let place = self.by_name.get_mut(name).expect("a connected host has its place");
+        place.allowed_cores = environment.get("cpu", "allowed").and_then(core_list);
         if place.interface.is_none() {
             let address = place.address.to_string();
             let has_it = |facts: &BTreeMap<String, String>| {
@@ -161,7 +164,20 @@ impl Hosts {
     /// A device between them keeps its core to itself if there are enough others. With only one other core, the responder shares the
     /// core of the device, because the initiator determines the offered load.
     /// An empty list leaves the choice to the scheduler, for a host whose cores this program does not assign.
+    /// A host whose control group has fewer cores gets those.
     pub fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
+        let (initiator, responder) = self.halves(from, to);
+        let of_host = |name: &str, cores| {
+            let allowed = self.by_name.get(name).and_then(|place| place.allowed_cores.as_deref());
+            match allowed {
+                Some(allowed) => allowed_of(cores, allowed),
+                None => cores,
+            }
+        };
+        (of_host(from, initiator), to.map_or_else(Vec::new, |to| of_host(to, responder)))
+    }
+
+    fn halves(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
         let all = affinity::allowed_cores().unwrap_or_default();
         let is_here = |name: &str| self.by_name.get(name).is_some_and(|place| place.is_on_this_machine);
         if !is_here(from) {
@@ -192,6 +208,27 @@ impl Hosts {
         drop(labs);
         journal.finish().map_err(|error| lab_error(&error).into())
     }
+}
+
+/// Returns the cores of a list that a host may use; all that it may use if none of them is in the list.
+fn allowed_of(cores: Vec<usize>, allowed: &[usize]) -> Vec<usize> {
+    if cores.is_empty() || cores.iter().all(|core| allowed.contains(core)) {
+        return cores;
+    }
+    let both: Vec<usize> = cores.into_iter().filter(|core| allowed.contains(core)).collect();
+    if both.is_empty() { allowed.to_vec() } else { both }
+}
+
+/// Reads a list of cores in the kernel's format, such as `0-3,8` (cpuset(7)).
+fn core_list(text: &str) -> Option<Vec<usize>> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
+        // No machine has more cores; a longer range is no list of them.
+        (first <= last && last < 1 << 16).then_some(first..=last)
+    };
+    let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>()?;
+    Some(ranges.into_iter().flatten().collect())
 }
 
 fn no_lab_error(host: &str) -> UserError {
@@ -238,6 +275,7 @@ fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
         further_interfaces: Vec::new(),
         device: None,
         is_on_this_machine: true,
+        allowed_cores: None,
         unavailable: Vec::new(),
     };
     Ok((link, place))
@@ -300,6 +338,7 @@ fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStre
         interface: interfaces.next(),
         further_interfaces: interfaces.collect(),
         is_on_this_machine: true,
+        allowed_cores: None,
         unavailable: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
         device,
     };
@@ -324,7 +363,30 @@ fn served_agent(address: &str, key: Option<&str>) -> anyhow::Result<(AgentStream
             further_interfaces: Vec::new(),
             device: None,
             is_on_this_machine: false,
+            allowed_cores: None,
             unavailable: Vec::new(),
         },
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_with_fewer_cores_gets_those_that_it_may_use() {
+        let cores = |given: &[usize], allowed: &str| allowed_of(given.to_vec(), &core_list(allowed).unwrap());
+        assert_eq!(cores(&[0, 1], "0-3"), [0, 1]);
+        assert_eq!(cores(&[0, 1], "1,3"), [1]);
+        assert_eq!(cores(&[1], "0"), [0], "none of its half is left");
+        assert_eq!(cores(&[], "0"), [0; 0], "the scheduler chooses");
+    }
+
+    #[test]
+    fn a_list_of_cores_is_read_as_the_kernel_writes_it() {
+        assert_eq!(core_list("0-2,7"), Some(vec![0, 1, 2, 7]));
+        for wrong in ["", "a", "3-1", "0-99999999"] {
+            assert_eq!(core_list(wrong), None, "{wrong}");
+        }
+    }
 }

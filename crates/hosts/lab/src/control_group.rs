@@ -1,4 +1,5 @@
-//! Control groups with a CPU quota, of both versions (Documentation/scheduler/sched-bwc.rst, Documentation/admin-guide/cgroup-v2.rst).
+//! Control groups with a CPU quota or with one core, of both versions (Documentation/scheduler/sched-bwc.rst,
+//! Documentation/admin-guide/cgroup-v1/cpusets.rst and Documentation/admin-guide/cgroup-v2.rst).
 
 use std::{
     fs, io,
@@ -16,31 +17,71 @@ const PREFIX: &str = "fathom-";
 /// The period of a quota, in microseconds: the kernel's default.
 const PERIOD_MICROS: f64 = 100_000.0;
 
-/// Returns the folder of a group with this name, which does not exist yet.
-pub(crate) fn folder(name: &str) -> PathBuf {
-    parent(Path::new(MOUNT)).join(format!("{PREFIX}{name}"))
+/// What a group limits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum GroupLimit {
+    /// The number of cores that its processes together may use.
+    Quota(f64),
+    /// The only core that its processes may use. They cannot give themselves another one, as they could with an affinity.
+    Core(usize),
 }
 
-/// Returns the root group of the controller `cpu`: version 1 has a folder of its own for it.
-fn parent(mount: &Path) -> PathBuf {
-    let first = mount.join("cpu");
-    if first.join("cpu.shares").exists() { first } else { mount.to_owned() }
+impl GroupLimit {
+    /// The controller, and a file that its root group has in version 1.
+    const fn controller(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Quota(_) => ("cpu", "cpu.shares"),
+            Self::Core(_) => ("cpuset", "cpuset.cpus"),
+        }
+    }
+
+    /// Returns the folder of a group with this limit and this name, which does not exist yet.
+    pub(crate) fn folder(self, name: &str) -> PathBuf {
+        self.parent(Path::new(MOUNT)).join(format!("{PREFIX}{name}"))
+    }
+
+    /// Returns the root group of the controller: version 1 has a folder of its own for it.
+    fn parent(self, mount: &Path) -> PathBuf {
+        let (controller, file) = self.controller();
+        let first = mount.join(controller);
+        if first.join(file).exists() { first } else { mount.to_owned() }
+    }
+
+    /// Returns the files that set it, with their contents.
+    fn settings(self, folder: &Path) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Quota(cores) => {
+                let quota = rounded(cores * PERIOD_MICROS);
+                if folder.join("cpu.cfs_quota_us").exists() {
+                    vec![("cpu.cfs_quota_us", quota.to_string())]
+                } else {
+                    vec![("cpu.max", format!("{quota} {PERIOD_MICROS}"))]
+                }
+            }
+            Self::Core(core) => {
+                // A group of version 1 has no memory of its own to begin with, and takes no process without.
+                let nodes = fs::read_to_string(folder.join("../cpuset.mems")).ok();
+                let nodes = nodes.map(|nodes| ("cpuset.mems", nodes.trim().to_owned()));
+                nodes.into_iter().chain([("cpuset.cpus", core.to_string())]).collect()
+            }
+        }
+    }
 }
 
-/// Makes a group whose processes together may use this many cores.
+/// Makes a group.
 ///
 /// # Errors
-/// Without root, where the file system is read-only, and where the controller `cpu` is not enabled for groups.
-pub(crate) fn make(folder: &Path, cores: f64) -> Result<()> {
+/// Without root, where the file system is read-only, where the controller is not enabled for groups, and for a core that does not exist.
+pub(crate) fn make(folder: &Path, limit: GroupLimit) -> Result<()> {
     fs::create_dir(folder).map_err(Error::file("make the control group", folder))?;
-    let quota = rounded(cores * PERIOD_MICROS);
-    let first = folder.join("cpu.cfs_quota_us");
-    let (file, value) = if first.exists() {
-        (first, quota.to_string())
-    } else {
-        (folder.join("cpu.max"), format!("{quota} {PERIOD_MICROS}"))
-    };
-    fs::write(&file, value).map_err(Error::file("set the CPU quota in", file))
+    for (file, value) in limit.settings(folder) {
+        let file = folder.join(file);
+        // Opened as it is: a missing file means that the controller is not enabled.
+        let written = fs::OpenOptions::new().write(true).open(&file);
+        let written = written.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
+        written.map_err(Error::file("set the limit of a control group in", file))?;
+    }
+    Ok(())
 }
 
 /// Removes a group; processes that are still in it go to the group above. A group that is gone is none to remove.
@@ -75,15 +116,26 @@ mod tests {
         for other in ["/sys/fs/cgroup/system.slice", "/tmp/fathom-x"] {
             assert!(matches!(remove(Path::new(other)), Err(Error::CorruptJournal { .. })), "{other}");
         }
-        assert!(remove(&folder("of-no-lab")).is_ok(), "it is gone already");
+        assert!(remove(&GroupLimit::Quota(1.0).folder("of-no-lab")).is_ok(), "it is gone already");
     }
 
     #[test]
-    fn the_first_version_has_a_folder_for_the_controller() {
+    fn the_first_version_has_a_folder_for_each_controller() {
         let mount = tempfile::tempdir().unwrap();
-        assert_eq!(parent(mount.path()), mount.path());
-        fs::create_dir(mount.path().join("cpu")).unwrap();
-        fs::write(mount.path().join("cpu/cpu.shares"), "1024").unwrap();
-        assert_eq!(parent(mount.path()), mount.path().join("cpu"));
+        let (quota, core) = (GroupLimit::Quota(0.5), GroupLimit::Core(1));
+        assert_eq!(quota.parent(mount.path()), mount.path());
+        for (folder, file) in [("cpu", "cpu.shares"), ("cpuset", "cpuset.cpus")] {
+            fs::create_dir(mount.path().join(folder)).unwrap();
+            fs::write(mount.path().join(folder).join(file), "").unwrap();
+        }
+        assert_eq!(quota.parent(mount.path()), mount.path().join("cpu"));
+        assert_eq!(core.parent(mount.path()), mount.path().join("cpuset"));
+        let group = mount.path().join("cpuset/one");
+        fs::create_dir(&group).unwrap();
+        assert_eq!(core.settings(&group), [("cpuset.cpus", "1".to_owned())]);
+        fs::write(mount.path().join("cpuset/cpuset.mems"), "0-1\n").unwrap();
+        let expected = [("cpuset.mems", "0-1".to_owned()), ("cpuset.cpus", "1".to_owned())];
+        assert_eq!(core.settings(&group), expected);
+        assert_eq!(quota.settings(&group), [("cpu.max", "50000 100000".to_owned())]);
     }
 }

@@ -16,7 +16,8 @@ use fathom_sys::process::{ParentBond, confinement::Confinement};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Entry, Error, Host, Lab, LabName, Result, StateFolder, access, control_group,
+    Entry, Error, Host, Lab, LabName, Result, StateFolder, access,
+    control_group::{self, GroupLimit},
     guard::{GuardOrder, WaitingGuard},
     journal::undo_entry,
 };
@@ -224,7 +225,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "pinned",
-        about: "programs that start on the host get one core",
+        about: "programs that start on the host may use one core",
         values: &[("core", "0")],
         steps: &[Core("{core}")],
     },
@@ -256,9 +257,6 @@ pub struct PlantedFault {
     /// What the namespaces of the lab do not take along: the guard and the control group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<Entry>,
-    /// The only core of the programs that are started on the host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub core: Option<usize>,
     /// The descriptors that each of them may have open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub descriptors: Option<u64>,
@@ -315,12 +313,12 @@ pub fn plant(
     values: &BTreeMap<String, String>,
     guard_program: Command,
 ) -> Result<Vec<String>> {
+    let host = place.lab.host(place.host)?;
     let file = place.file(fault.name);
     if file.exists() {
         let known = format!("fathom lab fault remove {} {}", place.name, fault.name);
         return Err(Error::BadFault { given: fault.name.to_owned(), why: "it is planted already".to_owned(), known });
     }
-    let host = place.lab.host(place.host)?;
     let words = place.words(fault.name, values)?;
     let mut planted = PlantedFault {
         fault: fault.name.to_owned(),
@@ -328,7 +326,6 @@ pub fn plant(
         values: values.clone(),
         undo: Vec::new(),
         left: Vec::new(),
-        core: None,
         descriptors: None,
     };
     let mut planting = Planting { place, host, words, file: &file, guard_program: Some(guard_program) };
@@ -382,10 +379,8 @@ impl Planting<'_> {
             }
             Hold { command, n_copies, core } => self.hold(command, (n_copies, core), planted),
             Core(core) => {
-                let core = self.number::<usize>(core, |_| true)?;
-                planted.core = Some(core);
-                self.try_limits(Confinement { core: Some(core), ..Confinement::default() })?;
-                Ok(format!("taskset --cpu-list {core} PROGRAM"))
+                let limit = GroupLimit::Core(self.number::<usize>(core, |_| true)?);
+                self.make_group(limit, planted)
             }
             Descriptors(count) => {
                 // Fewer than 16 would not even let a program load its libraries.
@@ -395,15 +390,20 @@ impl Planting<'_> {
                 Ok(format!("prlimit --nofile={count} PROGRAM"))
             }
             Quota(cores) => {
-                let cores = self.number::<f64>(cores, |cores| (0.01..=1024.0).contains(cores))?;
-                let folder = control_group::folder(&format!("{}-{}", self.place.name, planted.fault));
-                planted.left.push(Entry::ControlGroup(folder.clone()));
-                planted.keep(self.file)?;
-                control_group::make(&folder, cores)?;
-                self.try_limits(Confinement { groups: vec![folder.clone()], ..Confinement::default() })?;
-                Ok(format!("echo 0 > {}/cgroup.procs; PROGRAM", folder.display()))
+                let limit = GroupLimit::Quota(self.number::<f64>(cores, |cores| (0.01..=1024.0).contains(cores))?);
+                self.make_group(limit, planted)
             }
         }
+    }
+
+    /// Keeps how to remove a control group, and makes it.
+    fn make_group(&self, limit: GroupLimit, planted: &mut PlantedFault) -> Result<String> {
+        let folder = limit.folder(&format!("{}-{}-{}", self.place.name, planted.host, planted.fault));
+        planted.left.push(Entry::ControlGroup(folder.clone()));
+        planted.keep(self.file)?;
+        control_group::make(&folder, limit)?;
+        self.try_limits(Confinement { groups: vec![folder.clone()], ..Confinement::default() })?;
+        Ok(format!("echo 0 > {}/cgroup.procs; PROGRAM", folder.display()))
     }
 
     /// Starts a guard, keeps how to end it, and only then lets it start the programs.
@@ -450,7 +450,6 @@ fn undo_left(planted: &PlantedFault) -> Result<()> {
 pub(crate) fn confinement_of(planted: &[PlantedFault], host: &LabName) -> Confinement {
     let mut all = Confinement::default();
     for fault in planted.iter().filter(|fault| fault.host == *host) {
-        all.core = fault.core.or(all.core);
         all.descriptors = fault.descriptors.or(all.descriptors);
         all.groups.extend(fault.left.iter().filter_map(|entry| match entry {
             Entry::ControlGroup(folder) => Some(folder.clone()),
@@ -460,29 +459,34 @@ pub(crate) fn confinement_of(planted: &[PlantedFault], host: &LabName) -> Confin
     all
 }
 
-/// Removes a planted fault and returns the commands that were run.
+/// Removes a planted fault from each host that has it, and returns the commands that were run.
 ///
 /// # Errors
 /// [`Error::BadFault`] if it is not planted; [`Error::FaultCommand`] for the first command that fails, after all others were run.
-pub fn remove(place: &FaultPlace<'_>, fault: &str) -> Result<Vec<String>> {
-    let file = place.file(fault);
-    let Some(planted) = read(&file) else {
-        let planted: Vec<String> = planted(place.state, place.name)?.into_iter().map(|planted| planted.fault).collect();
-        let known = if planted.is_empty() { "no fault is planted".to_owned() } else { planted.join(", ") };
-        return Err(Error::BadFault { given: fault.to_owned(), why: "it is not planted here".to_owned(), known });
-    };
-    let host = place.lab.host(planted.host.as_str())?;
+pub fn remove(state: &StateFolder, name: &LabName, lab: &Lab, fault: &str) -> Result<Vec<String>> {
+    let all = planted(state, name)?;
+    let mut done = Vec::new();
     let mut first_error = None;
-    for command in planted.undo.iter().rev() {
-        if let Err(error) = run(host, command) {
+    for planted in all.iter().filter(|planted| planted.fault == fault) {
+        let host = lab.host(planted.host.as_str())?;
+        for command in planted.undo.iter().rev() {
+            done.push(command.clone());
+            if let Err(error) = run(host, command) {
+                first_error.get_or_insert(error);
+            }
+        }
+        if let Err(error) = undo_left(planted) {
             first_error.get_or_insert(error);
         }
+        let file = file_of(state, name, (planted.host.as_str(), fault));
+        fs::remove_file(&file).map_err(Error::file("remove", &file))?;
     }
-    if let Err(error) = undo_left(&planted) {
-        first_error.get_or_insert(error);
+    if !all.iter().any(|planted| planted.fault == fault) {
+        let planted: Vec<String> = all.into_iter().map(|planted| planted.fault).collect();
+        let known = if planted.is_empty() { "no fault is planted".to_owned() } else { planted.join(", ") };
+        return Err(Error::BadFault { given: fault.to_owned(), why: "it is not planted here".to_owned(), known });
     }
-    fs::remove_file(&file).map_err(Error::file("remove", &file))?;
-    first_error.map_or(Ok(planted.undo.into_iter().rev().collect()), Err)
+    first_error.map_or(Ok(done), Err)
 }
 
 /// Returns the faults that are planted in a lab.
@@ -523,7 +527,7 @@ pub struct FaultPlace<'a> {
 
 impl FaultPlace<'_> {
     fn file(&self, fault: &str) -> PathBuf {
-        self.state.path().join(format!("{}{fault}.fault", prefix_of(self.name)))
+        file_of(self.state, self.name, (self.host, fault))
     }
 
     /// Returns the words that stand in commands: the given values, and the interface and the other host of this one.
@@ -543,6 +547,10 @@ impl PlantedFault {
         let text = serde_json::to_vec_pretty(self).expect("a fault is plain data");
         fs::write(file, text).map_err(Error::file("write", file))
     }
+}
+
+fn file_of(state: &StateFolder, lab: &LabName, (host, fault): (&str, &str)) -> PathBuf {
+    state.path().join(format!("{}{host}+{fault}.fault", prefix_of(lab)))
 }
 
 fn prefix_of(lab: &LabName) -> String {

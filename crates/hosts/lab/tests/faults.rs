@@ -79,16 +79,19 @@ impl UpLab {
     }
 
     fn plant(&self, name: &str, values: &[&str]) -> Result<Vec<String>, Error> {
+        self.plant_on("b", name, values)
+    }
+
+    fn plant_on(&self, host: &str, name: &str, values: &[&str]) -> Result<Vec<String>, Error> {
         let lab = Lab::find(&self.state, &self.name).unwrap();
         let fault = Fault::find(name).unwrap();
-        let place = FaultPlace { state: &self.state, name: &self.name, lab: &lab, host: "b" };
+        let place = FaultPlace { state: &self.state, name: &self.name, lab: &lab, host };
         fault::plant(&place, fault, &fault.values_of(values.iter().copied()).unwrap(), in_role("role_of_the_guard"))
     }
 
     fn remove(&self, name: &str) {
         let lab = Lab::find(&self.state, &self.name).unwrap();
-        let place = FaultPlace { state: &self.state, name: &self.name, lab: &lab, host: "" };
-        fault::remove(&place, name).unwrap();
+        fault::remove(&self.state, &self.name, &lab, name).unwrap();
     }
 
     fn planted(&self) -> Vec<PlantedFault> {
@@ -200,29 +203,49 @@ fn a_guard_whose_starter_is_gone_before_it_kept_the_undo_ends_without_a_program(
 }
 
 #[test]
-fn programs_that_start_on_a_confined_host_get_its_core_and_its_descriptors_and_later_ones_do_not() {
+fn programs_that_start_on_a_confined_host_get_few_descriptors_and_later_ones_do_not() {
     let Some(lab) = UpLab::up("confined") else { return };
-    let shown = "ulimit -n; ulimit -Hn; grep Cpus_allowed_list /proc/self/status";
-    let before = lab.on_b(shown);
-    lab.plant("pinned", &["core=0"]).unwrap();
+    let before = lab.on_b("ulimit -n; ulimit -Hn");
     lab.plant("descriptors", &["count=40"]).unwrap();
-    assert_eq!(lab.on_b(shown), "40\n40\nCpus_allowed_list:\t0");
-    lab.remove("pinned");
+    assert_eq!(lab.on_b("ulimit -n; ulimit -Hn"), "40\n40");
+    assert_eq!(lab.on_b("ulimit -Hn 41 2>/dev/null; ulimit -Hn"), "40", "not even root raises it again");
     lab.remove("descriptors");
-    assert_eq!(lab.on_b(shown), before);
-    assert!(lab.plant("pinned", &["core=1023"]).is_err() && lab.planted().is_empty(), "there is no such core");
+    assert_eq!(lab.on_b("ulimit -n; ulimit -Hn"), before);
     assert!(matches!(lab.plant("descriptors", &["count=3"]), Err(Error::BadFault { .. })));
 }
 
-/// Plants a quota, and returns the folder of its group; `None`, and reports it, where no group can be made.
-fn group_of_quota(lab: &UpLab) -> Option<PathBuf> {
-    match lab.plant("quota", &["cores=0.5"]) {
-        Ok(_) => {}
-        Err(error) => {
-            assert!(lab.planted().is_empty(), "nothing is left of a failure");
-            fathom_testkit::skip_everywhere(&format!("control groups with a quota cannot be made here: {error}"));
-            return None;
-        }
+#[test]
+fn a_program_on_a_host_with_one_core_cannot_give_itself_another() {
+    let Some(lab) = UpLab::up("pinned") else { return };
+    let shown = "taskset -cp 0,1 $$ >/dev/null 2>&1; grep Cpus_allowed_list /proc/self/status";
+    let before = lab.on_b(shown);
+    let Some(folder) = group_of(&lab, "pinned", &["core=0"]) else { return };
+    assert_eq!(lab.on_b(shown), "Cpus_allowed_list:\t0");
+    lab.remove("pinned");
+    assert_eq!((lab.on_b(shown), folder.exists()), (before, false));
+    assert!(lab.plant("pinned", &["core=1023"]).is_err() && lab.planted().is_empty(), "there is no such core");
+    assert!(!folder.exists(), "nothing is left of a failure");
+}
+
+#[test]
+fn a_fault_may_be_on_both_hosts_once_and_is_removed_from_both() {
+    let Some(lab) = UpLab::up("both") else { return };
+    lab.plant_on("a", "descriptors", &[]).unwrap();
+    lab.plant_on("b", "descriptors", &[]).unwrap();
+    assert!(matches!(lab.plant_on("b", "descriptors", &[]), Err(Error::BadFault { .. })), "it is there already");
+    assert!(matches!(lab.plant_on("c", "descriptors", &[]), Err(Error::UnknownHost { .. })));
+    let hosts: Vec<String> = lab.planted().iter().map(|planted| planted.host.to_string()).collect();
+    assert_eq!(hosts, ["a", "b"]);
+    lab.remove("descriptors");
+    assert!(lab.planted().is_empty());
+}
+
+/// Plants a fault, and returns the folder of its group; `None`, and reports it, where no group can be made.
+fn group_of(lab: &UpLab, fault: &str, values: &[&str]) -> Option<PathBuf> {
+    if let Err(error) = lab.plant(fault, values) {
+        assert!(lab.planted().is_empty(), "nothing is left of a failure");
+        fathom_testkit::skip_everywhere(&format!("control groups cannot be made here: {error}"));
+        return None;
     }
     let [Entry::ControlGroup(folder)] = &lab.planted()[0].left[..] else { panic!("{:?}", lab.planted()) };
     Some(folder.clone())
@@ -231,7 +254,7 @@ fn group_of_quota(lab: &UpLab) -> Option<PathBuf> {
 #[test]
 fn a_quota_holds_for_what_starts_on_the_host_and_its_group_is_gone_with_it() {
     let Some(lab) = UpLab::up("quota") else { return };
-    let Some(folder) = group_of_quota(&lab) else { return };
+    let Some(folder) = group_of(&lab, "quota", &["cores=0.5"]) else { return };
     let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
     let groups = || lab.on_b("cat /proc/self/cgroup");
     assert!(groups().contains(&name), "{}", groups());
@@ -252,17 +275,17 @@ fn a_quota_holds_for_what_starts_on_the_host_and_its_group_is_gone_with_it() {
 #[test]
 fn a_control_group_ends_with_its_lab_whether_that_is_taken_down_or_its_holder_is_killed() {
     let Some(lab) = UpLab::up("group") else { return };
-    let Some(folder) = group_of_quota(&lab) else { return };
+    let Some(folder) = group_of(&lab, "quota", &["cores=0.5"]) else { return };
     down(&lab.state, &lab.name).unwrap();
     assert!(!folder.exists(), "taken down");
     lab.up_again();
-    let Some(folder) = group_of_quota(&lab) else { return };
+    let Some(folder) = group_of(&lab, "quota", &["cores=0.5"]) else { return };
     let holder = lab.holder();
     Pidfd::open(holder.pid).unwrap().send(fathom_sys::process::signal::Signal::Terminate).unwrap();
     wait_until("the holder undoes it at its end", || !folder.exists());
     wait_until("the holder ends", || !holder.is_alive());
     lab.up_again();
-    let Some(folder) = group_of_quota(&lab) else { return };
+    let Some(folder) = group_of(&lab, "quota", &["cores=0.5"]) else { return };
     let holder = lab.holder();
     Pidfd::open(holder.pid).unwrap().kill().unwrap();
     wait_until("the holder ends", || !holder.is_alive());

@@ -1,4 +1,4 @@
-//! Limits that a process is started with: one core, few descriptors, a control group.
+//! Limits that a process is started with: few descriptors, control groups.
 
 use std::{
     fs, io,
@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{
     process::{Resource, Rlimit, setrlimit},
-    thread::{CapabilitySet, CpuSet, capabilities, remove_capability_from_bounding_set, sched_setaffinity},
+    thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set},
 };
 
 use crate::{Error, Result};
@@ -16,8 +16,6 @@ use crate::{Error, Result};
 /// The limits of the processes of a host; without any by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// The only core that they may use, by the kernel's number.
-    pub core: Option<usize>,
     /// The descriptors that each may have open (`RLIMIT_NOFILE`, soft and hard).
     pub descriptors: Option<u64>,
     /// The folders of the control groups that they belong to.
@@ -26,34 +24,25 @@ pub struct Confinement {
 
 /// A confinement whose files are open, so that a child can apply it without allocating.
 pub(super) struct PreparedConfinement {
-    core: Option<CpuSet>,
     descriptors: Option<u64>,
     groups: Vec<OwnedFd>,
 }
 
 impl Confinement {
     pub(super) fn prepare(&self) -> Result<PreparedConfinement> {
-        let set = |core: usize| {
-            let mut set = CpuSet::new();
-            (core < CpuSet::MAX_CPU).then(|| set.set(core));
-            set
-        };
         let open = |group: &PathBuf| {
             let file = group.join("cgroup.procs");
             let opened = fs::OpenOptions::new().write(true).open(&file);
             opened.map(OwnedFd::from).map_err(|error| Error::new(format!("open({})", file.display()), error))
         };
         let groups = self.groups.iter().map(open).collect::<Result<_>>()?;
-        Ok(PreparedConfinement { core: self.core.map(set), descriptors: self.descriptors, groups })
+        Ok(PreparedConfinement { descriptors: self.descriptors, groups })
     }
 }
 
 impl PreparedConfinement {
     /// Confines the calling process; only makes system calls.
     pub(super) fn apply(&self) -> io::Result<()> {
-        if let Some(core) = &self.core {
-            sched_setaffinity(None, core)?;
-        }
         if let Some(count) = self.descriptors {
             setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) })?;
             // Root would raise the limit again; what the bounding set lacks is gone with the next exec (capabilities(7)).

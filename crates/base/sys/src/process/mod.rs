@@ -273,7 +273,7 @@ impl ProcessSpec<'_> {
     ///
     /// # Errors
     /// If the program does not exist, if the namespaces may not be entered or created (`EPERM`, `ENOSPC`), or if a limit of the
-    /// confinement cannot be set (`EINVAL` for a core that does not exist, `ENOENT` for a control group that is gone).
+    /// confinement cannot be set (`ENOENT` for a control group that is gone).
     pub fn spawn(self) -> Result<Child> {
         let Self { mut command, place, bond } = self;
         let call = format!("start({})", command.get_program().display());

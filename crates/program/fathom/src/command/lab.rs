@@ -86,7 +86,7 @@ fn define_fault() -> Command {
         .subcommands([
             Command::new("list").about("All faults, or those planted in a lab").arg(lab().required(false)),
             Command::new("add").about("Plant a fault").args([lab(), fault(), values, host]),
-            Command::new("remove").about("Undo a fault").args([lab(), fault()]),
+            Command::new("remove").about("Undo a fault on each host that has it").args([lab(), fault()]),
         ])
 }
 
@@ -229,7 +229,7 @@ fn fault(given: &ArgMatches) -> anyhow::Result<Exit> {
             let place = FaultPlace { state: &state, name: &name, lab: &lab, host: text("host") };
             fault::plant(&place, fault, &values, hosts::guard_program()?)?
         }
-        _ => fault::remove(&FaultPlace { state: &state, name: &name, lab: &lab, host: "" }, text("fault"))?,
+        _ => fault::remove(&state, &name, &lab, text("fault"))?,
     };
     let mut out = io::stdout().lock();
     commands.iter().try_for_each(|command| writeln!(out, "{command}"))?;

@@ -15,7 +15,7 @@ const DEVICES: [&str; 3] = ["impair", "router", "bridge"];
 pub(crate) struct PlantedFault {
     /// The fault with its values, or a device that harms what passes.
     pub(crate) words: Vec<String>,
-    /// The host of the fault; empty for a fault of the device, of the test or of this machine.
+    /// The hosts of the fault, one word each; empty for a fault of the device, of the test or of this machine.
     pub(crate) host: String,
 }
 
@@ -32,7 +32,7 @@ impl PlantedFault {
 
     fn name(&self) -> String {
         let fault = self.words.join(" ");
-        if self.host.is_empty() { fault } else { format!("{fault} on {}", self.host) }
+        if self.host.is_empty() { fault } else { format!("{fault} on {}", self.host.replace(' ', " and ")) }
     }
 }
 

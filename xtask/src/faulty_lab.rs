@@ -57,12 +57,11 @@ impl<'a> FaultyLab<'a> {
         let device: Vec<&str> = device.into_iter().flat_map(|device| ["--device", device]).collect();
         run(program, &[&["lab", "up", case.preset(), "--name", &name, "--for", "5m"], device.as_slice()].concat())?;
         let lab = Self { program, name };
-        for planted in case.faults.iter().filter(|planted| !planted.host.is_empty()) {
+        for (planted, host) in case.faults.iter().flat_map(|one| one.host.split(' ').map(move |host| (one, host))) {
             let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();
-            run(
-                program,
-                &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", &planted.host]].concat(),
-            )?;
+            if !host.is_empty() {
+                run(program, &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", host]].concat())?;
+            }
         }
         Ok(lab)
     }

@@ -182,6 +182,12 @@ impl<'a> TestEvidence<'a> {
         record.named(gauge).next()?.values.last().copied()
     }
 
+    /// Returns the highest value of a gauge of the whole host in any sample.
+    pub(crate) fn highest_value(&self, host: &str, gauge: &str) -> Option<u64> {
+        let records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
+        records.flat_map(|record| record.named(gauge)).flat_map(|series| &series.values).max().copied()
+    }
+
     /// Returns the mean of a gauge over the measured time.
     pub(crate) fn mean_value(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
         let of_trial = |trial: &&'a Trial| {

@@ -342,7 +342,8 @@ impl RunBuilder {
         self.add_test(Layer::App, "shop", &[rate], trials);
     }
 
-    fn series(&mut self, host: &str, (name, of): (&str, &str), values: &[u64]) {
+    /// Sets the samples of a counter of a host in every trial so far; a single one is the same in all samples.
+    pub(crate) fn series(&mut self, host: &str, (name, of): (&str, &str), values: &[u64]) {
         for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
             let series = &mut trial.hosts.get_mut(host).unwrap().series;
             series.retain(|series| (series.name.as_str(), series.of.as_str()) != (name, of));

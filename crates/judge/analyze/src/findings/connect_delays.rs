@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, host_drops::SYN_QUEUE_STEP};
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// If waiting for another SYN took at least this share of the time of all connections, it holds the test back.
@@ -63,11 +63,7 @@ impl FindingRule for ConnectDelays {
                 (
                     "syn queue",
                     format!("the SYN queue on {at} was full {} times: {}", grouped(n), waits(share)),
-                    step(
-                        at,
-                        "sysctl -w net.ipv4.tcp_max_syn_backlog=8192",
-                        "let more connections wait for their handshake",
-                    ),
+                    step(at, "sysctl -w net.ipv4.tcp_syncookies=1", SYN_QUEUE_STEP),
                 )
             }
             SynLoss::Unknown => (

@@ -188,7 +188,7 @@ impl FindingRule for BacklogDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs"]
+        &["other-programs", "receive-budget"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -230,7 +230,7 @@ impl FindingRule for DeviceReceiveDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down"]
+        &["link-down", "receive-budget"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

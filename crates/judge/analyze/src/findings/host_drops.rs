@@ -109,6 +109,29 @@ pub(crate) const CONNECTION_TABLE: HostDrops = HostDrops {
     },
 };
 
+/// New connections that the table refused, although it had room.
+///
+/// A first packet is dropped if another one of the same connection was faster, or if NAT gave its addresses and ports to another connection
+/// (`__nf_conntrack_confirm` of `net/netfilter/nf_conntrack_core.c`).
+pub(crate) const CONNECTION_INSERT: HostDrops = HostDrops {
+    id: "conntrack-insert-failed",
+    short: "conntrack",
+    counter: host::CONNTRACK_INSERT_FAILED,
+    share_of: ShareOf::Connections,
+    of_machine: false,
+    place: |host, _| {
+        format!(
+            "the connection tracking of {host} refused new connections (insert_failed: equal addresses and ports after NAT)"
+        )
+    },
+    next: |_, _| {
+        next_step(
+            "conntrack -S".to_owned(),
+            "show insert_failed by core; give NAT more ports or addresses, or exempt the test with a notrack rule",
+        )
+    },
+};
+
 /// Neighbors that did not answer.
 pub(crate) const NEIGHBOR: HostDrops = HostDrops {
     id: "neighbor-unresolved",
@@ -258,6 +281,21 @@ pub(crate) const ACCEPT_QUEUE: HostDrops = HostDrops {
     },
 };
 
+/// Servers whose SYN queue was full, on a host that sends no SYN cookies.
+pub(crate) const SYN_QUEUE: HostDrops = HostDrops {
+    id: "syn-queue-full",
+    short: "syn queue",
+    counter: host::TCP_SYN_QUEUE_DROPS,
+    share_of: ShareOf::Connections,
+    of_machine: false,
+    place: |host, _| format!("the SYN queue of a server on {host} was full"),
+    next: |_, _| next_step("sysctl -w net.ipv4.tcp_syncookies=1".to_owned(), SYN_QUEUE_STEP),
+};
+
+/// What to do about a full SYN queue. It holds as many connections as the accept queue (`inet_csk_reqsk_queue_is_full` of Linux).
+pub(super) const SYN_QUEUE_STEP: &str =
+    "answer SYNs without a place in the queue; or raise the server's backlog and net.core.somaxconn";
+
 impl FindingRule for HostDrops {
     fn id(&self) -> &'static str {
         self.id
@@ -338,6 +376,20 @@ mod tests {
         let finding = builder.finding("conntrack-full").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.netfilter.nf_conntrack_max=262144");
+    }
+
+    #[test]
+    fn a_connection_that_the_table_refused_is_told_apart_from_a_full_table() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.total("client", count::CONNECTIONS, 100);
+        builder.host_counter("target", (host::CONNTRACK_INSERT_FAILED, ""), 0);
+        assert_eq!(builder.finding("conntrack-insert-failed"), None);
+        builder.host_counter("target", (host::CONNTRACK_INSERT_FAILED, ""), 5);
+        let finding = builder.finding("conntrack-insert-failed").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert!(finding.title.ends_with("5 dropped of 100 (5.0 %)"), "{}", finding.title);
+        assert_eq!(builder.finding("conntrack-full"), None);
     }
 
     #[test]

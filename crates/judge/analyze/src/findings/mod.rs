@@ -22,11 +22,13 @@ mod limit;
 mod link;
 mod link_down;
 mod local_shaper;
+mod near_full;
 mod notes;
 mod nothing_done;
 mod other_programs;
 mod outage;
 mod promise_broken;
+mod receive_budget;
 mod refused;
 mod retransmissions;
 mod rule;
@@ -37,6 +39,7 @@ mod stall;
 mod steal;
 mod step_errors;
 mod step_time;
+mod syn_cookies;
 mod tcp_memory;
 mod unexplained_loss;
 mod unreachable;
@@ -74,6 +77,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::DeviceCore,
     &other_programs::OtherPrograms,
     &connect_delays::ConnectDelays,
+    &syn_cookies::SynCookies,
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,
     &tcp_memory::TcpMemory,
@@ -93,6 +97,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &host_drops::CONNECTION_TABLE,
+    &host_drops::CONNECTION_INSERT,
+    &near_full::CONNECTION_TABLE,
     &host_drops::TIME_WAIT,
     &host_drops::NO_LISTENER,
     &refused::RefusedDatagrams,
@@ -104,6 +110,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &drops::BadChecksum,
     &drops::UdpReceiveBuffer,
     &drops::SmallUdpReceiveBuffer,
+    &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
@@ -144,6 +151,8 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &host_drops::CONNECTION_TABLE,
+    &host_drops::CONNECTION_INSERT,
+    &near_full::CONNECTION_TABLE,
     &host_drops::TIME_WAIT,
     &host_drops::TCP_CHECKSUM,
     &host_drops::REASSEMBLY,
@@ -151,6 +160,9 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::UDP_BUFFERS,
     &host_drops::UDP_CHECKSUM,
     &host_drops::ACCEPT_QUEUE,
+    &host_drops::SYN_QUEUE,
+    &syn_cookies::SynCookies,
+    &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,

@@ -1,0 +1,124 @@
+//! The SYN queue of a server was full, and the kernel answered with SYN cookies.
+
+use fathom_model::{
+    Finding, Layer, NextStep, Severity, Side,
+    names::{count, host},
+    units::grouped,
+};
+
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// Fewer cookies are a short burst of connections.
+const COOKIES_MIN: u64 = 10;
+/// With more cookies than this for each connection of the test, most SYNs are those of others.
+const OWN_MAX: u64 = 2;
+
+/// Looks for SYN cookies (RFC 4987 section 3.6), by `TcpExt: SyncookiesSent`.
+///
+/// A connection over a cookie is as fast as any other while TCP has timestamps, which carry its options. Without them it has neither
+/// window scaling nor SACK (`cookie_init_timestamp` of `net/ipv4/syncookies.c`), so that it holds the test back.
+pub(crate) struct SynCookies;
+
+impl FindingRule for SynCookies {
+    fn id(&self) -> &'static str {
+        "syn-cookies"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["connect-delays"]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if !matches!(seen.test.layer, Layer::Tcp | Layer::Http | Layer::App) {
+            return Vec::new();
+        }
+        let sent = |host| (host, seen.growth(host, host::TCP_SYN_COOKIES, None));
+        let Some((host, n)) = seen.hosts().map(sent).max_by_key(|(_, n)| *n).filter(|(_, n)| *n >= COOKIES_MIN) else {
+            return Vec::new();
+        };
+        let connections = seen.total(Side::Initiator, count::CONNECTIONS);
+        let is_flood = n > OWN_MAX * connections;
+        let setting = |name| seen.environment(host).and_then(|facts| facts.get("sysctl", name));
+        let has_no_options = setting("net.ipv4.tcp_timestamps") == Some("0");
+        let cookies =
+            format!("the SYN queue of a server on {host} was full, so the kernel sent {} SYN cookies", grouped(n));
+        let (severity, why) = match (is_flood, has_no_options) {
+            (true, _) => (Severity::Disturbs, ": a SYN flood, or a burst of connections of others"),
+            (false, true) => {
+                (Severity::HoldsBack, ": without TCP timestamps these connections have neither window scaling nor SACK")
+            }
+            (false, false) => (Severity::Remark, ": more connections began at once than its backlog holds"),
+        };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "syn cookies".to_owned(),
+            title: format!("{cookies}{why}"),
+            severity,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![counter_evidence(host, host::TCP_SYN_COOKIES, n)],
+            explains: None,
+            next: (severity > Severity::Remark).then(|| next(host, is_flood)),
+        }]
+    }
+}
+
+fn next(host: &str, is_flood: bool) -> NextStep {
+    let (command, expected) = if is_flood {
+        ("ss -tn state syn-recv", "show who begins connections and does not complete them")
+    } else {
+        (
+            "sysctl -w net.ipv4.tcp_timestamps=1",
+            "keep the options of these connections; or raise the server's backlog and net.core.somaxconn",
+        )
+    };
+    NextStep { command: command.to_owned(), on: Some(host.to_owned()), expected: Some(expected.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    fn with_cookies(n: u64, connections: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.total("client", count::CONNECTIONS, connections);
+        builder.host_counter("target", (host::TCP_SYN_COOKIES, ""), n);
+        builder
+    }
+
+    #[test]
+    fn cookies_for_the_connections_of_the_test_are_a_remark() {
+        let finding = with_cookies(80, 100).finding("syn-cookies").unwrap();
+        assert_eq!((finding.severity, finding.next), (Severity::Remark, None));
+        let title = "the SYN queue of a server on target was full, so the kernel sent 80 SYN cookies: \
+                     more connections began at once than its backlog holds";
+        assert_eq!(finding.title, title);
+    }
+
+    #[test]
+    fn without_timestamps_they_cost_the_options_of_connections() {
+        let mut builder = with_cookies(80, 100);
+        builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.ipv4.tcp_timestamps", "0");
+        let finding = builder.finding("syn-cookies").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert_eq!(finding.next.unwrap().command, "sysctl -w net.ipv4.tcp_timestamps=1");
+    }
+
+    #[test]
+    fn more_cookies_than_connections_are_a_flood() {
+        let finding = with_cookies(50_000, 100).finding("syn-cookies").unwrap();
+        assert_eq!(finding.severity, Severity::Disturbs);
+        assert!(finding.title.contains("a SYN flood"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "ss -tn state syn-recv");
+    }
+
+    #[test]
+    fn few_or_uncounted_cookies_are_not_told() {
+        assert_eq!(with_cookies(9, 100).finding("syn-cookies"), None);
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        assert_eq!(builder.finding("syn-cookies"), None);
+    }
+}

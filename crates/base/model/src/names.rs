@@ -22,6 +22,19 @@ pub mod host {
     pub const SOFTNET_DROPPED: &str = "softnet_dropped";
     /// The number of times that a core used up its packet budget or its time with work left.
     pub const SOFTNET_SQUEEZED: &str = "softnet_squeezed";
+    /// The number of times that a core ran the soft interrupt that receives (`/proc/softirqs`, `NET_RX`); instances: `cpu0`, ….
+    pub const SOFTIRQ_NET_RX: &str = "softirq_net_rx";
+    /// The number of times that a core ran the soft interrupt that completes sending (`NET_TX`).
+    pub const SOFTIRQ_NET_TX: &str = "softirq_net_tx";
+    /// Interrupts of a queue of a network device (`/proc/interrupts`); instances: `eth0 irq38 virtio2-input.0`, …, and an empty one for the
+    /// sum.
+    pub const QUEUE_INTERRUPTS: &str = "queue_interrupts";
+    /// The number of the core that took most of the newest interrupts of a queue: a gauge.
+    pub const QUEUE_INTERRUPT_CORE: &str = "queue_interrupt_core";
+    /// Time in which at least one task waited for a resource (`/proc/pressure`); instances: `cpu`, `memory`, `io`.
+    pub const PRESSURE_SOME_NS: &str = "pressure_some_ns";
+    /// Time in which all tasks that had work waited for a resource; instances: `memory`, `io`.
+    pub const PRESSURE_FULL_NS: &str = "pressure_full_ns";
     /// Frames received (`/proc/net/dev`); instance: the interface.
     pub const DEV_RX_FRAMES: &str = "dev_rx_frames";
     /// Bytes received, without FCS.
@@ -73,6 +86,11 @@ pub mod host {
     pub const IP_FRAGMENTATION_FAILS: &str = "ip_fragmentation_fails";
     /// IP packets dropped because the way back to their source is another interface (`TcpExt: IPReversePathFilter`).
     pub const IP_RP_FILTER_DROPPED: &str = "ip_rp_filter_dropped";
+    /// IPv4 packets dropped because their source cannot be beyond the interface they came from, those of the reverse path filter included
+    /// (`/proc/net/stat/rt_cache`, `in_martian_src`, of the whole machine).
+    pub const IP_MARTIAN_SOURCE: &str = "ip_martian_source";
+    /// IPv4 packets dropped because their destination is none that a network may carry (`in_martian_dst`, of the whole machine).
+    pub const IP_MARTIAN_DESTINATION: &str = "ip_martian_destination";
     /// Packets dropped because their next hop did not answer ARP or neighbor discovery (`/proc/net/stat/arp_cache`, of the whole
     /// machine).
     pub const NEIGHBOR_UNRESOLVED: &str = "neighbor_unresolved";
@@ -88,6 +106,18 @@ pub mod host {
     pub const CONNTRACK_ENTRIES_MAX: &str = "conntrack_entries_max";
     /// Time that quotas of control groups took from this process and its group (`cpu.stat`).
     pub const CGROUP_THROTTLED_NS: &str = "cgroup_throttled_ns";
+    /// How often the control group of this process was slowed down for its memory use (`memory.events`, `high`).
+    pub const CGROUP_MEMORY_HIGH: &str = "cgroup_memory_high";
+    /// How often the control group of this process was at its memory limit (`max`; version 1: `memory.failcnt`).
+    pub const CGROUP_MEMORY_MAX: &str = "cgroup_memory_max";
+    /// Tasks of the control group of this process that were killed for want of memory (`oom_kill`).
+    pub const CGROUP_OOM_KILLS: &str = "cgroup_oom_kills";
+    /// Open file descriptors of this process: a gauge.
+    pub const DESCRIPTORS_OPEN: &str = "descriptors_open";
+    /// The number of file descriptors that this process may open (`RLIMIT_NOFILE`): a gauge.
+    pub const DESCRIPTORS_MAX: &str = "descriptors_max";
+    /// The number of local ports for connections to one address and port (`net.ipv4.ip_local_port_range`): a gauge.
+    pub const LOCAL_PORTS_MAX: &str = "local_ports_max";
     /// TCP segments sent, including retransmitted ones (`Tcp: OutSegs`).
     pub const TCP_OUT_SEGMENTS: &str = "tcp_out_segments";
     /// TCP segments received (`Tcp: InSegs`).
@@ -186,10 +216,14 @@ pub mod host {
     pub const IMPAIRMENT_SOCKET: &str = "fathom-impairment";
 
     /// The names that are no counts: their values rise and fall.
-    pub const GAUGES: [&str; 7] = [
+    pub const GAUGES: [&str; 11] = [
+        QUEUE_INTERRUPT_CORE,
         QDISC_BACKLOG_BYTES,
         CONNTRACK_ENTRIES,
         CONNTRACK_ENTRIES_MAX,
+        DESCRIPTORS_OPEN,
+        DESCRIPTORS_MAX,
+        LOCAL_PORTS_MAX,
         SOCK_TCP_IN_USE,
         SOCK_TCP_TIME_WAIT,
         SOCK_TCP_MEMORY_BYTES,

@@ -18,20 +18,29 @@ pub(super) fn limit_cores(root: &Path) -> Option<String> {
 
 /// Returns the directories of the process's groups that may limit its CPU time, each up to the root group.
 pub(crate) fn cpu_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
+    groups(root, "cpu")
+}
+
+/// Returns the directories of the process's groups that may limit its memory, each up to the root group.
+pub(crate) fn memory_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
+    groups(root, "memory")
+}
+
+fn groups(root: &Path, asked: &str) -> impl Iterator<Item = PathBuf> {
     let groups = content(&root.join("proc/self/cgroup")).unwrap_or_default();
-    let directories: Vec<PathBuf> = groups.lines().flat_map(|line| groups_of(root, line)).collect();
+    let directories: Vec<PathBuf> = groups.lines().flat_map(|line| groups_of(root, line, asked)).collect();
     directories.into_iter().filter(|directory| directory.is_dir())
 }
 
-/// Returns the directories for one line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/a/b`.
-fn groups_of(root: &Path, line: &str) -> Vec<PathBuf> {
+/// Returns the directories for one line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/a/b`, if it is about a controller.
+fn groups_of(root: &Path, line: &str, asked: &str) -> Vec<PathBuf> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { return Vec::new() };
-    if !controllers.is_empty() && controllers.split(',').all(|controller| controller != "cpu") {
+    if !controllers.is_empty() && controllers.split(',').all(|controller| controller != asked) {
         return Vec::new();
     }
     // If both versions are in use, v2 is mounted below v1.
-    let mounts = if controllers.is_empty() { ["", "unified"] } else { [controllers, "cpu"] };
+    let mounts = if controllers.is_empty() { ["", "unified"] } else { [controllers, asked] };
     let mounts = mounts.map(|mount| root.join("sys/fs/cgroup").join(mount));
     // The path of a group outside the cgroup namespace starts with `..`, and the group is not visible from here.
     let group: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();

@@ -2,19 +2,26 @@
 //!
 //! A source knows where its counters are and what they are called. It does not know when it is sampled or who reads it.
 
+mod core_columns;
 mod cpu;
 mod impairment;
+mod interrupts;
+mod martians;
+mod memory_events;
 mod named;
 mod netdev;
 mod netstat;
 mod nft;
+mod pressure;
 mod qdisc;
 mod snmp;
 mod snmp6;
 mod socket;
 mod sockstat;
+mod softirqs;
 mod softnet;
 mod source;
+mod supplies;
 mod tables;
 mod throttling;
 mod wrapping_counter;
@@ -27,6 +34,7 @@ pub use source::{CounterSink, Source};
 pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(cpu::Cpu::new()),
     || Box::new(softnet::Softnet::new()),
+    || Box::new(softirqs::Softirqs::new()),
     || Box::new(netdev::NetDev::new()),
     || Box::new(qdisc::Qdisc::new()),
     || Box::new(xdp::Xdp::new()),
@@ -36,8 +44,14 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(netstat::source()),
     || Box::new(sockstat::Sockstat::new()),
     || Box::new(tables::Tables::new()),
+    || Box::new(martians::Martians::new()),
     || Box::new(throttling::Throttling::new()),
     || Box::new(impairment::Impairment::new()),
+    || Box::new(pressure::Pressure::new()),
+    || Box::new(memory_events::MemoryEvents::new()),
+    || Box::new(supplies::Supplies::new()),
+    // The last one, because it has the most instances.
+    || Box::new(interrupts::Interrupts::new()),
 ];
 
 /// Creates one of each source.

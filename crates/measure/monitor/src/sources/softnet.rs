@@ -7,7 +7,7 @@ use std::{fmt::Write as _, io, path::Path, str};
 
 use fathom_model::names::host;
 
-use super::{CounterSink, Source, wrapping_counter::WrappingCounter};
+use super::{CounterSink, Source, core_columns::CORES_MAX, wrapping_counter::WrappingCounter};
 use crate::procfs::{ProcFile, fields, lines};
 
 /// The counters, in column order.
@@ -16,8 +16,6 @@ const COLUMNS: [&str; 3] = [host::SOFTNET_PROCESSED, host::SOFTNET_DROPPED, host
 const CORE_COLUMN: usize = 12;
 /// A file with fewer columns has another format: Linux 2.6 had nine.
 const COLUMNS_MIN: usize = 9;
-/// The most cores that Linux supports (`NR_CPUS` on x86): a higher number is not that of a core.
-const CORES_MAX: usize = 8192;
 
 pub(super) struct Softnet {
     file: ProcFile,

@@ -87,7 +87,7 @@ impl Source for Tables {
 }
 
 /// Returns the sum of a column over all cores, each of which has a line; `None` if no column has this name.
-fn sum_of(text: &[u8], column: &str) -> Option<u64> {
+pub(super) fn sum_of(text: &[u8], column: &str) -> Option<u64> {
     let mut all = lines(text);
     let place = fields(all.next()?).position(|name| name == column.as_bytes())?;
     let of_core = |line| hexadecimal(fields(line).nth(place)?);

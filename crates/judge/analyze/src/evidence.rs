@@ -188,6 +188,24 @@ impl<'a> TestEvidence<'a> {
         records.flat_map(|record| record.named(gauge)).flat_map(|series| &series.values).max().copied()
     }
 
+    /// Returns the newest value of a gauge of one instance.
+    pub(crate) fn last_value_of(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
+        let record = self.trials.iter().rev().find_map(|trial| trial.hosts.get(host))?;
+        record.named(gauge).find(|series| series.of == of)?.values.last().copied()
+    }
+
+    /// Returns the highest sum of gauges of the whole host in any sample; `None` if one of them was not sampled.
+    pub(crate) fn highest_sum(&self, host: &str, gauges: &[&str]) -> Option<u64> {
+        let records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
+        let in_record = |record: &HostRecord| {
+            let sums = (0..record.at_ns.len()).map(|row| {
+                gauges.iter().try_fold(0_u64, |sum, gauge| sum.checked_add(record.named(gauge).next()?.at(row)?))
+            });
+            sums.flatten().max()
+        };
+        records.filter_map(in_record).max()
+    }
+
     /// Returns the mean of a gauge over the measured time.
     pub(crate) fn mean_value(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
         let of_trial = |trial: &&'a Trial| {

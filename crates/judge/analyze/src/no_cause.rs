@@ -11,7 +11,13 @@ use fathom_model::{
 };
 use fathom_statistics::{mean, stdev};
 
-use crate::{cores::CoreLoad, evidence::TestEvidence, findings::most_resent, gap, summaries::main_rate};
+use crate::{
+    cores::CoreLoad,
+    evidence::TestEvidence,
+    findings::{most_resent, waited_for_memory},
+    gap,
+    summaries::main_rate,
+};
 
 /// The most parts that are told, and the least that is worth it.
 const PARTS_MAX: usize = 3;
@@ -77,7 +83,8 @@ impl Looked {
 }
 
 /// All looks, in the order in which people ask.
-const LOOKS: [fn(&TestEvidence<'_>, &mut Looked); 7] = [cores, lost, resent, buffers, queues, quota, other_programs];
+const LOOKS: [fn(&TestEvidence<'_>, &mut Looked); 9] =
+    [cores, lost, resent, buffers, queues, quota, memory, other_programs, uncounted];
 
 fn cores(seen: &TestEvidence<'_>, looked: &mut Looked) {
     let mut busiest: Option<(f64, String)> = None;
@@ -174,6 +181,30 @@ fn quota(seen: &TestEvidence<'_>, looked: &mut Looked) {
     }
 }
 
+fn memory(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    let most = seen.hosts().filter_map(|host| waited_for_memory(seen, host)).reduce(f64::max);
+    if let Some(share) = most {
+        looked.rule_out("memory", format!("tasks waited for it {} of the time", percent(share)));
+    }
+}
+
+/// Counters that further rules need. Their zeros say little, but without them nobody looked.
+const NEEDED: [(&str, &str); 4] = [
+    (counter::SOFTNET_SQUEEZED, "turns at receiving"),
+    (counter::PRESSURE_SOME_NS, "memory pressure"),
+    (counter::IP_MARTIAN_SOURCE, "martian packets"),
+    (counter::CONNTRACK_ENTRIES, "connection tracking"),
+];
+
+fn uncounted(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    for (counter, what) in NEEDED {
+        let unknown: Vec<&str> = seen.hosts().filter(|host| !seen.has_counter(host, counter)).collect();
+        if !unknown.is_empty() {
+            looked.not_seen.push(format!("{what} of {}", unknown.join(" and ")));
+        }
+    }
+}
+
 fn other_programs(seen: &TestEvidence<'_>, looked: &mut Looked) {
     let cores = seen.hosts().map(|host| seen.cores(host)).filter(|cores| !cores.is_empty());
     let most = cores.map(|cores| cores.iter().map(CoreLoad::others).sum::<f64>()).reduce(f64::max);
@@ -239,6 +270,11 @@ mod tests {
         for (host, (counter, _)) in ["client", "target"].into_iter().flat_map(|host| DROPS.map(|drop| (host, drop))) {
             builder.host_counter(host, (counter, ""), 0);
         }
+        for (host, (counter, _)) in
+            ["client", "target"].into_iter().flat_map(|host| NEEDED.map(|needed| (host, needed)))
+        {
+            builder.host_counter(host, (counter, "memory"), 0);
+        }
         let found = of_first(&builder).unwrap();
         assert_eq!(found.reached.as_deref(), Some("11 % of line 941 Mbit/s"));
         let ruled_out =
@@ -261,6 +297,10 @@ mod tests {
         let not_seen = |text: &str| found.not_seen.iter().filter(|one| *one == text).count();
         assert_eq!((not_seen("drops at the backlogs of client"), not_seen("drops at the backlogs of target")), (0, 1));
         assert_eq!((not_seen("drops at the interfaces of client"), not_seen("retransmissions of target")), (1, 1));
+        assert_eq!(
+            (not_seen("memory pressure of client and target"), not_seen("martian packets of client and target")),
+            (1, 1)
+        );
     }
 
     #[test]

@@ -25,7 +25,15 @@ impl FindingRule for CoreSaturated {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs", "bad-tcp-checksums"]
+        &[
+            "local-shaper",
+            "cpu-quota",
+            "receive-window",
+            "send-buffer",
+            "other-programs",
+            "bad-tcp-checksums",
+            "one-core-receives",
+        ]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

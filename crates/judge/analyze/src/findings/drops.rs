@@ -188,7 +188,7 @@ impl FindingRule for BacklogDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs", "receive-budget"]
+        &["other-programs", "receive-budget", "one-core-receives"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -230,7 +230,7 @@ impl FindingRule for DeviceReceiveDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", "receive-budget"]
+        &["link-down", "receive-budget", "one-core-receives"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -22,9 +22,13 @@ mod limit;
 mod link;
 mod link_down;
 mod local_shaper;
+mod martians;
+mod memory_pressure;
+mod mtu_mismatch;
 mod near_full;
 mod notes;
 mod nothing_done;
+mod one_core_receives;
 mod other_programs;
 mod outage;
 mod promise_broken;
@@ -48,6 +52,7 @@ mod users_gave_up;
 mod users_late;
 mod users_left_early;
 
+pub(crate) use memory_pressure::waited as waited_for_memory;
 pub(crate) use nothing_done::NOTHING_DONE;
 pub(crate) use retransmissions::most_resent;
 pub use rule::FindingRule;
@@ -81,9 +86,11 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,
     &tcp_memory::TcpMemory,
+    &memory_pressure::MemoryPressure,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
     &server_saturated::ServerSaturated,
+    &one_core_receives::OneCoreReceives,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
@@ -93,12 +100,15 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::FILTER,
     &host_drops::INGRESS_FILTER,
     &host_drops::REVERSE_PATH,
+    &martians::Martians,
     &host_drops::NO_ROUTE,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &host_drops::CONNECTION_TABLE,
     &host_drops::CONNECTION_INSERT,
     &near_full::CONNECTION_TABLE,
+    &near_full::DESCRIPTORS,
+    &near_full::LOCAL_PORTS,
     &host_drops::TIME_WAIT,
     &host_drops::NO_LISTENER,
     &refused::RefusedDatagrams,
@@ -124,6 +134,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &flow_bottleneck::FlowBottleneck(Bottleneck::Application),
     &link::LinkFull,
     &link::NoLineRate,
+    &mtu_mismatch::MtuMismatch,
     &steal::CpuSteal,
     &stall::Stall,
     &unsteady::NoSteadyState,
@@ -144,9 +155,11 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,
     &tcp_memory::TcpMemory,
+    &memory_pressure::MemoryPressure,
     &host_drops::FILTER,
     &host_drops::INGRESS_FILTER,
     &host_drops::REVERSE_PATH,
+    &martians::Martians,
     &host_drops::NO_ROUTE,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
@@ -162,6 +175,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::ACCEPT_QUEUE,
     &host_drops::SYN_QUEUE,
     &syn_cookies::SynCookies,
+    &one_core_receives::OneCoreReceives,
     &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,
     &drops::DeviceReceiveDrops,

@@ -1,8 +1,8 @@
 //! A table or a supply of a host is almost used up, so that the next connections will fail.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity,
-    names::host,
+    Cause, Finding, Layer, NextStep, Severity, Side,
+    names::{count, host},
     units::{grouped, percent, ratio},
 };
 
@@ -23,6 +23,8 @@ struct Level {
 pub(crate) struct NearFull {
     id: &'static str,
     short: &'static str,
+    /// The gauge that is shown as evidence.
+    gauge: &'static str,
     level: fn(&TestEvidence<'_>, &str) -> Option<Level>,
     /// Whether the test failed because of it: then another finding says so.
     has_failed: fn(&TestEvidence<'_>, &str) -> bool,
@@ -35,6 +37,7 @@ pub(crate) struct NearFull {
 pub(crate) const CONNECTION_TABLE: NearFull = NearFull {
     id: "conntrack-near-full",
     short: "conntrack",
+    gauge: host::CONNTRACK_ENTRIES,
     level: |seen, host| {
         let used = seen.highest_value(host, host::CONNTRACK_ENTRIES)?;
         Some(Level { used, max: seen.last_value(host, host::CONNTRACK_ENTRIES_MAX)? })
@@ -48,6 +51,48 @@ pub(crate) const CONNECTION_TABLE: NearFull = NearFull {
         )
     },
 };
+
+/// The file descriptors of the process that ran the test.
+pub(crate) const DESCRIPTORS: NearFull = NearFull {
+    id: "descriptors-near-full",
+    short: "descriptors",
+    gauge: host::DESCRIPTORS_OPEN,
+    level: |seen, host| {
+        let used = seen.highest_value(host, host::DESCRIPTORS_OPEN)?;
+        Some(Level { used, max: seen.last_value(host, host::DESCRIPTORS_MAX)? })
+    },
+    has_failed: |seen, _| has_error(seen, Cause::NoDescriptor),
+    what: |host| format!("the descriptor table of fathom on {host}"),
+    next: |_| next_step("ulimit -n 1048576".to_owned(), "allow more open sockets in the shell that starts the program"),
+};
+
+/// The local ports of the side that opens connections: as many as its open connections and those in TIME-WAIT, if all go to one server.
+pub(crate) const LOCAL_PORTS: NearFull = NearFull {
+    id: "ports-near-full",
+    short: "ports",
+    gauge: "sock_tcp_in_use + sock_tcp_time_wait",
+    level: |seen, host| {
+        let opens = host == seen.test.from && seen.total(Side::Initiator, count::CONNECTIONS) > 0;
+        let is_two = seen.test.to.as_deref() != Some(host);
+        let used =
+            seen.highest_sum(host, &[host::SOCK_TCP_IN_USE, host::SOCK_TCP_TIME_WAIT]).filter(|_| opens && is_two)?;
+        Some(Level { used, max: seen.last_value(host, host::LOCAL_PORTS_MAX)? })
+    },
+    has_failed: |seen, _| has_error(seen, Cause::NoPort),
+    what: |host| format!("the range of local ports of {host} for one server"),
+    next: |_| {
+        next_step(
+            "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"".to_owned(),
+            "allow more connections to one server; or use several source addresses",
+        )
+    },
+};
+
+/// Returns true if a test had errors of a cause.
+fn has_error(seen: &TestEvidence<'_>, cause: Cause) -> bool {
+    let records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
+    records.flat_map(|record| record.errors.iter()).any(|(failure, _)| failure.cause == cause)
+}
 
 impl FindingRule for NearFull {
     fn id(&self) -> &'static str {
@@ -81,7 +126,7 @@ impl NearFull {
             ),
             severity: Severity::Remark,
             tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(host, self.id, level.used)],
+            evidence: vec![counter_evidence(host, self.gauge, level.used)],
             explains: None,
             next: Some(NextStep { on: Some(host.to_owned()), ..(self.next)(level) }),
         })
@@ -118,6 +163,41 @@ mod tests {
         builder.tcp_rr(1_000, 100);
         builder.series("target", (host::CONNTRACK_ENTRIES, ""), &[65_000]);
         assert_eq!(builder.finding("conntrack-near-full"), None);
+    }
+
+    #[test]
+    fn the_descriptors_of_the_test_are_told_before_they_run_out() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_rr(1_000, 100);
+        builder.series("client", (host::DESCRIPTORS_MAX, ""), &[1024]);
+        assert_eq!(builder.finding("descriptors-near-full"), None, "an older kernel does not tell how many are open");
+        builder.series("client", (host::DESCRIPTORS_OPEN, ""), &[20, 1_000, 1_000, 20]);
+        let finding = builder.finding("descriptors-near-full").unwrap();
+        assert_eq!(
+            finding.title,
+            "the descriptor table of fathom on client is 98 % full (1,000 of 1,024): what does not fit will fail"
+        );
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("connect: no descriptors left", 5);
+        assert_eq!(builder.finding("descriptors-near-full"), None, "the errors say it");
+    }
+
+    #[test]
+    fn the_ports_of_the_side_that_connects_are_told_before_they_run_out() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        for host in ["client", "target"] {
+            builder.series(host, (host::LOCAL_PORTS_MAX, ""), &[1_000]);
+            builder.series(host, (host::SOCK_TCP_IN_USE, ""), &[10, 100, 100, 10]);
+            builder.series(host, (host::SOCK_TCP_TIME_WAIT, ""), &[0, 0, 880, 900]);
+        }
+        assert_eq!(builder.finding("ports-near-full"), None, "no connection was opened in the test");
+        builder.total("client", count::CONNECTIONS, 900);
+        let finding = builder.finding("ports-near-full").unwrap();
+        assert!(finding.title.contains("of client for one server is 98 % full (980 of 1,000)"), "{}", finding.title);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("connect: no local port is free", 5);
+        assert_eq!(builder.finding("ports-near-full"), None, "the errors say it");
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl FindingRule for ReceiveBudget {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs", "cpu-quota"]
+        &["other-programs", "cpu-quota", "one-core-receives"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -54,7 +54,7 @@ impl ReceiveBudget {
         }
         // Without the times of the core nobody knows whether it had time for more.
         let load = seen.cores(host).into_iter().find(|load| load.core == *core)?;
-        let n_dropped = dropped(seen, host, core);
+        let n_dropped = dropped_before_core(seen, host, core);
         let has_time = !load.is_full();
         if has_time && n_dropped < PACKETS_MIN {
             return None;
@@ -95,7 +95,7 @@ fn title((core, host): (&str, &str), n: u64, n_dropped: u64, load: &CoreLoad) ->
 }
 
 /// Returns the packets that were dropped before a core took them: from its backlog, and by the test's device if it has a ring.
-fn dropped(seen: &TestEvidence<'_>, host: &str, core: &str) -> u64 {
+pub(super) fn dropped_before_core(seen: &TestEvidence<'_>, host: &str, core: &str) -> u64 {
     let backlog = seen.growth(host, host::SOFTNET_DROPPED, Some(core));
     if seen.is_memory(host) {
         return backlog;

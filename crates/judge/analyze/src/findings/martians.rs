@@ -1,0 +1,116 @@
+//! A host dropped packets whose source or destination address cannot be right.
+
+use fathom_model::{Finding, Layer, names::host};
+
+use super::{
+    FindingRule,
+    drops::{DropReport, next_step, packets_received},
+};
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// Fewer dropped packets explain nothing.
+const PACKETS_MIN: u64 = 10;
+
+/// Looks for martian packets (RFC 1812 section 5.3.7) other than those of the reverse path filter, which has a rule of its own.
+///
+/// The usual reason is an address that two hosts have: a host drops packets that come from one of its own addresses.
+pub(crate) struct Martians;
+
+impl FindingRule for Martians {
+    fn id(&self) -> &'static str {
+        "martian-packets"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["reverse-path-filter"]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // A test of the path sends odd packets on purpose, and frames need no IP stack.
+        if matches!(seen.test.layer, Layer::Path | Layer::Frames) {
+            return Vec::new();
+        }
+        // The counter belongs to the machine. Which of its hosts dropped is not known then; most often it is the one that was sent to.
+        let is_one = seen.is_one_machine();
+        let hosts = seen.hosts().skip(usize::from(is_one)).chain(seen.hosts().take(usize::from(is_one)));
+        hosts.take(if is_one { 1 } else { usize::MAX }).filter_map(|host| self.on_host(seen, host)).collect()
+    }
+}
+
+impl Martians {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let filtered = |host| seen.growth(host, host::IP_RP_FILTER_DROPPED, None);
+        let by_filter: u64 = if seen.is_one_machine() { seen.hosts().map(filtered).sum() } else { filtered(host) };
+        let source = seen.growth(host, host::IP_MARTIAN_SOURCE, None).saturating_sub(by_filter);
+        let destination = seen.growth(host, host::IP_MARTIAN_DESTINATION, None);
+        let n = source + destination;
+        let is_all_there = seen.test.layer == Layer::Udp && seen.packets_lost() == Some(0);
+        if n < PACKETS_MIN || is_all_there {
+            return None;
+        }
+        let counters = [(host::IP_MARTIAN_SOURCE, source), (host::IP_MARTIAN_DESTINATION, destination)];
+        let place = if seen.is_one_machine() { format!("a host of the machine of {host}") } else { host.to_owned() };
+        let why = if source >= destination {
+            "their source cannot be where they came from (martian packets): most often two hosts have the same address"
+        } else {
+            "their destination is none that a network may carry (martian packets)"
+        };
+        let report = DropReport {
+            id: self.id(),
+            short: "martians",
+            host,
+            what: format!("{place} dropped packets because {why}"),
+            evidence: counters
+                .into_iter()
+                .filter(|(_, n)| *n > 0)
+                .map(|(name, n)| counter_evidence(host, name, n))
+                .collect(),
+            n,
+            of: n + packets_received(seen, host),
+            next: Some(next_step(
+                "sysctl -w net.ipv4.conf.all.log_martians=1".to_owned(),
+                "write their addresses to the kernel log (dmesg); compare them with ip address on both hosts",
+            )),
+        };
+        report.into_finding(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+    use fathom_model::Severity;
+
+    fn dropping(martians: u64, filtered: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 5_000)]);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 5_000);
+        builder.host_counter("target", (host::IP_MARTIAN_SOURCE, ""), martians);
+        builder.host_counter("target", (host::IP_RP_FILTER_DROPPED, ""), filtered);
+        builder
+    }
+
+    #[test]
+    fn packets_from_an_own_address_are_told() {
+        let finding = dropping(5_000, 0).finding("martian-packets").unwrap();
+        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(1.0)));
+        assert!(finding.title.contains("most often two hosts have the same address"), "{}", finding.title);
+        assert_eq!(finding.evidence[0].value, "5,000");
+    }
+
+    #[test]
+    fn those_of_the_reverse_path_filter_are_told_by_its_own_rule() {
+        let builder = dropping(5_000, 5_000);
+        assert_eq!(builder.finding("martian-packets"), None);
+        assert!(builder.finding("reverse-path-filter").is_some());
+    }
+
+    #[test]
+    fn single_ones_and_uncounted_ones_are_not_told() {
+        assert_eq!(dropping(9, 0).finding("martian-packets"), None);
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 5_000)]);
+        assert_eq!(builder.finding("martian-packets"), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! Tasks of a host waited for memory, or were killed for want of it.
+
+use fathom_model::{
+    Evidence, Finding, NextStep, Severity,
+    names::host,
+    units::{grouped, percent, ratio},
+};
+
+use super::{FindingRule, drops::next_step};
+use crate::evidence::{TestEvidence, counter_evidence, ratio_evidence};
+
+/// If some task waits for memory in at least this share of the time, the work that it does is measurably late.
+const PRESSURE_MIN: f64 = 0.1;
+
+/// Looks at the time that tasks waited for memory (PSI, `some`), and at the memory limit of the control group.
+///
+/// A group at its limit alone is no cause: the kernel fills the limit with file pages, and takes them back without harm
+/// (Documentation/admin-guide/cgroup-v2.rst, `memory.events`). The limit names the reason of a wait.
+pub(crate) struct MemoryPressure;
+
+impl FindingRule for MemoryPressure {
+    fn id(&self) -> &'static str {
+        "memory-pressure"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // The pressure is that of the machine.
+        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
+        hosts.filter_map(|host| self.on_host(seen, host)).collect()
+    }
+}
+
+impl MemoryPressure {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let killed = seen.growth(host, host::CGROUP_OOM_KILLS, None);
+        let at_limit =
+            seen.growth(host, host::CGROUP_MEMORY_HIGH, None) + seen.growth(host, host::CGROUP_MEMORY_MAX, None);
+        let share = waited(seen, host).filter(|share| *share >= PRESSURE_MIN);
+        let group = "the control group of fathom";
+        let (short, title, severity) = match (killed, share) {
+            (0, None) => return None,
+            (0, Some(share)) if at_limit == 0 => (
+                "memory",
+                format!("tasks of {host} waited for memory {} of the time: it is short of memory", percent(share)),
+                Severity::Disturbs,
+            ),
+            (0, Some(share)) => (
+                "memory",
+                format!(
+                    "tasks of {host} waited for memory {} of the time: {group} is at its memory limit",
+                    percent(share)
+                ),
+                Severity::HoldsBack,
+            ),
+            (n, _) => (
+                "oom kill",
+                format!("the kernel killed tasks of {group} on {host} for want of memory: {}", grouped(n)),
+                Severity::HoldsBack,
+            ),
+        };
+        let counted = [(host::CGROUP_OOM_KILLS, killed), ("cgroup_memory_high and _max", at_limit)];
+        let mut evidence: Vec<Evidence> =
+            counted.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| counter_evidence(host, name, n)).collect();
+        evidence.extend(share.map(|share| ratio_evidence(host, &format!("{} memory", host::PRESSURE_SOME_NS), share)));
+        let next = if severity == Severity::Disturbs {
+            next_step("vmstat 1".to_owned(), "show free memory and swapping (si, so); end other programs or add memory")
+        } else {
+            next_step(
+                "cat /proc/self/cgroup; cat /sys/fs/cgroup/memory.max".to_owned(),
+                "show the group and its limit; raise it, or start fathom outside it",
+            )
+        };
+        Some(Finding {
+            id: self.id().to_owned(),
+            short: short.to_owned(),
+            title,
+            severity,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: Some(NextStep { on: Some(host.to_owned()), ..next }),
+        })
+    }
+}
+
+/// Returns the share of the time in which some task of a host waited for memory; `None` if the host does not tell.
+pub(crate) fn waited(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
+    let is_told = seen.has_counter(host, host::PRESSURE_SOME_NS);
+    let waited = seen.growth(host, host::PRESSURE_SOME_NS, Some("memory"));
+    ratio(waited, seen.sampled_time(host)?.0).filter(|_| is_told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    /// The samples of a trial span 1.2 s.
+    fn waiting(millis: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.host_counter("target", (host::PRESSURE_SOME_NS, "cpu"), 1_200_000_000);
+        builder.host_counter("target", (host::PRESSURE_SOME_NS, "memory"), millis * 1_000_000);
+        builder
+    }
+
+    #[test]
+    fn a_host_short_of_memory_disturbs_from_a_tenth_of_the_time() {
+        assert_eq!(waiting(100).finding("memory-pressure"), None, "8 %; waiting for cores is no matter here");
+        let finding = waiting(300).finding("memory-pressure").unwrap();
+        assert_eq!(finding.title, "tasks of target waited for memory 25 % of the time: it is short of memory");
+        assert_eq!((finding.severity, finding.next.unwrap().command.as_str()), (Severity::Disturbs, "vmstat 1"));
+    }
+
+    #[test]
+    fn a_limit_of_the_own_group_holds_back_if_it_makes_tasks_wait() {
+        let mut builder = waiting(300);
+        builder.host_counter("target", (host::CGROUP_MEMORY_MAX, ""), 7);
+        let finding = builder.finding("memory-pressure").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert!(finding.title.ends_with("the control group of fathom is at its memory limit"), "{}", finding.title);
+        let mut builder = waiting(0);
+        builder.host_counter("target", (host::CGROUP_MEMORY_MAX, ""), 7);
+        assert_eq!(builder.finding("memory-pressure"), None, "file pages fill every limit");
+    }
+
+    #[test]
+    fn killed_tasks_are_told_whatever_else_is_known() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        assert_eq!(builder.finding("memory-pressure"), None, "nothing was sampled");
+        builder.host_counter("client", (host::CGROUP_OOM_KILLS, ""), 2);
+        let finding = builder.finding("memory-pressure").unwrap();
+        assert_eq!((finding.short.as_str(), finding.severity), ("oom kill", Severity::HoldsBack));
+        assert!(finding.title.ends_with("for want of memory: 2"), "{}", finding.title);
+    }
+}

@@ -45,6 +45,7 @@ const CASES: &[CaseRow] = &[
     (&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
     (&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
     (&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
+    (&["duplicate-address"], "b", "udp --rate 10M", &["martian-packets"]),
     (&["no-route"], "a", "tcp", &["no-route", PREFLIGHT]),
     (&["link-down"], "b", "udp --rate 10M", &["nothing-done", "link-down"]),
     (&["receive-window"], "b", "tcp", &["receive-window"]),

@@ -26,8 +26,8 @@ pub mod host {
     pub const SOFTIRQ_NET_RX: &str = "softirq_net_rx";
     /// The number of times that a core ran the soft interrupt that completes sending (`NET_TX`).
     pub const SOFTIRQ_NET_TX: &str = "softirq_net_tx";
-    /// Interrupts of a queue of a network device (`/proc/interrupts`); instances: `eth0 irq38 virtio2-input.0`, …, and an empty one for the
-    /// sum.
+    /// Interrupts of a queue of a network device (`/proc/interrupts`); instances: `eth0 irq38 virtio2-input.0`, …, or an empty one
+    /// with 0 on a host without such queues.
     pub const QUEUE_INTERRUPTS: &str = "queue_interrupts";
     /// The number of the core that took most of the newest interrupts of a queue: a gauge.
     pub const QUEUE_INTERRUPT_CORE: &str = "queue_interrupt_core";

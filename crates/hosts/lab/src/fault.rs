@@ -241,6 +241,12 @@ pub const FAULTS: &[Fault] = &[
         values: &[("count", "64")],
         steps: &[Descriptors("{count}")],
     },
+    Fault {
+        name: "duplicate-address",
+        about: "the host has the address of the other one too",
+        values: &[],
+        steps: &[Run("ip address add {peer}/32 dev lo", "ip address del {peer}/32 dev lo")],
+    },
 ];
 
 /// A fault that was planted, as kept in the state folder.

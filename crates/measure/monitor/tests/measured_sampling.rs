@@ -107,6 +107,6 @@ fn a_sample_of_a_large_host_costs_little_enough_for_ten_in_a_second() {
     }
     let (took, n_series) = measured(root.path(), every_source());
     println!("{:>15}: {took}, {n_series} series", "all");
-    assert!(n_series > 2 * INTERFACES * QUEUES, "{n_series}");
+    assert!(n_series >= 2 * INTERFACES * QUEUES, "{n_series}");
     assert!(took < SAMPLE_MAX, "{took}");
 }

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, martians};
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// The id of these findings.
@@ -65,6 +65,10 @@ impl FindingRule for UdpBlackHole {
         let (Some(sender), Some(receiver)) = (seen.host_of(from), seen.host_of(to)) else { return Vec::new() };
         // A refusal is an answer, which a black hole does not give.
         if [from, to].into_iter().any(|side| seen.records(side).any(|record| !record.errors.is_empty())) {
+            return Vec::new();
+        }
+        // What a host dropped for its addresses reached it.
+        if martians::dropped(seen, receiver).iter().map(|(_, n)| n).sum::<u64>() > 0 {
             return Vec::new();
         }
         let (sent, bytes) = (seen.total(from, count::SENT), seen.total(from, count::BYTES_SENT));

@@ -39,16 +39,12 @@ impl FindingRule for Martians {
 
 impl Martians {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let filtered = |host| seen.growth(host, host::IP_RP_FILTER_DROPPED, None);
-        let by_filter: u64 = if seen.is_one_machine() { seen.hosts().map(filtered).sum() } else { filtered(host) };
-        let source = seen.growth(host, host::IP_MARTIAN_SOURCE, None).saturating_sub(by_filter);
-        let destination = seen.growth(host, host::IP_MARTIAN_DESTINATION, None);
+        let counters @ [(_, source), (_, destination)] = dropped(seen, host);
         let n = source + destination;
         let is_all_there = seen.test.layer == Layer::Udp && seen.packets_lost() == Some(0);
         if n < PACKETS_MIN || is_all_there {
             return None;
         }
-        let counters = [(host::IP_MARTIAN_SOURCE, source), (host::IP_MARTIAN_DESTINATION, destination)];
         let place = if seen.is_one_machine() { format!("a host of the machine of {host}") } else { host.to_owned() };
         let why = if source >= destination {
             "their source cannot be where they came from (martian packets): most often two hosts have the same address"
@@ -66,7 +62,7 @@ impl Martians {
                 .map(|(name, n)| counter_evidence(host, name, n))
                 .collect(),
             n,
-            of: n + packets_received(seen, host),
+            of: packets_received(seen, host).max(n),
             next: Some(next_step(
                 "sysctl -w net.ipv4.conf.all.log_martians=1".to_owned(),
                 "write their addresses to the kernel log (dmesg); compare them with ip address on both hosts",
@@ -74,6 +70,17 @@ impl Martians {
         };
         report.into_finding(seen)
     }
+}
+
+/// Returns the packets that a host dropped for their source and for their destination, without those of the reverse path filter.
+pub(super) fn dropped(seen: &TestEvidence<'_>, host: &str) -> [(&'static str, u64); 2] {
+    let filtered = |host| seen.growth(host, host::IP_RP_FILTER_DROPPED, None);
+    let by_filter: u64 = if seen.is_one_machine() { seen.hosts().map(filtered).sum() } else { filtered(host) };
+    let source = seen.growth(host, host::IP_MARTIAN_SOURCE, None).saturating_sub(by_filter);
+    [
+        (host::IP_MARTIAN_SOURCE, source),
+        (host::IP_MARTIAN_DESTINATION, seen.growth(host, host::IP_MARTIAN_DESTINATION, None)),
+    ]
 }
 
 #[cfg(test)]
@@ -85,7 +92,7 @@ mod tests {
     fn dropping(martians: u64, filtered: u64) -> RunBuilder {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(10_000, 5_000)]);
-        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 5_000);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10_000);
         builder.host_counter("target", (host::IP_MARTIAN_SOURCE, ""), martians);
         builder.host_counter("target", (host::IP_RP_FILTER_DROPPED, ""), filtered);
         builder
@@ -93,10 +100,27 @@ mod tests {
 
     #[test]
     fn packets_from_an_own_address_are_told() {
-        let finding = dropping(5_000, 0).finding("martian-packets").unwrap();
+        let builder = dropping(5_000, 0);
+        let finding = builder.finding("martian-packets").unwrap();
         assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(1.0)));
         assert!(finding.title.contains("most often two hosts have the same address"), "{}", finding.title);
-        assert_eq!(finding.evidence[0].value, "5,000");
+        assert!(finding.title.ends_with("5,000 dropped of 10,000 (50 %)"), "{}", finding.title);
+        assert_eq!(builder.finding("loss").unwrap().severity, Severity::Remark, "one fault is told once");
+    }
+
+    #[test]
+    fn a_host_that_drops_all_as_martians_is_no_black_hole() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 0)]);
+        builder.total("client", fathom_model::names::count::BYTES_SENT, 1_450_000);
+        builder.host_counter("target", (host::IP_MARTIAN_SOURCE, ""), 1_000);
+        let run = builder.analyzed();
+        assert_eq!((run.findings[0].id.as_str(), run.findings[0].severity), ("martian-packets", Severity::Invalidates));
+        assert!(
+            !run.findings
+                .iter()
+                .any(|finding| finding.id == "path-mtu-black-hole" && finding.severity > Severity::Remark)
+        );
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl FindingRule for NothingDone {
             "no-route",
             "neighbor-unresolved",
             "reverse-path-filter",
+            "martian-packets",
             "filter-drops",
             "ingress-filter-drops",
             "no-listener",

@@ -60,7 +60,8 @@ impl FindingRule for OneCoreReceives {
 
 impl OneCoreReceives {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let n_queues = receive_queues(seen, host).filter(|n| *n > 1)?;
+        // A device of memory has neither RSS nor interrupts.
+        let n_queues = receive_queues(seen, host).filter(|n| *n > 1 && !seen.is_memory(host))?;
         let (core, share, counter) = receiving_core(seen, host)?;
         let cores = seen.cores(host);
         let load = cores.iter().find(|load| load.core == core)?;
@@ -255,6 +256,9 @@ mod tests {
         let mut one_queue = receiving(97, 980);
         one_queue.run.hosts.get_mut("target").unwrap().environment.note("eth0", "queues_combined", "1");
         assert_eq!(one_queue.finding("one-core-receives"), None);
+        let mut memory = receiving(97, 980);
+        memory.driver("veth");
+        assert_eq!(memory.finding("one-core-receives"), None, "a veth has no RSS");
         let mut busy = receiving(97, 980);
         for core in ["cpu1", "cpu2", "cpu3"] {
             busy.cpu("target", core, [50, 30, 0, 0]);

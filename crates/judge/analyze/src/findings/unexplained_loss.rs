@@ -47,7 +47,7 @@ impl FindingRule for UnexplainedLoss {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["path-mtu-black-hole"]
+        &["path-mtu-black-hole", "martian-packets"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -57,7 +57,7 @@ impl Source for Interrupts {
         self.cores.clear();
         self.cores.extend(all.next().into_iter().flat_map(core_columns));
         let mut devices: Option<Vec<(String, Vec<u8>)>> = None;
-        let (mut sum, mut next) = (0_u64, 0);
+        let (mut n_queues, mut next) = (0, 0);
         for line in all {
             let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
             let Some(irq) = number::<u32>(line[..colon].trim_ascii_start()) else { continue };
@@ -66,10 +66,10 @@ impl Source for Interrupts {
             let is_next = self.rows.get(next).is_some_and(|(known, _)| *known == irq);
             let place = if is_next { Ok(next) } else { self.rows.binary_search_by_key(&irq, |(known, _)| *known) };
             let place = place.unwrap_or_else(|place| {
-                let n_queues = self.rows.iter().filter(|(_, queue)| queue.is_some()).count();
+                let n_known = self.rows.iter().filter(|(_, queue)| queue.is_some()).count();
                 let devices = devices.get_or_insert_with(|| devices_below(root));
                 let queue = QueueInterrupt::of(irq, counts, self.cores.len(), devices);
-                self.rows.insert(place, (irq, queue.filter(|_| n_queues < QUEUES_MAX)));
+                self.rows.insert(place, (irq, queue.filter(|_| n_known < QUEUES_MAX)));
                 place
             });
             next = place + 1;
@@ -81,12 +81,12 @@ impl Source for Interrupts {
                     &queue.of,
                     u64::try_from(queue.core).expect("a core fits into 64 bits"),
                 );
-                sum += queue.total;
+                n_queues += 1;
             }
         }
         // Without a queue the count is known to be zero.
-        if !self.cores.is_empty() {
-            out.value(host::QUEUE_INTERRUPTS, "", sum);
+        if n_queues == 0 && !self.cores.is_empty() {
+            out.value(host::QUEUE_INTERRUPTS, "", 0);
         }
         Ok(())
     }

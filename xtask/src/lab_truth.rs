@@ -126,7 +126,7 @@ mod tests {
         let seen = HostRecord {
             at_ns: vec![Nanos(0), Nanos(SECOND), Nanos(2 * SECOND)],
             series: series.collect(),
-            programs: Vec::new(),
+            ..HostRecord::default()
         };
         let mut record = Record::empty(Side::Initiator);
         record.measured_ns = (Nanos(SECOND), Nanos(2 * SECOND));

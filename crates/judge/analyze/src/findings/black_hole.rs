@@ -67,14 +67,12 @@ impl FindingRule for UdpBlackHole {
         if [from, to].into_iter().any(|side| seen.records(side).any(|record| !record.errors.is_empty())) {
             return Vec::new();
         }
-        // What a host dropped for its addresses reached it.
-        if martians::dropped(seen, receiver).iter().map(|(_, n)| n).sum::<u64>() > 0 {
-            return Vec::new();
-        }
         let (sent, bytes) = (seen.total(from, count::SENT), seen.total(from, count::BYTES_SENT));
         let is_unexplained = seen.test.conservation.as_ref().is_some_and(|sum| {
             let is_all = |n: u64| ratio(n, sum.n_sent).is_some_and(|share| share >= ALL);
-            u64::try_from(sum.n_unexplained).is_ok_and(is_all)
+            // A packet that a host dropped for its addresses has reached it.
+            let n_martian: u64 = martians::dropped(seen, receiver).iter().map(|(_, n)| n).sum();
+            u64::try_from(sum.n_unexplained).is_ok_and(|n| is_all(n.saturating_sub(n_martian)))
         });
         let size = bytes.checked_div(sent).filter(|size| is_unexplained && *size >= SIZE_MIN);
         let Some(size) = size else { return Vec::new() };

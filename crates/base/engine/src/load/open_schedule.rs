@@ -19,6 +19,12 @@ impl<I: Iterator<Item = Nanos> + Clone> OpenSchedule<I> {
         Self { start, queues, pacer: Pacer::new(pacing) }
     }
 
+    /// Returns the number of targets.
+    #[must_use]
+    pub fn n_targets(&self) -> usize {
+        self.queues.len()
+    }
+
     /// Returns true if it is time to check for due starts.
     #[must_use]
     pub fn looks(&self, now: Nanos) -> bool {

@@ -32,8 +32,6 @@ pub(crate) use self::{
 
 /// The most connects in progress per worker. More would overflow the accept queue of a server with the usual backlog.
 pub(crate) const CONNECTING_MAX: usize = 128;
-/// How long answers under way are waited for at the end where each asks for the next: they are a small part of the requests.
-pub(crate) const DRAIN: Nanos = Nanos::from_millis(100);
 /// The least remaining length of a body that gets a receive of its own to discard it. Less arrives with the next receive anyway.
 pub(crate) const DISCARD_MIN: u64 = 32 * 1024;
 /// The pause before the connect that follows a failure. It doubles with each further failure …

@@ -1,5 +1,6 @@
 //! Requests and connects that are still unanswered when a trial ends before their timeout.
 
+use fathom_engine::load::OfferedLoad;
 use fathom_model::units::Nanos;
 
 use super::{Connection, FaultCause, RequestFault, RequestStage};
@@ -16,8 +17,13 @@ pub(crate) struct UnansweredCheck {
 }
 
 impl UnansweredCheck {
-    /// A trial that ends at `now` and whose measurement began at `measured_from`.
-    pub(crate) fn of(now: Nanos, measured_from: Nanos) -> Self {
+    /// The end of a load at `now`; `None` if it was never measured, or not to its end.
+    pub(crate) fn of<I: Iterator<Item = Nanos> + Clone>(now: Nanos, load: &OfferedLoad<'_, I>) -> Option<Self> {
+        let is_ended = load.window().is_over() && !load.is_aborted();
+        load.window().from().filter(|_| is_ended).map(|from| Self::since(from, now))
+    }
+
+    fn since(measured_from: Nanos, now: Nanos) -> Self {
         Self { now, measured: now.since(measured_from) / 10 * 9 }
     }
 
@@ -62,7 +68,7 @@ mod tests {
         ];
         for (round, waited, first_byte, cause) in cases {
             let now = ms(10_000);
-            let closing = UnansweredCheck::of(now, now.since(ms(round)));
+            let closing = UnansweredCheck::since(now.since(ms(round)), now);
             let fault = closing.request(now.since(ms(waited)), first_byte.map(ms));
             assert_eq!(fault.map(|fault| fault.cause), cause, "{round} {waited}");
         }

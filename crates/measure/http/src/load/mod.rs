@@ -129,8 +129,8 @@ impl HttpLoad {
 
     fn record(&self, trial_results: &TrialResults<LoadResults>, session: &TrialContext) -> Result<Record, Error> {
         let mut all = LoadResults::merged(&trial_results.workers);
-        let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
-        let n_not_started = all.n_not_started;
+        let (response, lag) = (mem::take(&mut all.times.response), mem::take(&mut all.times.lag));
+        let n_not_started = all.times.n_not_started;
         let unreached = unreachable_error(&self.config.name, &all.faults);
         let mut record = record(trial_results, all, &self.config, &self.io_backend);
         if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {

@@ -9,5 +9,5 @@ pub(crate) use self::{
     record::{pacing_note, record},
     recorder::LoadRecorder,
     request_totals::{RecorderConfig, RequestSample, TotalsRecorder},
-    results::{CLOSED_COUNTERS, COUNTERS, LoadCounter, LoadResults},
+    results::{CLOSED_COUNTERS, COUNTERS, LOAD_COUNTERS, LoadCounter, LoadResults},
 };

@@ -37,7 +37,7 @@ pub(crate) fn record<W>(
     record.errors = all.faults.iter().map(|(fault, n)| (*fault, *n)).collect();
     let notes = [
         status_note(&record),
-        lower_bounds_note(all.n_lower_bounds),
+        lower_bounds_note(all.times.n_lower_bounds),
         discard_note(&all),
         resumed_note(&all.opening),
         not_awaited_note(all.n_not_awaited),
@@ -57,7 +57,7 @@ pub(crate) fn record<W>(
     } = all.totals;
     record.totals.extend(
         [
-            (names::UNFINISHED, all.n_unfinished),
+            (names::UNFINISHED, all.times.n_unfinished),
             (count::BYTES_SENT, n_bytes_sent),
             (names::BODY_BYTES, n_bytes_of_bodies),
             (names::FIRST_BODY_BYTES, target.recorder_config.first_body()),
@@ -76,7 +76,7 @@ pub(crate) fn record<W>(
     let always = [
         (names::TOTAL_TIME, total),
         (names::WORKER_RATE, trial_results.worker_rates().clone()),
-        (distribution::SERVICE_TIME, all.service),
+        (distribution::SERVICE_TIME, all.times.service),
         (distribution::CONNECT_TIME, all.opening.connect),
         (distribution::FIRST_BYTE, all.first_byte),
         (distribution::DOWNLOAD_TIME, all.download),

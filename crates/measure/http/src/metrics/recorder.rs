@@ -1,7 +1,7 @@
 //! Counting in one worker while the load runs.
 
 use fathom_engine::{Error, SampleSchedule, WorkerHandle};
-use fathom_model::{SampledUnit, units::Nanos};
+use fathom_model::SampledUnit;
 
 use super::{
     request_totals::{RequestSample, TotalsRecorder},
@@ -52,12 +52,10 @@ impl<'a> LoadRecorder<'a> {
     /// An answer is complete.
     #[inline]
     pub(crate) fn on_answer(&mut self, answer: &ResponseSummary, entry: &RequestSample) {
-        self.add(LoadCounter::Requests, 1);
         self.add(LoadCounter::Attempts, 1);
         self.worker.add(LoadCounter::Status2xx as usize + usize::from((answer.status / 100).clamp(2, 6) - 2), 1);
         self.totals.on_answer(entry);
         if entry.counts {
-            self.results.service.record(entry.service.0);
             self.results.first_byte.record(entry.first_byte.0);
             self.results.download.record(entry.service.since(entry.first_byte).0);
             if self.sampling.is_due(entry.sent_at) {
@@ -81,13 +79,9 @@ impl<'a> LoadRecorder<'a> {
 
     /// A request is complete without an answer, as the option asks; it has no status.
     pub(crate) fn on_sent_not_awaited(&mut self, entry: &RequestSample) {
-        self.add(LoadCounter::Requests, 1);
         self.add(LoadCounter::Attempts, 1);
         self.results.n_not_awaited += 1;
         self.totals.on_answer(entry);
-        if entry.counts {
-            self.results.service.record(entry.service.0);
-        }
     }
 
     /// Counts a failure.
@@ -103,13 +97,7 @@ impl<'a> LoadRecorder<'a> {
         self.totals.on_failure()
     }
 
-    /// Records a request that was given up with its waiting time as a lower bound.
-    pub(crate) fn record_given_up(&mut self, waited: Nanos) {
-        self.results.n_lower_bounds += 1;
-        self.results.service.record(waited.0);
-    }
-
-    /// Returns the results of the worker; `head` is the last head that it parsed.
+    /// Returns the results of the worker, apart from the times of its load; `head` is the last head that it parsed.
     ///
     /// # Errors
     /// The request log could not be written.

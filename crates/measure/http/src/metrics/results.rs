@@ -1,5 +1,6 @@
 //! The counters and results of a worker.
 
+use fathom_engine::load::{LoadCounters, LoadTimes};
 use fathom_model::{Histogram, Part, SampledUnit, names::count};
 
 use super::request_totals::RequestTotals;
@@ -49,25 +50,26 @@ pub(crate) const COUNTERS: &[&str] = &[
 /// The number of counters of a closed load.
 pub(crate) const CLOSED_COUNTERS: usize = LoadCounter::Intended as usize;
 
+/// The indices of those that a load counts itself.
+pub(crate) const LOAD_COUNTERS: LoadCounters = LoadCounters {
+    answers: LoadCounter::Requests as usize,
+    intended: LoadCounter::Intended as usize,
+    sent: LoadCounter::Sent as usize,
+    late_no_connection: LoadCounter::LateNoConnection as usize,
+    late_own_cpu: LoadCounter::LateOwnCpu as usize,
+};
+
 /// The parts of the time of a request.
 pub(crate) const REQUEST_PARTS: [Part; 4] = [Part::Late, Part::Connect, Part::FirstByte, Part::Download];
 
 /// The results of a worker besides its counters.
 #[derive(Debug, Default)]
 pub(crate) struct LoadResults {
-    pub(crate) service: Histogram,
-    pub(crate) response: Histogram,
-    pub(crate) lag: Histogram,
+    pub(crate) times: LoadTimes,
     pub(crate) opening: ConnectTimes,
     pub(crate) first_byte: Histogram,
     pub(crate) download: Histogram,
     pub(crate) faults: FaultCounts,
-    /// Requests still waiting for their answer at the end.
-    pub(crate) n_unfinished: u64,
-    /// Requests that were due and never sent.
-    pub(crate) n_not_started: u64,
-    /// Recorded times that are lower bounds because the wait was given up.
-    pub(crate) n_lower_bounds: u64,
     /// Requests that were complete once they were sent.
     pub(crate) n_not_awaited: u64,
     /// Answers that ended with a connection that TLS had not closed.
@@ -88,18 +90,13 @@ impl LoadResults {
     }
 
     fn merge(&mut self, other: &Self) {
-        self.service.merge(&other.service);
-        self.response.merge(&other.response);
-        self.lag.merge(&other.lag);
+        self.times.merge(&other.times);
         self.opening.merge(&other.opening);
         self.first_byte.merge(&other.first_byte);
         self.download.merge(&other.download);
         for (fault, n) in &other.faults {
             *self.faults.entry(*fault).or_default() += n;
         }
-        self.n_unfinished += other.n_unfinished;
-        self.n_not_started += other.n_not_started;
-        self.n_lower_bounds += other.n_lower_bounds;
         self.n_not_awaited += other.n_not_awaited;
         self.n_tls_unclosed += other.n_tls_unclosed;
         self.has_discarded |= other.has_discarded;

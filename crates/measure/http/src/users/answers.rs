@@ -61,7 +61,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         let pool = &mut self.pool;
         let connection = &mut pool.connections[slot];
         connection.reset_for_new_socket();
-        if pool.window.is_over() {
+        if pool.load.window().is_over() {
             return pool.close(slot);
         }
         pool.recorder.on_connected(&connection.conn.channel);
@@ -134,7 +134,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
             pool.connector.count_failed_connect();
         }
         if pool.recorder.on_failure(fault) {
-            pool.window.end(at);
+            pool.load.end(at);
         }
         pool.close(slot);
         let connection = &mut pool.connections[slot];
@@ -144,7 +144,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
             UserState::Acting => return pool.sleep(slot, at + NEXT_ROUND),
             UserState::AwaitingAnswers => {}
         }
-        pool.n_busy -= 1;
+        pool.load.n_in_flight -= 1;
         connection.n_failures += 1;
         let n_failures = connection.n_failures;
         let sent_at = connection.pending.take().map_or(at, |pending| pending.sent_at);
@@ -208,7 +208,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
             followed =
                 notify_user(&mut self.users, &mut pool.connections[slot], slot, &AnswerEnd { answer, message, at })?;
             pool.spare_buffers.give_back(gathered);
-            pool.n_busy -= u64::from(followed != BatchProgress::Within);
+            pool.load.n_in_flight -= u64::from(followed != BatchProgress::Within);
             used += length;
         }
     }
@@ -221,7 +221,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         let end = AnswerEnd { answer, message: &message, at };
         let followed = notify_user(&mut self.users, &mut pool.connections[slot], slot, &end);
         pool.spare_buffers.give_back(message);
-        pool.n_busy -= u64::from(followed.is_ok_and(|followed| followed != BatchProgress::Within));
+        pool.load.n_in_flight -= u64::from(followed.is_ok_and(|followed| followed != BatchProgress::Within));
         self.on_progress_made(slot, followed, at);
     }
 

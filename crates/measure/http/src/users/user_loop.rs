@@ -5,21 +5,23 @@
 //! call.
 
 use fathom_engine::{
-    Error, Stop,
-    load::LoadLoop,
-    pace::{LateCause, Pacer},
+    Error,
+    load::{LoadLoop, OfferedLoad, SendTimes, TICK},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    reactor::{Completion, Reactor, WaitLimit},
+    reactor::{Batch, Completion, Reactor, WaitLimit},
 };
 
-use super::{MeasurePhase, UserAction, UserSlot, Users, user_connection::UserState, user_pool::UserPool};
+use super::{
+    MeasurePhase, UserAction, UserSlot, Users, user_arrivals::ArrivalTimes, user_connection::UserState,
+    user_pool::UserPool,
+};
 use crate::{
-    conn::{ConnectionHandler, DRAIN, FaultCause, RequestFault, RequestStage, UnansweredCheck, token},
+    conn::{ConnectionHandler, FaultCause, RequestFault, RequestStage, UnansweredCheck, token},
     h1::HeadReader,
-    metrics::{LoadCounter, LoadResults},
+    metrics::LoadResults,
 };
 
 /// Earlier than any current time: an event at this time happens in the next round.
@@ -39,37 +41,30 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
     }
 }
 
-impl<R: Reactor, U: Users> LoadLoop for UserLoop<'_, R, U> {
+impl<'a, R: Reactor, U: Users> LoadLoop<'a> for UserLoop<'a, R, U> {
+    type Arrivals = ArrivalTimes;
     type Event = Completion;
     type Output = (LoadResults, U::Outcome);
 
-    fn is_done(&mut self, now: Nanos) -> bool {
-        let pool = &mut self.pool;
-        pool.window.update(pool.recorder.worker.phase(), now);
-        let is_empty = pool.n_users == 0 && !pool.schedule.has_more();
-        if is_empty || self.users.is_over() {
-            pool.window.end(now);
-        }
-        let phase = match (pool.window.is_over(), pool.window.is_measuring()) {
-            (true, _) => MeasurePhase::Over,
-            (false, true) => MeasurePhase::Measured,
-            (false, false) => MeasurePhase::WarmUp,
-        };
-        if self.announced != Some(phase) {
-            self.announced = Some(phase);
-            self.users.on_phase(phase, now);
-        }
-        let drain = if pool.stop.state() == Stop::Abort { Nanos::ZERO } else { DRAIN };
-        pool.window.is_over() && (pool.n_busy == 0 || pool.window.has_drained(now, drain))
+    #[inline]
+    fn load(&mut self) -> &mut OfferedLoad<'a, ArrivalTimes> {
+        &mut self.pool.load
     }
 
-    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
+    fn expire(&mut self, now: Nanos) {
+        self.announce_phase(now);
         self.sweep(now);
-        self.begin_due(now);
+    }
+
+    fn has_more(&mut self) -> bool {
+        self.pool.n_users > 0 || self.pool.load.has_scheduled()
+    }
+
+    fn before_wait(&mut self, now: Nanos) -> Result<Nanos, Error> {
         self.start_connects();
         let faults = &self.pool.recorder.results.faults;
         self.pool.connector.check_reached(self.pool.connections.len(), faults)?;
-        Ok(self.pool.wait_limit(now))
+        Ok(now + TICK)
     }
 
     fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
@@ -86,61 +81,41 @@ impl<R: Reactor, U: Users> LoadLoop for UserLoop<'_, R, U> {
         self.on_completion(completion);
     }
 
-    fn pacer(&mut self) -> Option<&mut Pacer> {
-        self.pool.waits_for_due.then(|| self.pool.schedule.pacer())
-    }
-
     #[inline]
-    fn after_event(&mut self) {
-        if let Some(due) = self.pool.next_due() {
-            let now = clock::now();
-            if due <= now {
-                self.begin_due(now);
-            }
-        }
+    fn next_due(&mut self) -> Option<Nanos> {
+        self.pool.next_due()
     }
 
-    /// What is to be told at the end.
-    fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
-        let is_ended = self.pool.window.is_over() && self.pool.stop.state() != Stop::Abort;
-        let UserPool { mut recorder, connector, connections, heads, schedule, window, .. } = self.pool;
-        let closing = window.from().filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from));
-        for connection in &connections {
-            let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
-            let sent = connection.unanswered();
-            let of_request =
-                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
-            recorder.results.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
-            of_connect.or(of_request).into_iter().for_each(|fault| recorder.count_fault(fault));
-        }
-        recorder.results.n_not_started = schedule.waiting(0);
-        let from = window.from().unwrap_or(Nanos::MAX);
-        for intended in schedule.rest().filter(|intended| *intended >= from) {
-            recorder.results.lag.record((now - intended).0);
-        }
-        let head = heads.iter().flatten().map(HeadReader::last_head).find(|head| !head.is_empty());
-        let outcome = recorder.finish(connector.times, head.unwrap_or_default())?;
-        // The next trial needs the ports.
-        connector.reactor.abandon();
-        Ok((outcome, self.users.finish(now)))
+    fn batch(&mut self) -> Option<Batch> {
+        self.pool.batch()
     }
-}
 
-impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
-    /// Gives those their turn who have rested, or waited, for long enough, and those a seat who are due.
-    fn begin_due(&mut self, now: Nanos) {
-        if self.pool.window.is_over() {
+    /// A free slot stays free until a user arrives.
+    fn is_free(&self, _: usize) -> bool {
+        true
+    }
+
+    /// A user arrives and takes a slot.
+    fn start(&mut self, slot: usize, times: SendTimes) {
+        self.pool.take_slot(slot);
+        self.users.arrive(UserSlot(token(slot).0), times.sent_at, times.sent_at - times.intended);
+        self.run_user(slot, times.sent_at);
+    }
+
+    /// Runs users whose rest or wait is over, and admits those that are due.
+    fn start_due(&mut self, now: Nanos) {
+        if self.pool.load.window().is_over() {
             return;
         }
-        if self.pool.schedule.looks(now) {
+        if self.pool.load.n_targets_to_check(now) > 0 {
             if self.pool.next_due().is_some_and(|due| due <= now) {
-                self.pool.schedule.started(now);
+                self.pool.load.share_wake_up(now);
             }
             while let Some(slot) = self.pool.next_awake(now) {
                 self.run_user(slot, now);
             }
             // Running users takes time.
-            self.pool.notice(clock::now());
+            self.pool.load.notice(0, clock::now());
         }
         while let Some(UserSlot(slot)) = self.users.next_woken(now) {
             let slot = slot as usize;
@@ -148,36 +123,52 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
                 self.run_user(slot, now);
             }
         }
-        while self.pool.schedule.waiting(0) > 0 {
-            let Some(slot) = self.pool.free.pop() else { return };
-            self.admit_user(slot as usize);
-        }
+        self.start_waiting(0);
     }
 
-    /// Admits the user that has been due for longest to a slot, and runs it.
-    fn admit_user(&mut self, slot: usize) {
-        let pool = &mut self.pool;
-        let now = clock::now();
-        let start = pool.schedule.take(0, now).expect("somebody waits");
-        pool.recorder.add(LoadCounter::Sent, 1);
-        match start.late {
-            None => {}
-            Some(LateCause::NoConnection) => pool.recorder.add(LoadCounter::LateNoConnection, 1),
-            Some(LateCause::OwnProcessor) => pool.recorder.add(LoadCounter::LateOwnCpu, 1),
+    /// Requests without an answer are part of the results, and so are users without a slot.
+    fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
+        let UserPool { mut load, mut recorder, connector, connections, heads, .. } = self.pool;
+        let closing = UnansweredCheck::of(now, &load);
+        for connection in &connections {
+            let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
+            let sent = connection.unanswered();
+            let of_request =
+                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
+            load.times.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
+            of_connect.or(of_request).into_iter().for_each(|fault| recorder.count_fault(fault));
         }
-        if pool.window.from().is_some_and(|from| start.intended >= from) {
-            pool.recorder.results.lag.record(start.lag.0);
+        let head = heads.iter().flatten().map(HeadReader::last_head).find(|head| !head.is_empty());
+        let results = recorder.finish(connector.times, head.unwrap_or_default())?;
+        // The next trial needs the ports.
+        connector.reactor.abandon();
+        Ok((LoadResults { times: load.finish(now), ..results }, self.users.finish(now)))
+    }
+}
+
+impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
+    /// Ends the load once all users have left, and informs the users of a new phase.
+    fn announce_phase(&mut self, now: Nanos) {
+        if !self.has_more() || self.users.is_over() {
+            self.pool.load.end(now);
         }
-        pool.take_slot(slot);
-        self.users.arrive(UserSlot(token(slot).0), now, start.lag);
-        self.run_user(slot, now);
+        let window = self.pool.load.window();
+        let phase = match (window.is_over(), window.is_measuring()) {
+            (true, _) => MeasurePhase::Over,
+            (false, true) => MeasurePhase::Measured,
+            (false, false) => MeasurePhase::WarmUp,
+        };
+        if self.announced != Some(phase) {
+            self.announced = Some(phase);
+            self.users.on_phase(phase, now);
+        }
     }
 
     /// Asks the user in a slot for its next action, and carries it out.
     pub(super) fn run_user(&mut self, slot: usize, now: Nanos) {
         let Self { users, pool, .. } = self;
         pool.connections[slot].state = UserState::Acting;
-        if pool.window.is_over() {
+        if pool.load.window().is_over() {
             return;
         }
         let name = UserSlot(token(slot).0);
@@ -208,7 +199,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
 
     /// Starts connects for users that wait for a connection, as far as the limit of concurrent connects allows.
     fn start_connects(&mut self) {
-        if self.pool.window.is_over() {
+        if self.pool.load.window().is_over() {
             return;
         }
         while let Some(slot) = self.pool.next_to_connect() {
@@ -228,9 +219,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
             let stage = match (connection.conn.overdue(now, self.pool.config.timeout), connection.unanswered()) {
                 (Some(stage), _) => stage,
                 (None, Some(pending)) if now.since(pending.sent_at) > pending.timeout => {
-                    if self.pool.window.is_measuring() {
-                        self.pool.recorder.record_given_up(now - pending.sent_at);
-                    }
+                    self.pool.load.record_waited(SendTimes::at(pending.sent_at), now);
                     RequestStage::Read
                 }
                 _ => continue,

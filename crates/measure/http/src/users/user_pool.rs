@@ -7,14 +7,14 @@ use std::{
 };
 
 use fathom_engine::{
-    Batching, StopFlag,
-    load::{MeasureWindow, OpenSchedule, TICK},
-    pace::{ConnectionAvailability, Pacing},
+    Batching, LoadModel, StopFlag,
+    load::{LoadSpec, OfferedLoad, OpenSchedule, SendTimes},
+    pace::Pacing,
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    reactor::{Batch, Reactor, WaitLimit},
+    reactor::{Batch, Reactor},
 };
 
 use super::{
@@ -26,11 +26,13 @@ use super::{
 use crate::{
     conn::{Connector, DISCARD_MIN, LoadConfig, RequestFault, TimeoutSweep, token},
     h1::{HeadReader, Method, ResponseSummary},
-    metrics::{LoadCounter, LoadRecorder, RequestSample},
+    metrics::{LOAD_COUNTERS, LoadCounter, LoadRecorder, RequestSample},
 };
 
 /// The resources of a worker's users; it makes no decisions for them.
 pub(super) struct UserPool<'a, R> {
+    /// The users who come, the slots that are free for them, and the users with requests under way, their connects included.
+    pub(super) load: OfferedLoad<'a, ArrivalTimes>,
     pub(super) recorder: LoadRecorder<'a>,
     pub(super) config: Arc<LoadConfig>,
     pub(super) connector: Connector<R>,
@@ -42,27 +44,16 @@ pub(super) struct UserPool<'a, R> {
     fixed_requests: FixedRequests,
     /// The text of each fault that has occurred.
     fault_texts: BTreeMap<RequestFault, Box<str>>,
-    /// Free slots. The one released last is on top, because its memory is still in the cache.
-    pub(super) free: Vec<u32>,
     /// Whether a slot may be used again.
     is_shared: bool,
     pub(super) n_users: u64,
-    /// The users who come.
-    pub(super) schedule: OpenSchedule<ArrivalTimes>,
     /// Seats whose users rest, or have their turn later, with the time until which they do.
     sleeping: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// Slots that wait to connect, in order.
     to_connect: VecDeque<u32>,
-    pub(super) batching: Batching,
-    /// Whether the last wait was for something that is due.
-    pub(super) waits_for_due: bool,
     pub(super) sweep: TimeoutSweep,
-    pub(super) stop: StopFlag,
-    /// Users with requests under way, their connects included.
-    pub(super) n_busy: u64,
     /// Sends since the last wait that will be reported as completions.
     n_pending_sends: u32,
-    pub(super) window: MeasureWindow,
 }
 
 /// The resources of a worker's pool.
@@ -82,11 +73,18 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         let PoolResources { config: target, connector, n_slots, arrivals, pacing, is_shared, batching, stop } =
             resources;
         let n = n_slots as usize;
-        let schedule = OpenSchedule::new(recorder.worker.start, [arrivals], pacing);
-        let window = MeasureWindow::new(recorder.worker, target.is_counted);
+        // Users arrive on a schedule, and their requests follow answers.
+        let spec = LoadSpec {
+            model: LoadModel::Closed,
+            schedule: Some(OpenSchedule::new(recorder.worker.start, [arrivals], pacing)),
+            n_connections: n,
+            counters: LOAD_COUNTERS,
+            batching,
+            counts_all: target.is_counted,
+        };
         let heads = || [Method::Get, Method::Head].map(|method| target.target.head_reader(method));
         Self {
-            window,
+            load: OfferedLoad::new(*recorder.worker, &stop, spec).with_all_free(n),
             recorder,
             connector,
             connections: (0..n).map(|_| UserConnection::new()).collect(),
@@ -94,28 +92,13 @@ impl<'a, R: Reactor> UserPool<'a, R> {
             spare_buffers: SpareBuffers::default(),
             fixed_requests: FixedRequests::default(),
             fault_texts: BTreeMap::new(),
-            free: (0..n_slots).rev().collect(),
             is_shared,
             n_users: 0,
-            schedule,
             sleeping: BinaryHeap::with_capacity(n),
             to_connect: VecDeque::with_capacity(n),
-            batching,
-            waits_for_due: false,
             sweep: TimeoutSweep::default(),
-            stop,
-            n_busy: 0,
             n_pending_sends: 0,
             config: target,
-        }
-    }
-
-    /// Registers the arrivals that have become due.
-    pub(super) fn notice(&mut self, now: Nanos) {
-        let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
-        let n_due = self.schedule.notice(0, now, free);
-        if n_due > 0 {
-            self.recorder.add(LoadCounter::Intended, n_due);
         }
     }
 
@@ -139,7 +122,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         connection.state = UserState::AwaitingAnswers;
         connection.pending = Some(PendingRequests::of(ask));
         connection.fixed = None;
-        self.n_busy += 1;
+        self.load.n_in_flight += 1;
         if connection.conn.is_open() && connection.conn.upstream == route {
             return self.send(slot, ask.bytes);
         }
@@ -240,7 +223,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         self.connections[slot].state = UserState::Vacant;
         self.n_users -= 1;
         if self.is_shared {
-            self.free.push(token(slot).0);
+            self.load.list_free(0, slot);
         }
     }
 
@@ -256,10 +239,8 @@ impl<'a, R: Reactor> UserPool<'a, R> {
             service,
             first_byte: pending.first_byte_at.unwrap_or(at).since(pending.sent_at),
             body_bytes: answer.body_bytes,
-            counts: self.window.is_measuring(),
+            counts: self.load.record_answer(SendTimes::at(pending.sent_at), at),
         };
-        self.batching.observe(service);
-        self.recorder.worker.show_latency(service);
         self.recorder.on_answer(answer, &entry);
     }
 
@@ -280,22 +261,19 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     }
 
     /// When the next event by the clock is due: the end of a rest, or an arrival.
+    #[inline]
     pub(super) fn next_due(&mut self) -> Option<Nanos> {
-        let rest = self.sleeping.peek().map(|rest| rest.0.0);
-        rest.into_iter().chain(self.schedule.next_due()).min().filter(|_| !self.window.is_over())
+        let rest = self.sleeping.peek().map(|rest| rest.0.0).filter(|_| !self.load.window().is_over());
+        rest.into_iter().chain(self.load.next_due()).min()
     }
 
-    /// How long to wait: until something is due, and for several answers while every user waits for one.
-    pub(super) fn wait_limit(&mut self, now: Nanos) -> WaitLimit {
-        let due = self.next_due().filter(|due| *due < now + TICK);
-        self.waits_for_due = due.is_some();
-        let until = due.map_or(now + TICK, |due| self.schedule.wake_at(due, now));
-        let is_saturated = self.n_busy == self.n_users && !self.window.is_over();
-        let batch = if is_saturated { self.batching.batch(self.n_busy) } else { None };
+    /// The answers to wait for at once: several while every user waits for one.
+    pub(super) fn batch(&mut self) -> Option<Batch> {
+        let is_saturated = self.load.n_in_flight == self.n_users;
         // The completion of a send would otherwise count as an answer.
-        let batch = batch.map(|batch| Batch { n: batch.n + self.n_pending_sends, ..batch });
-        self.n_pending_sends = 0;
-        WaitLimit { until, batch }
+        let n_more = std::mem::take(&mut self.n_pending_sends);
+        let batch = self.load.batch().filter(|_| is_saturated)?;
+        Some(Batch { n: batch.n + n_more, ..batch })
     }
 }
 

@@ -180,7 +180,7 @@ impl VirtualUsers {
         session: &TrialContext,
     ) -> Result<Record, Error> {
         let mut all = LoadResults::merged(trial_results.workers.iter().map(|(outcome, _)| outcome));
-        let (lag, n_not_started) = (std::mem::take(&mut all.lag), all.n_not_started);
+        let (lag, n_not_started) = (std::mem::take(&mut all.times.lag), all.times.n_not_started);
         let unreached = unreachable_error(&self.config.name, &all.faults);
         let mut record = record(trial_results, all, &self.config, &self.io_backend);
         if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {

@@ -114,7 +114,7 @@ impl BlockingWorker<'_> {
             self.worker.show_latency(now - begin);
             let phase = self.worker.phase();
             match phase {
-                Phase::Measure => self.results.service.record((now - begin).0),
+                Phase::Measure => self.results.times.service.record((now - begin).0),
                 Phase::WarmUp => {}
                 Phase::Over => return self.results.with_sampled(conversation.into_sampled()),
             }
@@ -126,8 +126,8 @@ impl BlockingWorker<'_> {
             }
         }
         self.results.sampled = conversation.into_sampled();
-        self.results.n_unfinished += 1;
-        if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
+        self.results.times.n_unfinished += 1;
+        if is_silent(clock::now() - begin, &self.results.times.service) && self.session.stop.state() != Stop::Abort {
             self.results.errors.count(PEER_SILENT);
         }
         self.results

@@ -3,12 +3,12 @@
 //! In a closed load, the timestamp of a complete answer is also the timestamp of the next request, so the time of a flow is
 //! divided into transactions without gaps. An open load has a schedule instead, and takes a timestamp at each start.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, mem, sync::Arc};
 
 use fathom_engine::{
-    Error, LoadModel, Stop, StopFlag, WorkerHandle, WorkerTask,
-    load::{LoadLoop, OpenSchedule, TICK},
-    pace::{Arrivals, ConnectionAvailability, Pacer, Pacing, WorkShare},
+    Error, StopFlag, WorkerHandle, WorkerTask,
+    load::{InFlight, LoadLoop, OfferedLoad, Ring, SendTimes, TICK},
+    pace::{Arrivals, WorkShare},
 };
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::{
@@ -21,7 +21,7 @@ use super::{
     RrConfig,
     connection::UNEXPECTED_MESSAGE,
     peer_timeout::{PEER_CLOSED, PEER_SILENT, is_silent},
-    recorder::{PendingRequest, RrRecorder},
+    pending_request::{PendingRequest, load_over},
     results::{RrResults, counters},
     sizes::SizeClass,
     worker_setup::{MessageBatches, SetupState, close_all, reactor, token},
@@ -32,11 +32,6 @@ use crate::connection_setup::ConnectTargets;
 const CONNECTING_MAX: usize = 128;
 /// How long all connects may take: less than a controller waits for a role to be ready.
 const OPENING_MAX: Nanos = Nanos::from_secs(75);
-/// How long a closed load waits at the end for answers in flight; these are a small part of all.
-const DRAIN: Nanos = Nanos::from_millis(200);
-/// How long an open load waits for answers. Without the wait, the response time is only a lower bound.
-const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
-
 /// The task of the initiator.
 pub(super) struct RrInitiator<R> {
     config: Arc<RrConfig>,
@@ -53,10 +48,7 @@ impl<R> RrInitiator<R> {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
-    /// The index of the oldest request in the flow's part of the ring.
-    head: u16,
-    /// The number of requests in flight.
-    n_in_flight: u16,
+    in_flight: Ring,
     /// The received bytes of the answer to the oldest request.
     n_received: u32,
     is_open: bool,
@@ -67,9 +59,9 @@ pub(super) struct OpenFlows<R> {
     reactor: R,
     batches: MessageBatches,
     flows: Vec<Flow>,
-    /// For each flow, as many requests as may be in flight.
-    in_flight: Vec<PendingRequest>,
     connect: Histogram,
+    /// When the connect of each flow began.
+    begun: Vec<Nanos>,
     arrivals: Option<Arrivals>,
     /// The number of transactions so far, so that their sizes follow the order of the mix.
     n_drawn: usize,
@@ -91,8 +83,8 @@ impl<R: Reactor + 'static> WorkerTask for RrInitiator<R> {
             batches: runs,
             reactor,
             flows: vec![Flow::default(); n],
-            in_flight: vec![PendingRequest::default(); n * self.config.burst],
             connect: Histogram::new(),
+            begun: Vec::with_capacity(n),
             arrivals: arrivals.map(|all| Arrivals::new(all.profile, all.process, share)),
             // Workers that started at the same position would send the same sizes at the same time.
             n_drawn: worker.wrapping_mul(7919),
@@ -138,7 +130,7 @@ impl<R: Reactor> OpenFlows<R> {
                 match completion.event {
                     Event::Connected => {
                         n_open += 1;
-                        self.connect.record((completion.at - self.in_flight[idx * asking.config.burst].sent_at).0);
+                        self.connect.record((completion.at - self.begun[idx]).0);
                         self.flows[idx].is_open = true;
                         let socket = self.reactor.socket(completion.token);
                         if let Some(note) = socket.and_then(|socket| asking.config.options.mptcp_fallback_note(socket))
@@ -174,7 +166,7 @@ impl<R: Reactor> OpenFlows<R> {
         if idx == 0 {
             asking.setup.add_notes(notes);
         }
-        self.in_flight[idx * asking.config.burst].sent_at = clock::now();
+        self.begun.push(clock::now());
         self.reactor.connect(token(idx), socket, &to);
         Ok(())
     }
@@ -186,83 +178,40 @@ fn waiting(cause: fathom_sys::Error) -> Error {
 
 /// The flows of a worker from the start to the end.
 struct InitiatorLoop<'a, R> {
+    load: OfferedLoad<'a>,
     reactor: R,
     batches: MessageBatches,
     flows: Vec<Flow>,
-    in_flight: Vec<PendingRequest>,
+    in_flight: InFlight<PendingRequest>,
     config: &'a RrConfig,
-    recorder: RrRecorder<'a>,
-    stop: &'a StopFlag,
-    /// The starts of an open load.
-    schedule: Option<OpenSchedule>,
-    /// Flows without a request, the one used last on top: its memory is warm.
-    free: Vec<u32>,
+    results: RrResults,
     n_drawn: usize,
-    n_in_flight: u64,
     n_open: usize,
 }
 
 impl<'a, R: Reactor> InitiatorLoop<'a, R> {
-    fn new(opened: OpenFlows<R>, config: &'a RrConfig, worker: WorkerHandle<'a>, stop: &'a StopFlag) -> Self {
+    fn new(opened: OpenFlows<R>, config: &'a RrConfig, worker: WorkerHandle<'a>, stop: &StopFlag) -> Self {
         let n = opened.flows.len();
-        let is_open_load = opened.arrivals.is_some();
-        let schedule = opened.arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise));
         Self {
-            schedule,
+            load: load_over(n, worker, stop, opened.arrivals, counters::LOAD, config.io_backend.batching),
             reactor: opened.reactor,
             batches: opened.batches,
-            in_flight: opened.in_flight,
+            in_flight: InFlight::new(n, u16::try_from(config.burst).expect("a burst is smaller")),
             flows: opened.flows,
             config,
-            stop,
-            recorder: RrRecorder::new(
-                worker,
-                if is_open_load { LoadModel::Open } else { LoadModel::Closed },
-                config.io_backend.batching,
-                RrResults { connect: opened.connect, ..RrResults::default() },
-            ),
-            free: if is_open_load { (0..token(n).0).rev().collect() } else { Vec::new() },
+            results: RrResults { connect: opened.connect, ..RrResults::default() },
             n_drawn: opened.n_drawn,
-            n_in_flight: 0,
             n_open: n,
         }
     }
 
     /// Begins a closed load.
     fn send_first(&mut self) {
-        if self.schedule.is_none() {
+        if !self.load.is_open() {
             for idx in 0..self.flows.len() {
-                self.send_requests(idx, self.config.burst, clock::now());
+                self.send_requests(idx, self.config.burst, SendTimes::at(clock::now()));
             }
         }
-    }
-
-    /// Starts due transactions on free flows.
-    fn send_due(&mut self, now: Nanos) {
-        let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return };
-        let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
-        let n_due = schedule.notice(0, now, free);
-        if n_due > 0 {
-            self.recorder.worker.add(counters::INTENDED, n_due);
-        }
-        while self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(0) > 0)
-            && let Some(idx) = self.free.pop()
-        {
-            if self.flows[idx as usize].is_open {
-                self.send_oldest_due(idx as usize);
-            }
-        }
-    }
-
-    /// Sends the request that has been due for longest.
-    fn send_oldest_due(&mut self, idx: usize) {
-        let now = clock::now();
-        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(0, now)) else { return };
-        self.recorder.worker.add(counters::SENT, 1);
-        self.recorder.record_start(start, (counters::LATE_NO_FLOW, counters::LATE_OWN_CPU));
-        let class = self.next_class();
-        self.push_in_flight(idx, PendingRequest { sent_at: now, intended: start.intended, class });
-        self.batches.send(&mut self.reactor, token(idx), class, 1);
     }
 
     #[inline]
@@ -271,22 +220,14 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.config.sizes.at(self.n_drawn)
     }
 
+    /// Sends `n` requests at once.
     #[inline]
-    fn push_in_flight(&mut self, idx: usize, ask: PendingRequest) {
-        let (flow, burst) = (&mut self.flows[idx], self.config.burst);
-        let place = (usize::from(flow.head) + usize::from(flow.n_in_flight)) % burst;
-        self.in_flight[idx * burst + place] = ask;
-        flow.n_in_flight += 1;
-        self.n_in_flight += 1;
-    }
-
-    /// Sends `n` requests of a closed load.
-    #[inline]
-    fn send_requests(&mut self, idx: usize, n: usize, at: Nanos) {
+    fn send_requests(&mut self, idx: usize, n: usize, times: SendTimes) {
         let (mut of, mut n_equal) = (SizeClass(0), 0);
+        self.load.n_in_flight += n as u64;
         for _ in 0..n {
             let class = self.next_class();
-            self.push_in_flight(idx, PendingRequest { sent_at: at, intended: at, class });
+            self.in_flight.push(idx, &mut self.flows[idx].in_flight, PendingRequest { times, class });
             if class != of {
                 self.batches.send(&mut self.reactor, token(idx), of, n_equal);
                 (of, n_equal) = (class, 0);
@@ -303,88 +244,88 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         let bytes = self.reactor.bytes(&piece);
         let (length, mut place) = (bytes.len(), 0);
         while place < length {
-            let flow = self.flows[idx];
-            let ask = self.in_flight[idx * self.config.burst + usize::from(flow.head)];
-            if flow.n_in_flight == 0 || (flow.n_received == 0 && bytes[place] != ask.class.0) {
+            let flow = &mut self.flows[idx];
+            let due = self.in_flight.front(idx, flow.in_flight);
+            let Some(ask) = due.filter(|ask| flow.n_received > 0 || bytes[place] == ask.class.0) else {
                 is_right = false;
                 break;
-            }
+            };
             let wanted = self.config.sizes.response(ask.class) - flow.n_received as usize;
             let taken = wanted.min(length - place);
             place += taken;
-            let flow = &mut self.flows[idx];
             if taken < wanted {
                 flow.n_received += u32::try_from(taken).expect("a piece is smaller");
                 break;
             }
             flow.n_received = 0;
-            flow.n_in_flight -= 1;
-            flow.head = u16::try_from((usize::from(flow.head) + 1) % self.config.burst).expect("a burst is smaller");
+            self.in_flight.pop(idx, &mut flow.in_flight);
             n_done += 1;
-            self.recorder.record_answer(ask, at);
+            self.load.record_answer(ask.times, at);
         }
         self.reactor.release(piece);
-        self.n_in_flight -= n_done as u64;
+        self.load.n_in_flight -= n_done as u64;
         if is_right {
             self.send_next(idx, n_done, at);
         } else {
-            self.fail(idx, UNEXPECTED_MESSAGE);
+            self.fail(idx, UNEXPECTED_MESSAGE, at);
         }
     }
 
     /// Sends the next requests of a flow.
     #[inline]
     fn send_next(&mut self, idx: usize, n_done: usize, at: Nanos) {
-        if n_done == 0 || self.recorder.worker.is_over() {
+        if n_done == 0 || !self.load.may_start() {
             return;
         }
-        match &self.schedule {
-            None => self.send_requests(idx, n_done, at),
-            Some(schedule) if schedule.waiting(0) > 0 => self.send_oldest_due(idx),
-            Some(_) => self.free.push(token(idx).0),
+        if self.load.is_open() {
+            self.start_or_list(0, idx);
+        } else {
+            self.send_requests(idx, n_done, SendTimes::at(at));
         }
     }
 
-    fn fail(&mut self, idx: usize, cause: &str) {
-        self.recorder.results.errors.count(cause);
-        self.close_flow(idx);
+    fn fail(&mut self, idx: usize, cause: &str, at: Nanos) {
+        self.results.errors.count(cause);
+        self.close_flow(idx, at);
     }
 
     /// Gives up a flow; its requests in flight get no answer.
-    fn close_flow(&mut self, idx: usize) {
+    fn close_flow(&mut self, idx: usize, at: Nanos) {
         self.reactor.close(token(idx));
-        let flow = &mut self.flows[idx];
+        while self.give_up_oldest(idx, at).is_some() {}
+        let flow = mem::take(&mut self.flows[idx]);
         self.n_open -= usize::from(flow.is_open);
-        self.n_in_flight -= u64::from(flow.n_in_flight);
-        self.recorder.results.n_unfinished += u64::from(flow.n_in_flight);
-        *flow = Flow::default();
+    }
+
+    /// Gives up the oldest request in flight of a flow, and returns its times.
+    fn give_up_oldest(&mut self, idx: usize, now: Nanos) -> Option<SendTimes> {
+        let times = self.in_flight.pop(idx, &mut self.flows[idx].in_flight)?.times;
+        self.load.n_in_flight -= 1;
+        self.load.times.n_unfinished += 1;
+        self.load.record_given_up(times.intended, now);
+        Some(times)
     }
 }
 
-impl<R: Reactor> LoadLoop for InitiatorLoop<'_, R> {
+impl<'a, R: Reactor> LoadLoop<'a> for InitiatorLoop<'a, R> {
+    type Arrivals = Arrivals;
     type Event = Completion;
     type Output = RrResults;
 
-    fn is_done(&mut self, now: Nanos) -> bool {
-        self.recorder.update_phase(now);
-        let drain = match self.schedule {
-            _ if self.stop.state() == Stop::Abort => Nanos::ZERO,
-            None => DRAIN,
-            Some(_) => DRAIN_OPEN,
-        };
-        let window = &self.recorder.window;
-        self.n_open == 0 || window.is_over() && (self.n_in_flight == 0 || window.has_drained(now, drain))
+    #[inline]
+    fn load(&mut self) -> &mut OfferedLoad<'a> {
+        &mut self.load
     }
 
-    /// A closed load waits for several answers.
-    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
-        self.send_due(now);
-        let until = now + TICK;
-        let Some(schedule) = &mut self.schedule else {
-            return Ok(WaitLimit { until, batch: self.recorder.batching.batch(self.n_in_flight) });
-        };
-        let due = schedule.next_due().filter(|_| !self.recorder.window.is_over());
-        Ok(WaitLimit { until: due.map_or(until, |due| until.min(schedule.wake_at(due, now))), batch: None })
+    /// A request waits until the end: the kernel sends lost bytes again.
+    fn expire(&mut self, _: Nanos) {}
+
+    fn has_more(&mut self) -> bool {
+        self.n_open > 0
+    }
+
+    fn before_wait(&mut self, now: Nanos) -> Result<Nanos, Error> {
+        Ok(now + TICK)
     }
 
     fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
@@ -401,43 +342,33 @@ impl<R: Reactor> LoadLoop for InitiatorLoop<'_, R> {
         let idx = completion.token.0 as usize;
         match completion.event {
             Event::Received(piece) => self.received(idx, piece, completion.at),
-            Event::Ended => self.fail(idx, PEER_CLOSED),
+            Event::Ended => self.fail(idx, PEER_CLOSED, completion.at),
             Event::Failed(error) => {
-                self.recorder.results.errors.count(&error);
-                self.close_flow(idx);
+                self.results.errors.count(&error);
+                self.close_flow(idx, completion.at);
             }
             Event::Connected | Event::Sent | Event::Discarded(_) | Event::Accepted(_) => {}
         }
     }
 
-    fn pacer(&mut self) -> Option<&mut Pacer> {
-        self.schedule.as_mut().map(OpenSchedule::pacer)
+    fn is_free(&self, idx: usize) -> bool {
+        self.flows[idx].is_open
     }
 
-    #[inline]
-    fn after_event(&mut self) {
-        if self.schedule.is_some() {
-            self.send_due(clock::now());
-        }
+    fn start(&mut self, idx: usize, times: SendTimes) {
+        self.send_requests(idx, 1, times);
     }
 
     fn finish(mut self, now: Nanos) -> Result<RrResults, Error> {
-        let is_aborted = self.stop.state() == Stop::Abort;
-        for (idx, flow) in self.flows.iter().enumerate() {
-            for place in 0..flow.n_in_flight {
-                let place = (usize::from(flow.head) + usize::from(place)) % self.config.burst;
-                let ask = self.in_flight[idx * self.config.burst + place];
-                self.recorder.record_unfinished(ask, now);
-                let is_closed = self.recorder.model == LoadModel::Closed && !is_aborted;
-                if is_closed && is_silent(now - ask.sent_at, &self.recorder.results.service) {
-                    self.recorder.results.errors.count(PEER_SILENT);
+        let is_closed = !self.load.is_open() && !self.load.is_aborted();
+        for idx in 0..self.flows.len() {
+            while let Some(times) = self.give_up_oldest(idx, now) {
+                if is_closed && is_silent(now - times.sent_at, &self.load.times.service) {
+                    self.results.errors.count(PEER_SILENT);
                 }
             }
         }
         close_all(&mut self.reactor, self.flows.len());
-        for intended in self.schedule.into_iter().flat_map(OpenSchedule::rest) {
-            self.recorder.record_not_started(intended, now);
-        }
-        Ok(self.recorder.results)
+        Ok(RrResults { times: self.load.finish(now), ..self.results })
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod connection;
 mod initiator;
 mod multiplexed;
 pub(crate) mod peer_timeout;
-mod recorder;
+mod pending_request;
 mod responder;
 mod results;
 pub(crate) mod sizes;

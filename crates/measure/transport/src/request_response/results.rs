@@ -1,6 +1,6 @@
 //! The results of a worker of request and response, and their part of a record.
 
-use fathom_engine::{LoadModel, TrialResults};
+use fathom_engine::{LoadModel, TrialResults, load::LoadTimes};
 use fathom_model::{
     FailureCounts, Histogram, Note, Record, SampledConnection, Side,
     names::distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
@@ -13,6 +13,7 @@ pub(crate) const NOT_STARTED: &str = "not_started";
 
 /// The counters of both models, and of datagrams.
 pub(crate) mod counters {
+    use fathom_engine::load::LoadCounters;
     use fathom_model::names::count;
 
     /// Of a closed load, and of every responder.
@@ -22,23 +23,18 @@ pub(crate) mod counters {
         &[count::TRANSACTIONS, count::INTENDED, count::SENT, count::LATE_NO_CONNECTION, count::LATE_OWN_CPU];
     /// Indices in both.
     pub(crate) const TRANSACTIONS: usize = 0;
-    pub(crate) const INTENDED: usize = 1;
-    pub(crate) const SENT: usize = 2;
-    pub(crate) const LATE_NO_FLOW: usize = 3;
-    pub(crate) const LATE_OWN_CPU: usize = 4;
+    /// The same, as a load counts them.
+    pub(crate) const LOAD: LoadCounters =
+        LoadCounters { answers: TRANSACTIONS, intended: 1, sent: 2, late_no_connection: 3, late_own_cpu: 4 };
 }
 
 /// The measurements of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct RrResults {
-    pub(crate) service: Histogram,
-    pub(crate) response: Histogram,
-    pub(crate) lag: Histogram,
+    pub(crate) times: LoadTimes,
     pub(crate) connect: Histogram,
     pub(crate) errors: FailureCounts,
     pub(crate) n_connections: u64,
-    pub(crate) n_unfinished: u64,
-    pub(crate) n_not_started: u64,
     pub(crate) sampled: Option<SampledConnection>,
 }
 
@@ -53,22 +49,18 @@ pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadMo
     let mut record = results.record(side);
     let mut all = RrResults::default();
     for tally in results.workers {
-        all.service.merge(&tally.service);
-        all.response.merge(&tally.response);
-        all.lag.merge(&tally.lag);
+        all.times.merge(&tally.times);
         all.connect.merge(&tally.connect);
-        all.n_unfinished += tally.n_unfinished;
-        all.n_not_started += tally.n_not_started;
         record.errors.extend(tally.errors);
         record.sampled.extend(tally.sampled);
     }
     if side == Side::Initiator {
-        let mut times = vec![(SERVICE_TIME, all.service), (CONNECT_TIME, all.connect)];
-        record.totals.insert(UNFINISHED.to_owned(), all.n_unfinished);
+        let mut times = vec![(SERVICE_TIME, all.times.service), (CONNECT_TIME, all.connect)];
+        record.totals.insert(UNFINISHED.to_owned(), all.times.n_unfinished);
         if model == LoadModel::Open {
-            times.extend([(RESPONSE_TIME, all.response), (SCHEDULE_LAG, all.lag)]);
-            record.totals.insert(NOT_STARTED.to_owned(), all.n_not_started);
-            let n_bounds = all.n_unfinished + all.n_not_started;
+            times.extend([(RESPONSE_TIME, all.times.response), (SCHEDULE_LAG, all.times.lag)]);
+            record.totals.insert(NOT_STARTED.to_owned(), all.times.n_not_started);
+            let n_bounds = all.times.n_unfinished + all.times.n_not_started;
             if n_bounds > 0 {
                 let text = format!(
                     "{n_bounds} transactions had no answer when the trial ended: their response times are lower bounds"

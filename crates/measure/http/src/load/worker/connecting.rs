@@ -15,15 +15,13 @@ impl<R: Reactor> ClientWorker<'_, R> {
             self.upstream_mut(idx as usize).to_connect.push_back(idx);
             self.retry_queue.pop();
         }
-        if !self.may_send {
+        if !self.load.may_start() {
             return;
         }
         for upstream in 0..self.upstreams.len() {
             // A connection without a request left for it would be opened for nothing.
-            let wanted = match &self.schedule {
-                Some(schedule) => schedule.waiting(upstream),
-                None => self.requests_left.unwrap_or(u64::MAX),
-            };
+            let wanted =
+                if self.load.is_open() { self.load.waiting(upstream) } else { self.requests_left.unwrap_or(u64::MAX) };
             let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
             while self.connector.has_room() && self.upstreams[upstream].n_connecting < wanted {
                 let Some(idx) = self.upstreams[upstream].to_connect.pop_front() else { break };

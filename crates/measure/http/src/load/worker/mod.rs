@@ -15,32 +15,26 @@ use std::{
 };
 
 use fathom_engine::{
-    Batching, Error, Stop, StopFlag, WorkerHandle,
-    load::{LoadLoop, MeasureWindow, OpenSchedule, TICK},
-    pace::{Arrivals, ConnectionAvailability, LateCause, Pacer, Pacing},
+    Batching, Error, LoadModel, StopFlag, WorkerHandle,
+    load::{InFlight, LoadLoop, LoadSpec, OfferedLoad, OpenSchedule, SendTimes, TICK},
+    pace::{Arrivals, Pacing},
 };
 use fathom_model::units::Nanos;
-use fathom_sys::{
-    clock,
-    reactor::{Completion, FixedBuffer, Reactor, WaitLimit},
-};
+use fathom_sys::reactor::{Completion, FixedBuffer, Reactor, WaitLimit};
 
 use super::{
-    client_connection::{ClientConnection, InFlight, InFlightRequest},
+    client_connection::{ClientConnection, InFlightRequest},
     upstream_arrivals::UpstreamArrivals,
 };
 use crate::{
     conn::{
-        Connection, ConnectionHandler, Connector, DISCARD_MIN, DRAIN, FaultCause, LoadConfig, RequestFault,
-        RequestStage, TimeoutSweep, UnansweredCheck, retry_delay, token,
+        Connection, ConnectionHandler, Connector, DISCARD_MIN, FaultCause, LoadConfig, RequestFault, RequestStage,
+        TimeoutSweep, UnansweredCheck, retry_delay, token,
     },
     h1::{HeadReader, Malformed, Persistence, ResponseProgress, ResponseSummary},
-    metrics::{LoadCounter, LoadRecorder, LoadResults, RequestSample, TotalsRecorder},
+    metrics::{LOAD_COUNTERS, LoadCounter, LoadRecorder, LoadResults, RequestSample, TotalsRecorder},
     target::{Upstream, WeightedOrder},
 };
-
-/// How long an open load waits for answers when the trial is over. Without the wait, the response time is only a lower bound.
-const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
 
 /// The work of one worker.
 #[derive(Debug)]
@@ -72,8 +66,6 @@ struct UpstreamState {
     fixed: Vec<Vec<FixedBuffer>>,
     /// Connections that wait to connect, in order.
     to_connect: VecDeque<u32>,
-    /// Connections without a request. The most recently used is on top, because its memory is still in the cache.
-    free: Vec<u32>,
     n_connecting: usize,
 }
 
@@ -85,22 +77,17 @@ struct AnswerEnd {
 }
 
 pub(super) struct ClientWorker<'a, R> {
+    load: OfferedLoad<'a, UpstreamArrivals>,
     recorder: LoadRecorder<'a>,
     config: Arc<LoadConfig>,
     connector: Connector<R>,
     upstreams: Vec<UpstreamState>,
     connections: Vec<ClientConnection>,
-    in_flight: InFlight,
+    in_flight: InFlight<InFlightRequest>,
     /// Failed connections, with the end of their pause.
     retry_queue: BinaryHeap<Reverse<(Nanos, u32)>>,
-    /// The starts of an open load; in a closed load each answer asks for the next request.
-    schedule: Option<OpenSchedule<UpstreamArrivals>>,
-    batching: Batching,
-    stop: StopFlag,
+    /// In a closed load.
     requests_left: Option<u64>,
-    n_busy: u64,
-    may_send: bool,
-    window: MeasureWindow,
     sweep: TimeoutSweep,
 }
 
@@ -110,7 +97,7 @@ pub(super) struct PreparedClient<R> {
     connector: Connector<R>,
     upstreams: Vec<UpstreamState>,
     connections: Vec<ClientConnection>,
-    in_flight: InFlight,
+    in_flight: InFlight<InFlightRequest>,
     retry_queue: BinaryHeap<Reverse<(Nanos, u32)>>,
     totals: TotalsRecorder,
 }
@@ -121,50 +108,43 @@ impl<'a, R: Reactor> ClientWorker<'a, R> {
         let PreparedClient { spec, connector, upstreams, connections, in_flight: asked, retry_queue: pauses, totals } =
             equipment;
         Self {
-            schedule: spec.schedule(worker.start),
-            window: MeasureWindow::new(worker, spec.config.is_counted),
+            load: OfferedLoad::new(*worker, &spec.stop, spec.load(worker.start)),
             recorder: LoadRecorder::new(worker, totals),
             connector,
             upstreams,
             connections,
             in_flight: asked,
             retry_queue: pauses,
-            batching: spec.batching,
-            stop: spec.stop,
             requests_left: spec.requests_left,
-            n_busy: 0,
-            may_send: true,
             sweep: TimeoutSweep::default(),
             config: spec.config,
         }
     }
 }
 
-impl<R: Reactor> LoadLoop for ClientWorker<'_, R> {
+impl<'a, R: Reactor> LoadLoop<'a> for ClientWorker<'a, R> {
+    type Arrivals = UpstreamArrivals;
     type Event = Completion;
     type Output = LoadResults;
 
-    fn is_done(&mut self, now: Nanos) -> bool {
-        self.window.update(self.recorder.worker.phase(), now);
-        let has_more = match &mut self.schedule {
-            None => self.requests_left != Some(0),
-            Some(schedule) => schedule.has_more(),
-        };
-        self.may_send = !self.window.is_over() && has_more;
-        let drain = match self.schedule {
-            _ if self.stop.state() == Stop::Abort => Nanos::ZERO,
-            None => DRAIN,
-            Some(_) => DRAIN_OPEN,
-        };
-        (!self.may_send && self.n_busy == 0) || self.window.has_drained(now, drain)
+    #[inline]
+    fn load(&mut self) -> &mut OfferedLoad<'a, UpstreamArrivals> {
+        &mut self.load
     }
 
-    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
+    fn expire(&mut self, now: Nanos) {
         self.sweep(now);
-        self.send_due(now);
+    }
+
+    fn has_more(&mut self) -> bool {
+        if self.load.is_open() { self.load.has_scheduled() } else { self.requests_left != Some(0) }
+    }
+
+    fn before_wait(&mut self, now: Nanos) -> Result<Nanos, Error> {
         self.start_connects(now);
         self.connector.check_reached(self.connections.len(), &self.recorder.results.faults)?;
-        Ok(self.wait_limit(now))
+        let resumes_at = self.retry_queue.peek().map(|pause| pause.0.0);
+        Ok(resumes_at.map_or(now + TICK, |at| at.min(now + TICK)))
     }
 
     fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
@@ -181,45 +161,28 @@ impl<R: Reactor> LoadLoop for ClientWorker<'_, R> {
         self.on_completion(completion);
     }
 
-    fn pacer(&mut self) -> Option<&mut Pacer> {
-        self.schedule.as_mut().map(OpenSchedule::pacer)
+    fn is_free(&self, idx: usize) -> bool {
+        let connection = &self.connections[idx];
+        connection.conn.is_open() && connection.in_flight.n() == 0
     }
 
-    #[inline]
-    fn after_event(&mut self) {
-        if self.schedule.is_some() {
-            self.send_due(clock::now());
-        }
+    fn start(&mut self, idx: usize, times: SendTimes) {
+        self.send_requests(idx, 1, times);
     }
 
     /// Requests without an answer are part of the results.
     fn finish(mut self, now: Nanos) -> Result<LoadResults, Error> {
-        self.record_ends(now);
+        self.record_unanswered(now);
         let heads = self.upstreams.iter().flat_map(|upstream| &upstream.heads);
         let head = heads.map(HeadReader::last_head).find(|head| !head.is_empty());
-        let outcome = self.recorder.finish(self.connector.times, head.unwrap_or_default());
+        let results = self.recorder.finish(self.connector.times, head.unwrap_or_default())?;
         // The next trial needs the ports.
         self.connector.reactor.abandon();
-        outcome
+        Ok(LoadResults { times: self.load.finish(now), ..results })
     }
 }
 
 impl<R: Reactor> ClientWorker<'_, R> {
-    /// How long to wait: until something is due, and for several answers while each asks for the next request.
-    fn wait_limit(&mut self, now: Nanos) -> WaitLimit {
-        let mut until = now + TICK;
-        if let Some(Reverse((resumes_at, _))) = self.retry_queue.peek() {
-            until = until.min(*resumes_at);
-        }
-        if let Some(schedule) = self.schedule.as_mut().filter(|_| !self.window.is_over())
-            && let Some(due) = schedule.next_due()
-        {
-            until = until.min(schedule.wake_at(due, now));
-        }
-        let batch = if self.may_send { self.batching.batch(self.n_busy) } else { None };
-        WaitLimit { until, batch }
-    }
-
     /// The server state of a connection.
     fn upstream_mut(&mut self, idx: usize) -> &mut UpstreamState {
         &mut self.upstreams[usize::from(self.connections[idx].conn.upstream)]
@@ -253,17 +216,26 @@ impl ClientWorkerSpec {
         })
     }
 
-    /// The starts of an open load for each server.
-    fn schedule(&self, start: Nanos) -> Option<OpenSchedule<UpstreamArrivals>> {
-        let arrivals = self.arrivals.as_ref()?;
+    /// The load; an open one has starts for each server.
+    fn load(&self, start: Nanos) -> LoadSpec<UpstreamArrivals> {
         let left = self.requests_left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
         let target = &self.config.target;
-        let of_upstream = |upstream| UpstreamArrivals {
-            arrivals: arrivals.clone().take(left),
-            upstream_order: target.upstream_order.for_worker(self.idx, self.n_workers),
-            upstream,
-        };
-        Some(OpenSchedule::new(start, (0..target.upstreams.len()).map(of_upstream), self.pacing))
+        let schedule = self.arrivals.as_ref().map(|arrivals| {
+            let of_upstream = |upstream| UpstreamArrivals {
+                arrivals: arrivals.clone().take(left),
+                upstream_order: target.upstream_order.for_worker(self.idx, self.n_workers),
+                upstream,
+            };
+            OpenSchedule::new(start, (0..target.upstreams.len()).map(of_upstream), self.pacing)
+        });
+        LoadSpec {
+            model: if schedule.is_some() { LoadModel::Open } else { LoadModel::Closed },
+            schedule,
+            n_connections: self.connections.len(),
+            counters: LOAD_COUNTERS,
+            batching: self.batching,
+            counts_all: self.config.is_counted,
+        }
     }
 
     fn upstream_state(&self, idx: usize, route: &Upstream, reactor: &mut impl Reactor) -> UpstreamState {
@@ -277,7 +249,6 @@ impl ClientWorkerSpec {
             request_order: route.request_order.for_worker(self.idx, self.n_workers),
             fixed: route.requests.iter().map(|ask| fix(&ask.bytes)).collect(),
             request_bytes: route.requests.iter().map(|ask| ask.bytes.len()).collect(),
-            free: Vec::with_capacity(shut.len()),
             to_connect: shut,
             n_connecting: 0,
         }

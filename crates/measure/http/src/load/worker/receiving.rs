@@ -2,14 +2,13 @@
 
 use std::cmp::Reverse;
 
-use fathom_engine::Stop;
 use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Reactor, ReceivedBytes};
 
 use super::{
-    AnswerEnd, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, FaultCause, LoadCounter, Malformed,
-    OpenSchedule, Persistence, RequestFault, RequestSample, RequestStage, ResponseProgress, UnansweredCheck,
-    retry_delay, token,
+    AnswerEnd, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, FaultCause, InFlightRequest,
+    LoadCounter, Malformed, Persistence, RequestFault, RequestSample, RequestStage, ResponseProgress, SendTimes,
+    UnansweredCheck, retry_delay, token,
 };
 
 impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
@@ -78,7 +77,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         if let Some(fault) = connection.conn.channel.fault_if_closed() {
             return self.fail(idx, RequestFault::connect(fault), at);
         }
-        if connection.n_in_flight == 0 {
+        if connection.in_flight.n() == 0 {
             return self.closed_by_server(idx);
         }
         if let Some(answer) = connection.reader.finish_at_close() {
@@ -96,7 +95,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         let stage = match connection.conn.stage() {
             Some(stage) => stage,
             // No request was in flight: this counts as a close, if not an orderly one.
-            _ if connection.n_in_flight == 0 => return self.closed_by_server(idx),
+            _ if connection.in_flight.n() == 0 => return self.closed_by_server(idx),
             _ if error.call == "send" => RequestStage::Send,
             _ => RequestStage::Read,
         };
@@ -113,11 +112,9 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
             self.requests_left = self.requests_left.map(|left| left.saturating_sub(1));
             self.upstreams[usize::from(connection.conn.upstream)].n_connecting -= 1;
         }
-        if self.in_flight.pop(idx, connection).is_some() {
-            self.n_busy -= 1;
-        }
         connection.n_failures += 1;
         let n_failures = connection.n_failures;
+        self.end_request(idx);
         self.resend_unanswered(idx);
         if self.recorder.on_failure(fault) {
             self.requests_left = Some(0);
@@ -149,7 +146,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
             if used == bytes.len() {
                 return Ok(followed);
             }
-            let Some(ask) = self.in_flight.front(idx, connection) else { return Err(Malformed::Surplus) };
+            let Some(ask) = self.in_flight.front(idx, connection.in_flight) else { return Err(Malformed::Surplus) };
             connection.first_byte_at.get_or_insert(at);
             self.recorder.on_received(&bytes[used..]);
             let heads = &mut self.upstreams[usize::from(connection.conn.upstream)].heads[usize::from(ask.request_idx)];
@@ -181,36 +178,36 @@ impl<R: Reactor> ClientWorker<'_, R> {
     fn answered(&mut self, idx: usize, end: AnswerEnd) -> AnswerProgress {
         let connection = &mut self.connections[idx];
         let first_byte = connection.first_byte_at.unwrap_or(end.at);
-        let Some(ask) = self.in_flight.pop(idx, connection) else { return AnswerProgress::Within };
+        let Some(ask) = self.end_request(idx) else { return AnswerProgress::Within };
         // With kernel timestamps, the actual departure of the request is known.
-        let sent_at = self.connector.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
+        let sent_at = self.connector.reactor.departed(token(idx)).unwrap_or(ask.times.sent_at);
+        let connection = &mut self.connections[idx];
         connection.n_failures = 0;
-        self.n_busy -= 1;
-        let (service, response) = (end.at - sent_at, end.at - ask.intended);
+        let times = SendTimes { sent_at, intended: ask.times.intended };
         let entry = RequestSample {
             sent_at,
-            late: if self.schedule.is_some() { sent_at.since(ask.intended) } else { Nanos::ZERO },
+            late: if self.load.is_open() { sent_at.since(times.intended) } else { Nanos::ZERO },
             connect: std::mem::take(&mut connection.conn.connect_time),
-            service,
+            service: end.at - sent_at,
             first_byte: first_byte - sent_at,
             body_bytes: end.answer.body_bytes,
-            counts: self.counts(ask.intended),
+            counts: self.load.record_answer(times, end.at),
         };
-        self.batching.observe(service);
-        self.recorder.worker.show_latency(if self.schedule.is_some() { response } else { service });
         self.recorder.on_answer(&end.answer, &entry);
-        if entry.counts && self.schedule.is_some() {
-            self.recorder.results.response.record(response.0);
-        }
         match end.answer.persistence {
             Persistence::Stays => AnswerProgress::Answered,
             Persistence::Closes => AnswerProgress::Closes,
         }
     }
 
-    /// Whether a request is part of the result: in an open load by its due time, in a closed load by its end.
-    pub(super) fn counts(&self, intended: Nanos) -> bool {
-        if self.schedule.is_some() { self.window.contains(intended) } else { self.window.is_measuring() }
+    /// Takes the oldest request in flight on a connection, which has been answered or given up.
+    #[inline]
+    pub(super) fn end_request(&mut self, idx: usize) -> Option<InFlightRequest> {
+        let connection = &mut self.connections[idx];
+        let ask = self.in_flight.pop(idx, &mut connection.in_flight)?;
+        connection.first_byte_at = None;
+        self.load.n_in_flight -= 1;
+        Some(ask)
     }
 
     /// The server takes no further request on a connection, which is allowed after any answer.
@@ -222,13 +219,11 @@ impl<R: Reactor> ClientWorker<'_, R> {
 
     /// Sends the requests after the last one that the server handles again on another connection (RFC 9112 section 9.3.2).
     fn resend_unanswered(&mut self, idx: usize) {
-        let connection = &mut self.connections[idx];
         let mut n = 0;
-        while self.in_flight.pop(idx, connection).is_some() {
+        while self.end_request(idx).is_some() {
             n += 1;
         }
         if n > 0 {
-            self.n_busy -= n;
             self.requests_left = self.requests_left.map(|left| left + n);
             self.recorder.add(LoadCounter::Resent, n);
         }
@@ -246,9 +241,9 @@ impl<R: Reactor> ClientWorker<'_, R> {
         let timeout = self.config.timeout;
         let stage = match connection.conn.overdue(now, timeout) {
             Some(stage) => stage,
-            None => match self.in_flight.front(idx, connection) {
-                Some(ask) if now.since(ask.sent_at) > timeout => {
-                    self.record_given_up(ask.sent_at, (ask.intended, now));
+            None => match self.in_flight.front(idx, connection.in_flight) {
+                Some(ask) if now.since(ask.times.sent_at) > timeout => {
+                    self.load.record_waited(ask.times, now);
                     RequestStage::Read
                 }
                 _ => return,
@@ -257,29 +252,16 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.fail(idx, RequestFault { stage, cause: FaultCause::Timeout }, now);
     }
 
-    /// Records a request that was given up with its waiting time as a lower bound.
-    fn record_given_up(&mut self, sent_at: Nanos, (intended, now): (Nanos, Nanos)) {
-        if self.counts(intended) {
-            self.recorder.record_given_up(now - sent_at);
-            if self.schedule.is_some() {
-                self.recorder.results.response.record((now - intended).0);
-            }
-        }
-    }
-
     /// Counts operations that are overdue at the end of the trial as failures. Returns the number of requests among them.
     fn count_unanswered(&mut self, now: Nanos) -> u64 {
-        let is_ended = self.window.is_over() && self.stop.state() != Stop::Abort;
-        let Some(closing) = self.window.from().filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from)) else {
-            return 0;
-        };
+        let Some(closing) = UnansweredCheck::of(now, &self.load) else { return 0 };
         let mut n_requests = 0;
         let mut waits_to_connect = vec![false; self.upstreams.len()];
         for (idx, connection) in self.connections.iter().enumerate() {
             let of_connect = closing.connect(&connection.conn);
             waits_to_connect[usize::from(connection.conn.upstream)] |= of_connect.is_some();
-            let ask = self.in_flight.front(idx, connection);
-            let of_request = ask.and_then(|ask| closing.request(ask.sent_at, connection.first_byte_at));
+            let ask = self.in_flight.front(idx, connection.in_flight);
+            let of_request = ask.and_then(|ask| closing.request(ask.times.sent_at, connection.first_byte_at));
             n_requests += u64::from(of_request.is_some());
             of_connect.into_iter().chain(of_request).for_each(|fault| self.recorder.count_fault(fault));
         }
@@ -292,23 +274,14 @@ impl<R: Reactor> ClientWorker<'_, R> {
         n_requests
     }
 
-    /// Enters requests without an answer, and those that were due and never started.
-    pub(super) fn record_ends(&mut self, now: Nanos) {
-        self.recorder.results.n_unfinished = self.n_busy - self.count_unanswered(now);
-        if self.schedule.is_some() {
+    /// Enters requests without an answer.
+    pub(super) fn record_unanswered(&mut self, now: Nanos) {
+        self.load.times.n_unfinished = self.load.n_in_flight - self.count_unanswered(now);
+        if self.load.is_open() {
             for idx in 0..self.connections.len() {
-                if let Some(ask) = self.in_flight.front(idx, &self.connections[idx]) {
-                    self.record_given_up(ask.sent_at, (ask.intended, now));
+                if let Some(ask) = self.in_flight.front(idx, self.connections[idx].in_flight) {
+                    self.load.record_waited(ask.times, now);
                 }
-            }
-        }
-        let from = self.window.from().unwrap_or(Nanos::MAX);
-        for intended in self.schedule.take().into_iter().flat_map(OpenSchedule::rest) {
-            self.recorder.results.n_not_started += 1;
-            if intended >= from {
-                self.recorder.results.n_lower_bounds += 1;
-                self.recorder.results.response.record((now - intended).0);
-                self.recorder.results.lag.record((now - intended).0);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The initiator: a connected socket per flow, with one request in flight on each.
 
 use fathom_engine::{
-    Batching, Error, LoadModel, Phase, SampleSchedule, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
-    load::{self, LoadLoop, OpenSchedule},
-    pace::{Arrivals, ConnectionAvailability, Pacer, Pacing, WorkShare},
+    Batching, Error, LoadModel, SampleSchedule, Test, TrialContext, WorkerHandle, WorkerPool,
+    load::{self, LoadLoop, OfferedLoad, SendTimes},
+    pace::{Arrivals, WorkShare},
 };
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
@@ -19,15 +19,13 @@ use super::{CHALLENGE, CHALLENGE_RESPONSE, COUNTERS, N_CLOSED, RrHeader, UdpRrCo
 use crate::{
     connection_setup::{self, distribute},
     request_response::{
-        recorder::{PendingRequest, RrRecorder},
+        pending_request::{PendingRequest, load_over},
         results::{self, RrResults},
         sizes::SizeClass,
         unit_stamps::UnitStamps,
     },
 };
 
-/// The longest wait for last answers: they are a small part of all.
-const DRAIN_MAX: Nanos = Nanos::from_secs(1);
 /// Unsuccessful polls between two clock reads of a spinning worker.
 const SPINS_PER_CHECK: u32 = 64;
 /// The most answers that a flow may read in one turn, so that a flooded flow does not delay the others.
@@ -125,18 +123,14 @@ fn challenge(datagram: &[u8]) -> Option<u64> {
 
 /// One worker's flows.
 struct UdpInitiatorWorker<'a> {
+    load: OfferedLoad<'a>,
     config: &'a UdpRrConfig,
-    session: &'a TrialContext,
-    recorder: RrRecorder<'a>,
+    results: RrResults,
     flows: Vec<Flow>,
     /// The request of each class; its header is rewritten for each send.
     requests: Vec<Vec<u8>>,
     room: Vec<u8>,
-    /// The starts of an open load.
-    schedule: Option<OpenSchedule>,
-    free: Vec<usize>,
     n_drawn: usize,
-    n_in_flight: usize,
     stamping: Option<Stamping>,
 }
 
@@ -150,35 +144,38 @@ struct Stamping {
 
 impl<'a> UdpInitiatorWorker<'a> {
     fn new(config: &'a UdpRrConfig, sockets: Vec<Socket>, worker: WorkerHandle<'a>, session: &'a TrialContext) -> Self {
-        let model = if config.open_load.is_some() { LoadModel::Open } else { LoadModel::Closed };
         let share = WorkShare { idx: worker.idx, of: config.n_workers };
         let arrivals = config.open_load.clone().map(|all| Arrivals::new(all.profile, all.process, share));
+        let load = load_over(sockets.len(), worker, &session.stop, arrivals, counter::LOAD, Batching::One);
         Self {
+            load: load.with_timeout(config.timeout),
             config,
-            session,
-            free: (0..sockets.len()).rev().collect(),
+            results: RrResults::default(),
             flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, pending: None, repeated: 0 }).collect(),
             requests: config.sizes.messages(Side::Initiator, config.role.seed),
             // One byte more than a valid answer, so that excess data is noticed.
             room: vec![0; config.sizes.longest_response() + 1],
-            schedule: arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise)),
             n_drawn: worker.idx.wrapping_mul(7919),
-            n_in_flight: 0,
             stamping: None,
-            recorder: RrRecorder::new(worker, model, Batching::One, RrResults::default()),
         }
     }
 
-    /// Sends the next request of a flow; a request that the kernel does not take is lost like any other.
+    /// Sends the next request of a flow in a closed load.
     #[inline]
-    fn send_request(&mut self, idx: usize, (at, intended): (Nanos, Nanos)) {
+    fn send_next(&mut self, idx: usize, at: Nanos) {
+        self.load.worker().add(counter::SENT, 1);
+        self.send_request(idx, SendTimes::at(at));
+    }
+
+    /// Sends a request; one that the kernel does not take is lost like any other.
+    #[inline]
+    fn send_request(&mut self, idx: usize, times: SendTimes) {
         self.n_drawn = self.n_drawn.wrapping_add(1);
         let class = self.config.sizes.at(self.n_drawn);
         let flow = &mut self.flows[idx];
         flow.number += 1;
-        flow.pending = Some(PendingRequest { sent_at: at, intended, class });
-        self.n_in_flight += 1;
-        self.recorder.worker.add(counter::SENT, 1);
+        flow.pending = Some(PendingRequest { times, class });
+        self.load.n_in_flight += 1;
         self.send(idx, class);
     }
 
@@ -193,7 +190,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             _ => socket::send(&flow.socket, request, Wait::Never),
         };
         if let Err(error) = sent {
-            self.recorder.results.errors.count(&error);
+            self.results.errors.count(&error);
         }
     }
 
@@ -202,12 +199,12 @@ impl<'a> UdpInitiatorWorker<'a> {
     fn return_challenge(&mut self, idx: usize, number: u64, at: Nanos) {
         let flow = &mut self.flows[idx];
         if let Err(error) = socket::send(&flow.socket, &challenge_datagram(CHALLENGE_RESPONSE, number), Wait::Never) {
-            self.recorder.results.errors.count(&error);
+            self.results.errors.count(&error);
         }
         // Once per request, so that forged challenges do not multiply requests.
         let Some(ask) = flow.pending.as_mut().filter(|_| flow.repeated != flow.number) else { return };
         flow.repeated = flow.number;
-        ask.sent_at = at;
+        ask.times.sent_at = at;
         let class = ask.class;
         self.send(idx, class);
     }
@@ -225,7 +222,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             Ok(Some(length)) => length,
             // Nobody listens at the other side's port. The request will be lost when its timeout expires.
             Err(error) => {
-                self.recorder.results.errors.count(&error);
+                self.results.errors.count(&error);
                 return (PollResult::Other, Nanos::ZERO);
             }
         };
@@ -234,23 +231,24 @@ impl<'a> UdpInitiatorWorker<'a> {
         let Some(header) = header else {
             match challenge(&self.room[..length]) {
                 Some(number) => self.return_challenge(idx, number, at),
-                None => self.recorder.worker.add(counter::STRANGERS, 1),
+                None => self.load.worker().add(counter::STRANGERS, 1),
             }
             return (PollResult::Other, at);
         };
         match flow.pending {
             Some(ask) if header.number == flow.number && header.class == ask.class => {
                 if length != self.config.sizes.response(ask.class) {
-                    self.recorder.results.errors.count(crate::request_response::connection::UNEXPECTED_MESSAGE);
+                    self.results.errors.count(crate::request_response::connection::UNEXPECTED_MESSAGE);
                     return (PollResult::Other, at);
                 }
                 flow.pending = None;
-                self.n_in_flight -= 1;
-                self.recorder.record_answer(ask, at);
+                self.load.n_in_flight -= 1;
+                self.load.follow_phase(at);
+                self.load.record_answer(ask.times, at);
                 (PollResult::Answer, at)
             }
             _ => {
-                self.recorder.worker.add(counter::LATE, 1);
+                self.load.worker().add(counter::LATE, 1);
                 (PollResult::Other, at)
             }
         }
@@ -259,39 +257,28 @@ impl<'a> UdpInitiatorWorker<'a> {
     /// Gives a request up if its timeout has expired. Returns whether it has.
     fn expire(&mut self, idx: usize, now: Nanos) -> bool {
         let flow = &mut self.flows[idx];
-        let Some(ask) = flow.pending.filter(|ask| now - ask.sent_at >= self.config.timeout) else { return false };
+        let Some(ask) = flow.pending.filter(|ask| now - ask.times.sent_at >= self.config.timeout) else { return false };
         flow.pending = None;
-        self.n_in_flight -= 1;
-        self.recorder.worker.add(counter::LOST, 1);
-        if self.recorder.model == LoadModel::Open && self.recorder.window.contains(ask.intended) {
-            self.recorder.results.response.record((now - ask.intended).0);
-        }
+        self.load.n_in_flight -= 1;
+        self.load.worker().add(counter::LOST, 1);
+        self.load.record_given_up(ask.times.intended, now);
         true
-    }
-
-    /// Whether nothing is left to wait for.
-    fn is_done(&self, now: Nanos) -> bool {
-        let (window, drain) = (&self.recorder.window, self.config.timeout.min(DRAIN_MAX));
-        let is_aborted = self.session.stop.state() == Stop::Abort;
-        window.is_over() && (self.n_in_flight == 0 || window.has_drained(now, drain) || is_aborted)
     }
 
     /// Runs one flow with blocking calls or by spinning.
     fn run_blocking(mut self) -> RrResults {
         let wait = if self.config.spins { Wait::Never } else { Wait::Block };
-        self.stamping = Some(Stamping::new(&self.flows[0].socket, self.recorder.worker.sample_schedule()));
-        let now = clock::now();
-        self.send_request(0, (now, now));
+        self.stamping = Some(Stamping::new(&self.flows[0].socket, self.load.worker().sample_schedule()));
+        self.send_next(0, clock::now());
         let mut n_looks = 0_u32;
         loop {
             match self.poll_answer(0, wait) {
                 (PollResult::Answer, at) => {
-                    let begin = match self.recorder.worker.phase() {
-                        Phase::Over => return self.finish(at),
-                        Phase::WarmUp => at,
-                        Phase::Measure => self.end_exchange(at),
-                    };
-                    self.send_request(0, (begin, begin));
+                    if self.load.window().is_over() {
+                        return self.finish(at);
+                    }
+                    let begin = if self.load.window().is_measuring() { self.end_exchange(at) } else { at };
+                    self.send_next(0, begin);
                     continue;
                 }
                 (PollResult::Other, _) => {}
@@ -303,9 +290,9 @@ impl<'a> UdpInitiatorWorker<'a> {
                 }
             }
             let now = clock::now();
-            self.recorder.update_phase(now);
+            self.load.follow_phase(now);
             let is_lost = self.expire(0, now);
-            if self.is_done(now) {
+            if self.load.is_done(now, true) {
                 return self.finish(now);
             }
             if is_lost {
@@ -313,7 +300,7 @@ impl<'a> UdpInitiatorWorker<'a> {
                     (stamping.is_current, stamping.is_next) = (false, false);
                     stamping.stamps.abandon();
                 }
-                self.send_request(0, (now, now));
+                self.send_next(0, now);
             }
         }
     }
@@ -332,77 +319,14 @@ impl<'a> UdpInitiatorWorker<'a> {
         if was_current || begins { clock::now() } else { at }
     }
 
-    /// Takes what a flow has received.
-    fn drain(&mut self, idx: usize) {
-        for _ in 0..ANSWERS_PER_POLL {
-            match self.poll_answer(idx, Wait::Never) {
-                (PollResult::Answer, at) => {
-                    self.send_next(idx, at);
-                    return;
-                }
-                (PollResult::Other, _) => {}
-                (PollResult::Nothing, _) => return,
-            }
-        }
-    }
-
-    /// Gives up requests whose timeout has expired.
-    fn expire_requests(&mut self, now: Nanos) {
-        for idx in 0..self.flows.len() {
-            if self.expire(idx, now) {
-                self.send_next(idx, now);
-            }
-        }
-    }
-
-    #[inline]
-    fn send_next(&mut self, idx: usize, at: Nanos) {
-        match &self.schedule {
-            _ if self.recorder.worker.is_over() => {}
-            None => self.send_request(idx, (at, at)),
-            Some(schedule) if schedule.waiting(0) > 0 => self.send_oldest_due(idx),
-            Some(_) => self.free.push(idx),
-        }
-    }
-
-    fn wait_until(&mut self, now: Nanos) -> Nanos {
-        let until = now + load::TICK.min(self.config.timeout);
-        let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return until };
-        schedule.next_due().map_or(until, |due| until.min(schedule.wake_at(due, now)))
-    }
-
-    /// Starts due transactions on free flows.
-    fn send_due(&mut self, now: Nanos) {
-        let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return };
-        let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
-        let n_due = schedule.notice(0, now, free);
-        if n_due > 0 {
-            self.recorder.worker.add(counter::INTENDED, n_due);
-        }
-        while self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(0) > 0)
-            && let Some(idx) = self.free.pop()
-        {
-            self.send_oldest_due(idx);
-        }
-    }
-
-    fn send_oldest_due(&mut self, idx: usize) {
-        let now = clock::now();
-        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(0, now)) else { return };
-        self.recorder.record_start(start, (counter::LATE_NO_FLOW, counter::LATE_OWN_CPU));
-        self.send_request(idx, (now, start.intended));
-    }
-
     fn finish(mut self, now: Nanos) -> RrResults {
         for ask in self.flows.iter().filter_map(|flow| flow.pending) {
-            self.recorder.record_unfinished(ask, now);
-        }
-        for intended in self.schedule.into_iter().flat_map(OpenSchedule::rest) {
-            self.recorder.record_not_started(intended, now);
+            self.load.times.n_unfinished += 1;
+            self.load.record_given_up(ask.times.intended, now);
         }
         let stamps = self.stamping.map(|stamping| stamping.stamps);
-        self.recorder.results.sampled = stamps.and_then(|stamps| stamps.into_sampled(&self.flows[0].socket, None));
-        self.recorder.results
+        let sampled = stamps.and_then(|stamps| stamps.into_sampled(&self.flows[0].socket, None));
+        RrResults { times: self.load.finish(now), sampled, ..self.results }
     }
 }
 
@@ -425,34 +349,72 @@ impl<'a> MultiplexedFlows<'a> {
         for (token, flow) in (0..).zip(&worker.flows) {
             epoll.add(&flow.socket, token, Interest::READ)?;
         }
-        if worker.schedule.is_none() {
+        if !worker.load.is_open() {
             for idx in 0..worker.flows.len() {
-                let now = clock::now();
-                worker.send_request(idx, (now, now));
+                worker.send_next(idx, clock::now());
             }
         }
         Ok(Self { worker, epoll, ready, next: 0, swept_at: clock::now(), waits_from: Nanos::ZERO })
     }
 }
 
-impl LoadLoop for MultiplexedFlows<'_> {
+impl MultiplexedFlows<'_> {
+    /// Takes what a flow has received.
+    fn drain(&mut self, idx: usize) {
+        for _ in 0..ANSWERS_PER_POLL {
+            match self.worker.poll_answer(idx, Wait::Never) {
+                (PollResult::Answer, at) => return self.continue_flow(idx, at),
+                (PollResult::Other, _) => {}
+                (PollResult::Nothing, _) => return,
+            }
+        }
+    }
+
+    /// Sends the next request of a flow, if one is due.
+    #[inline]
+    fn continue_flow(&mut self, idx: usize, at: Nanos) {
+        if !self.worker.load.may_start() {
+            return;
+        }
+        if self.worker.load.is_open() {
+            self.start_or_list(0, idx);
+        } else {
+            self.worker.send_next(idx, at);
+        }
+    }
+}
+
+impl<'a> LoadLoop<'a> for MultiplexedFlows<'a> {
+    type Arrivals = Arrivals;
     /// The index of a flow that can be read.
     type Event = usize;
     type Output = RrResults;
 
-    fn is_done(&mut self, now: Nanos) -> bool {
-        self.worker.recorder.update_phase(now);
-        if now - self.swept_at >= load::TICK.min(self.worker.config.timeout) {
-            self.worker.expire_requests(now);
-            self.swept_at = now;
-        }
-        self.worker.is_done(now)
+    #[inline]
+    fn load(&mut self) -> &mut OfferedLoad<'a> {
+        &mut self.worker.load
     }
 
-    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
-        self.worker.send_due(now);
+    fn expire(&mut self, now: Nanos) {
+        if now - self.swept_at < load::TICK.min(self.worker.config.timeout) {
+            return;
+        }
+        self.swept_at = now;
+        for idx in 0..self.worker.flows.len() {
+            if self.worker.expire(idx, now) {
+                self.continue_flow(idx, now);
+            }
+        }
+    }
+
+    /// Lost requests end no flow.
+    fn has_more(&mut self) -> bool {
+        true
+    }
+
+    fn before_wait(&mut self, now: Nanos) -> Result<Nanos, Error> {
         self.waits_from = now;
-        Ok(WaitLimit { until: self.worker.wait_until(now), batch: None })
+        Ok(now + load::TICK.min(self.worker.config.timeout))
     }
 
     fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
@@ -468,17 +430,15 @@ impl LoadLoop for MultiplexedFlows<'_> {
     }
 
     fn on_event(&mut self, idx: usize) {
-        self.worker.drain(idx);
+        self.drain(idx);
     }
 
-    fn pacer(&mut self) -> Option<&mut Pacer> {
-        self.worker.schedule.as_mut().map(OpenSchedule::pacer)
+    fn is_free(&self, idx: usize) -> bool {
+        self.worker.flows[idx].pending.is_none()
     }
 
-    fn after_event(&mut self) {
-        if self.worker.schedule.is_some() {
-            self.worker.send_due(clock::now());
-        }
+    fn start(&mut self, idx: usize, times: SendTimes) {
+        self.worker.send_request(idx, times);
     }
 
     fn finish(self, now: Nanos) -> Result<RrResults, Error> {

@@ -66,13 +66,14 @@ const RESPONDER_COUNTERS: &[&str] = &[count::TRANSACTIONS, count::RECEIVED, FORE
 
 /// Indices of the counters of an initiator.
 mod counter {
+    use fathom_engine::load::LoadCounters;
+
     pub(super) const SENT: usize = 1;
     pub(super) const LOST: usize = 2;
     pub(super) const LATE: usize = 3;
     pub(super) const STRANGERS: usize = 4;
-    pub(super) const INTENDED: usize = 5;
-    pub(super) const LATE_NO_FLOW: usize = 6;
-    pub(super) const LATE_OWN_CPU: usize = 7;
+    pub(super) const LOAD: LoadCounters =
+        LoadCounters { answers: 0, sent: SENT, intended: 5, late_no_connection: 6, late_own_cpu: 7 };
 }
 
 /// The length of the header of a datagram.

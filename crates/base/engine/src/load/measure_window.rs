@@ -17,13 +17,13 @@ pub struct MeasureWindow {
 impl MeasureWindow {
     /// Creates the window before the first request. Without a warm-up it begins at the start of the trial.
     #[must_use]
-    pub fn new(worker: &WorkerHandle<'_>, counts_all: bool) -> Self {
+    pub(super) fn new(worker: &WorkerHandle<'_>, counts_all: bool) -> Self {
         let is_measuring = counts_all || worker.phase() == Phase::Measure;
         Self { counts_all, is_measuring, from: is_measuring.then_some(worker.start), over_at: None }
     }
 
     /// Follows the phase of the trial.
-    pub fn update(&mut self, phase: Phase, now: Nanos) {
+    pub(super) fn update(&mut self, phase: Phase, now: Nanos) {
         self.is_measuring = self.counts_all || phase == Phase::Measure;
         if self.is_measuring && self.from.is_none() {
             self.from = Some(now);
@@ -34,7 +34,7 @@ impl MeasureWindow {
     }
 
     /// Ends the window at `now`, unless it has ended before.
-    pub fn end(&mut self, now: Nanos) {
+    pub(super) fn end(&mut self, now: Nanos) {
         self.over_at.get_or_insert(now);
     }
 
@@ -48,7 +48,7 @@ impl MeasureWindow {
     /// Returns true if a request of an open load with this intended time counts.
     #[inline]
     #[must_use]
-    pub fn contains(&self, intended: Nanos) -> bool {
+    pub(super) fn contains(&self, intended: Nanos) -> bool {
         self.from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
     }
 
@@ -67,7 +67,7 @@ impl MeasureWindow {
 
     /// Returns true if at least `drain` has passed since the end, the time allowed for the last answers.
     #[must_use]
-    pub fn has_drained(&self, now: Nanos, drain: Nanos) -> bool {
+    pub(super) fn has_drained(&self, now: Nanos, drain: Nanos) -> bool {
         self.over_at.is_some_and(|at| now >= at + drain)
     }
 }

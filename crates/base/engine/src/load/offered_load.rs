@@ -358,7 +358,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        EndCondition, TrialContext, WorkerPool,
+        EndCondition, Error, TrialContext, WorkerPool,
+        load::LoadLoop,
         pace::{ArrivalProcess, Pacing, Profile, WorkShare},
     };
 
@@ -379,8 +380,9 @@ mod tests {
         let phases = Phases {
             warmup_max_ns: Nanos::ZERO,
             is_warmup_whole: false,
-            measure_ns: ms(1),
-            interval_ns: Nanos::from_micros(100),
+            // A trial ends earlier if its steps do.
+            measure_ns: ms(10_000),
+            interval_ns: ms(1),
         };
         let session = TrialContext::new(clock::now(), phases);
         let pool = WorkerPool { states: vec![()], counters: NAMES, cores: &[], until: EndCondition::PhasesOver };
@@ -480,5 +482,73 @@ mod tests {
             load.end(at(1));
             assert_eq!((load.next_due(), load.n_targets_to_check(at(2))), (None, 0));
         });
+    }
+
+    /// A protocol without a network: each wait answers all requests. The first connection is broken, though it is listed as free.
+    struct Echo<'a> {
+        load: OfferedLoad<'a, Take<Arrivals>>,
+        asked: Vec<Option<SendTimes>>,
+        answered: Vec<usize>,
+    }
+
+    impl<'a> LoadLoop<'a> for Echo<'a> {
+        type Arrivals = Take<Arrivals>;
+        type Event = usize;
+        type Output = LoadTimes;
+
+        fn load(&mut self) -> &mut OfferedLoad<'a, Take<Arrivals>> {
+            &mut self.load
+        }
+
+        fn expire(&mut self, _: Nanos) {}
+
+        fn has_more(&mut self) -> bool {
+            self.load.has_scheduled()
+        }
+
+        fn before_wait(&mut self, now: Nanos) -> Result<Nanos, Error> {
+            Ok(now + ms(1))
+        }
+
+        fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
+            clock::sleep_until(limit.until);
+            self.answered = (0..self.asked.len()).filter(|connection| self.asked[*connection].is_some()).collect();
+            Ok(())
+        }
+
+        fn next_event(&mut self) -> Option<usize> {
+            self.answered.pop()
+        }
+
+        fn on_event(&mut self, connection: usize) {
+            let times = self.asked[connection].take().unwrap();
+            self.load.n_in_flight -= 1;
+            assert!(self.load.record_answer(times, clock::now()));
+            self.start_or_list(0, connection);
+        }
+
+        fn is_free(&self, connection: usize) -> bool {
+            connection != 0
+        }
+
+        fn start(&mut self, connection: usize, times: SendTimes) {
+            assert!(self.is_free(connection) && self.asked[connection].replace(times).is_none());
+            self.load.n_in_flight += 1;
+        }
+
+        fn finish(self, now: Nanos) -> Result<LoadTimes, Error> {
+            Ok(self.load.finish(now))
+        }
+    }
+
+    #[test]
+    fn each_start_has_one_answer_and_a_broken_connection_none() {
+        let counts = counters_of(LoadModel::Open, Some(20), |load, _| {
+            let echo = Echo { load: load.with_all_free(2), asked: vec![None; 2], answered: Vec::new() };
+            let times = echo.run().unwrap();
+            assert_eq!((times.service.count(), times.response.count(), times.lag.count()), (20, 20, 20));
+            assert_eq!((times.n_not_started, times.n_lower_bounds), (0, 0));
+        });
+        assert_eq!(counts[..3], [20, 20, 20]);
     }
 }

@@ -13,10 +13,11 @@ mod waking;
 pub use arrivals::{ArrivalProcess, Arrivals, WorkShare};
 pub use constant::ConstantRate;
 use fathom_model::units::Nanos;
-pub use pacer::{Pacer, Pacing};
+pub(crate) use pacer::Pacer;
+pub use pacer::Pacing;
 pub use profile::{Profile, ProfileError};
-pub use queue::{ConnectionAvailability, DueStart, LateCause, StartQueue};
-pub use waking::WakeLatency;
+pub(crate) use queue::{ConnectionAvailability, DueStart, LateCause, StartQueue};
+use waking::WakeLatency;
 
 /// The lag at which a start counts as late: our own pacing stays below it in 99 of 100 starts.
 pub const LATE: Nanos = Nanos::from_micros(50);

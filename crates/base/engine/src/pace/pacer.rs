@@ -32,7 +32,7 @@ impl Pacing {
 
 /// The wake-ups of one worker.
 #[derive(Debug)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     pacing: Pacing,
     waking: WakeLatency,
     /// Nothing is started before this time.
@@ -42,18 +42,18 @@ pub struct Pacer {
 impl Pacer {
     /// Creates the pacer of a worker that has not slept yet.
     #[must_use]
-    pub fn new(pacing: Pacing) -> Self {
+    pub(crate) fn new(pacing: Pacing) -> Self {
         Self { pacing, waking: WakeLatency::default(), rests_until: Nanos::ZERO }
     }
 
     /// Returns whether it is time to check for due requests.
     #[must_use]
-    pub fn looks(&self, now: Nanos) -> bool {
+    pub(crate) fn looks(&self, now: Nanos) -> bool {
         now >= self.rests_until
     }
 
     /// Records that a request became due and was started at `now`.
-    pub fn started(&mut self, now: Nanos) {
+    pub(crate) fn started(&mut self, now: Nanos) {
         if self.pacing == Pacing::Cheap {
             self.rests_until = now + Pacing::PERIOD;
         }
@@ -61,7 +61,7 @@ impl Pacer {
 
     /// Returns when to wake up for a start that is due at `due`.
     #[must_use]
-    pub fn until(&self, due: Nanos) -> Nanos {
+    pub(crate) fn until(&self, due: Nanos) -> Nanos {
         match self.pacing {
             Pacing::Precise => due.since(self.waking.early()),
             Pacing::Cheap => due.max(self.rests_until),
@@ -69,7 +69,7 @@ impl Pacer {
     }
 
     /// Learns from a sleep that was meant to end at `until`.
-    pub fn learn(&mut self, until: Nanos, woke: Nanos) {
+    pub(crate) fn learn(&mut self, until: Nanos, woke: Nanos) {
         self.waking.learn(until, woke);
     }
 }

@@ -11,7 +11,7 @@ use super::{Arrivals, LATE, Pacing};
 
 /// Whether a request can be started as soon as it becomes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConnectionAvailability {
+pub(crate) enum ConnectionAvailability {
     /// At least one connection is idle.
     Some,
     /// All connections are busy, or there is none yet.
@@ -20,7 +20,7 @@ pub enum ConnectionAvailability {
 
 /// The reason for a late start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LateCause {
+pub(crate) enum LateCause {
     /// The request waited for a connection.
     NoConnection,
     /// A connection was free, but the worker was late.
@@ -29,18 +29,18 @@ pub enum LateCause {
 
 /// The start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DueStart {
+pub(crate) struct DueStart {
     /// The intended start, since the start of the trial.
-    pub intended: Nanos,
+    pub(crate) intended: Nanos,
     /// The delay after the intended start.
-    pub lag: Nanos,
+    pub(crate) lag: Nanos,
     /// The cause of the delay if the start counts as late.
-    pub late: Option<LateCause>,
+    pub(crate) late: Option<LateCause>,
 }
 
 /// The requests or users that are due and not yet started.
 #[derive(Debug)]
-pub struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
+pub(crate) struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
     ahead: Peekable<I>,
     behind: I,
     /// A start with a larger lag than this is late.
@@ -53,24 +53,24 @@ pub struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
 
 impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
     /// Creates the queue before the first arrival.
-    pub fn new(arrivals: I) -> Self {
+    pub(crate) fn new(arrivals: I) -> Self {
         let (ahead, behind) = (arrivals.clone().peekable(), arrivals);
         Self { ahead, behind, late_from: LATE, n_due: 0, n_started: 0, overslept: 0..0 }
     }
 
     /// Sets the allowed lag to that of the pacing mode.
     #[must_use]
-    pub fn paced(self, pacing: Pacing) -> Self {
+    pub(crate) fn paced(self, pacing: Pacing) -> Self {
         Self { late_from: pacing.late_from(), ..self }
     }
 
     /// Returns when the next unnoticed request becomes due; `None` if there is none left.
-    pub fn next_due(&mut self) -> Option<Nanos> {
+    pub(crate) fn next_due(&mut self) -> Option<Nanos> {
         self.ahead.peek().copied()
     }
 
     /// Registers the requests that have become due by `elapsed`, and returns their number.
-    pub fn notice(&mut self, elapsed: Nanos, free: ConnectionAvailability) -> u64 {
+    pub(crate) fn notice(&mut self, elapsed: Nanos, free: ConnectionAvailability) -> u64 {
         let before = self.n_due;
         let is_ours = self.waiting() == 0 && free == ConnectionAvailability::Some;
         let mut n_late = 0;
@@ -86,12 +86,12 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
     }
 
     /// The number of requests that are due and not started.
-    pub fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         self.n_due - self.n_started
     }
 
     /// Starts the request that has been waiting longest.
-    pub fn start(&mut self, elapsed: Nanos) -> Option<DueStart> {
+    pub(crate) fn start(&mut self, elapsed: Nanos) -> Option<DueStart> {
         if self.waiting() == 0 {
             return None;
         }
@@ -105,7 +105,7 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
     }
 
     /// Returns the intended starts of the waiting requests, which will never be started.
-    pub fn rest(self) -> impl Iterator<Item = Nanos> {
+    pub(crate) fn rest(self) -> impl Iterator<Item = Nanos> {
         let n_waiting = usize::try_from(self.waiting()).unwrap_or(usize::MAX);
         self.behind.take(n_waiting)
     }

@@ -15,7 +15,7 @@ const STEP: Nanos = Nanos(250);
 
 /// The lateness that three of four sleeps do not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WakeLatency(Nanos);
+pub(crate) struct WakeLatency(Nanos);
 
 impl Default for WakeLatency {
     fn default() -> Self {
@@ -26,12 +26,12 @@ impl Default for WakeLatency {
 impl WakeLatency {
     /// Returns how long before its due time a worker ends its sleep. It polls for the rest of the time.
     #[must_use]
-    pub fn early(self) -> Nanos {
+    pub(crate) fn early(self) -> Nanos {
         self.0.since(ALLOWED)
     }
 
     /// Learns from a sleep that was meant to end at `until`. A sleep that ended early says nothing.
-    pub fn learn(&mut self, until: Nanos, woke: Nanos) {
+    pub(crate) fn learn(&mut self, until: Nanos, woke: Nanos) {
         if woke < until {
             return;
         }

@@ -177,11 +177,11 @@ impl<R: Reactor> ClientWorker<'_, R> {
     /// Counts a complete answer.
     fn answered(&mut self, idx: usize, end: AnswerEnd) -> AnswerProgress {
         let connection = &mut self.connections[idx];
-        let first_byte = connection.first_byte_at.unwrap_or(end.at);
-        let Some(ask) = self.end_request(idx) else { return AnswerProgress::Within };
+        let Some(ask) = self.in_flight.pop(idx, &mut connection.in_flight) else { return AnswerProgress::Within };
+        self.load.n_in_flight -= 1;
+        let first_byte = connection.first_byte_at.take().unwrap_or(end.at);
         // With kernel timestamps, the actual departure of the request is known.
         let sent_at = self.connector.reactor.departed(token(idx)).unwrap_or(ask.times.sent_at);
-        let connection = &mut self.connections[idx];
         connection.n_failures = 0;
         let times = SendTimes { sent_at, intended: ask.times.intended };
         let entry = RequestSample {
@@ -200,8 +200,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Takes the oldest request in flight on a connection, which has been answered or given up.
-    #[inline]
+    /// Takes the oldest request in flight on a connection, which gets no answer.
     pub(super) fn end_request(&mut self, idx: usize) -> Option<InFlightRequest> {
         let connection = &mut self.connections[idx];
         let ask = self.in_flight.pop(idx, &mut connection.in_flight)?;

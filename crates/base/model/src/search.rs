@@ -154,13 +154,6 @@ pub struct LoadCurve {
 }
 
 impl LoadCurve {
-    /// Returns the point at the highest rate that keeps the objective.
-    #[must_use]
-    pub fn at_limit(&self) -> Option<&CurvePoint> {
-        let kept = self.kept?;
-        self.points.iter().find(|point| point.offered.total_cmp(&kept).is_eq())
-    }
-
     /// Returns why the lowest broken rate is broken.
     #[must_use]
     pub fn cause(&self) -> Option<MissReason> {

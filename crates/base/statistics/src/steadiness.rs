@@ -24,12 +24,6 @@ pub struct Steadiness {
 }
 
 impl Steadiness {
-    /// Creates a detector without any intervals.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { recent: Vec::with_capacity(INTERVALS_MAX + 1) }
-    }
-
     /// Adds the rate of the next interval, in any unit, and returns whether the rate is steady now.
     pub fn push(&mut self, rate: f64) -> bool {
         self.recent.push(rate);
@@ -59,7 +53,7 @@ mod tests {
 
     /// The number of intervals until a series is found steady.
     fn steady_after(rates: impl IntoIterator<Item = f64>) -> Option<usize> {
-        let mut steadiness = Steadiness::new();
+        let mut steadiness = Steadiness::default();
         rates.into_iter().position(|rate| steadiness.push(rate)).map(|before| before + 1)
     }
 

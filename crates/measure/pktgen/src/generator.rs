@@ -78,11 +78,6 @@ impl PktgenSession {
         self.root.command((&thread_file(thread), &format!("add_device {name}")), FIX_ADD)
     }
 
-    /// The devices that were added, with their threads.
-    pub fn devices(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.devices.iter().map(|device| (device.name.as_str(), device.thread))
-    }
-
     /// Sets a parameter of a device.
     ///
     /// # Errors

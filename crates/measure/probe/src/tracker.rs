@@ -19,17 +19,6 @@ pub enum ProbeOutcome {
     Unknown,
 }
 
-impl ProbeOutcome {
-    /// Returns the round trip, if there was one.
-    #[must_use]
-    pub const fn rtt(self) -> Option<Nanos> {
-        match self {
-            Self::Answered(rtt) | Self::Late(rtt) | Self::Duplicate(rtt) => Some(rtt),
-            Self::Unknown => None,
-        }
-    }
-}
-
 /// A period without answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
@@ -253,13 +242,6 @@ impl ProbeTracker {
             }
         }
         self.settled += 1;
-    }
-
-    /// When the oldest waiting probe will time out; `None` if all are settled.
-    #[must_use]
-    pub fn next_timeout(&self) -> Option<Nanos> {
-        let waits = self.settled < self.counts.n_sent;
-        waits.then(|| self.slots[usize::from(tag_of(self.settled))].sent + self.timeout + Nanos(1))
     }
 
     /// The counts so far.

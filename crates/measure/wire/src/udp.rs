@@ -1,9 +1,5 @@
 //! UDP over IPv4 (RFC 768).
 
-use std::net::Ipv4Addr;
-
-use super::{ChecksumSum, PROTOCOL_UDP};
-
 /// A UDP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Udp {
@@ -35,22 +31,6 @@ impl Udp {
         let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let parsed = Self { source: word(0), destination: word(2), length: word(4), checksum: word(6) };
         Some((parsed, datagram.get(Self::LENGTH..usize::from(parsed.length))?))
-    }
-
-    /// The sum of everything that the checksum covers except the payload: this header, and the addresses of the packet.
-    #[must_use]
-    pub fn sum(&self, source: Ipv4Addr, destination: Ipv4Addr) -> ChecksumSum {
-        let addresses = ChecksumSum::default().add_bytes(&source.octets()).add_bytes(&destination.octets());
-        addresses.add_word(PROTOCOL_UDP.into()).add_word(self.length).add_bytes(&Self { checksum: 0, ..*self }.bytes())
-    }
-
-    /// The checksum of a sum. All ones replace zero, which would mean that there is no checksum.
-    #[must_use]
-    pub fn checksum(sum: ChecksumSum) -> u16 {
-        match sum.checksum() {
-            0 => 0xffff,
-            checksum => checksum,
-        }
     }
 }
 

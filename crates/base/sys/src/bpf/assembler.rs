@@ -120,12 +120,7 @@ impl Assembler {
         self.push(Instruction::store(to, operand.into()))
     }
 
-    /// Adds to memory atomically with respect to other processors.
-    pub fn atomic_add(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
-        self.push(Instruction::atomic(to, register, 0))
-    }
-
-    /// Like [`Self::atomic_add`], and leaves the old value in the register.
+    /// Adds to memory atomically with respect to other processors, and leaves the old value in the register.
     pub fn atomic_fetch_add(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, ATOMIC_FETCH))
     }
@@ -243,7 +238,6 @@ mod tests {
             ("r2 = *(u64 *)(r1 + 0)", one(|a| a.load(R2, R1.double(0))), [0x79, 0x12, 0, 0, 0, 0, 0, 0]),
             ("*(u32 *)(r10 - 4) = 0", one(|a| a.store(R10.word(-4), 0)), [0x62, 0x0a, 0xfc, 0xff, 0, 0, 0, 0]),
             ("*(u64 *)(r0 + 8) = r3", one(|a| a.store(R0.double(8), R3)), [0x7b, 0x30, 8, 0, 0, 0, 0, 0]),
-            ("lock *(u64 *)(r0 + 8) += r1", one(|a| a.atomic_add(R0.double(8), R1)), [0xdb, 0x10, 8, 0, 0, 0, 0, 0]),
             ("r1 = fetch_add", one(|a| a.atomic_fetch_add(R6.double(0), R1)), [0xdb, 0x16, 0, 0, 1, 0, 0, 0]),
             ("r0 = cmpxchg", one(|a| a.compare_exchange(R6.double(0), R1)), [0xdb, 0x16, 0, 0, 0xf1, 0, 0, 0]),
             ("r1 = be16 r1", one(|a| a.swap_network_order(R1, 16)), [0xdc, 0x01, 0, 0, 16, 0, 0, 0]),

@@ -13,22 +13,10 @@ use crate::{Error, Result};
 pub struct XdpFeatures(u64);
 
 impl XdpFeatures {
-    /// Whether programs can be attached in native mode.
-    #[must_use]
-    pub const fn has_native(self) -> bool {
-        self.0 & 1 != 0
-    }
-
     /// Whether frames can be redirected to it: it has `ndo_xdp_xmit` and everything that this needs.
     #[must_use]
     pub const fn takes_redirected(self) -> bool {
         self.0 & 1 << 2 != 0
-    }
-
-    /// Whether AF_XDP sockets work without copies.
-    #[must_use]
-    pub const fn has_zero_copy(self) -> bool {
-        self.0 & 1 << 3 != 0
     }
 }
 
@@ -122,7 +110,7 @@ mod tests {
     fn loopback_takes_no_redirected_frames_and_a_device_that_does_not_exist_is_named() {
         // A kernel before 6.3 reports nothing.
         let Some(loopback) = xdp_features(1).unwrap() else { return };
-        assert!(!loopback.takes_redirected() && !loopback.has_native() && !loopback.has_zero_copy());
+        assert!(!loopback.takes_redirected());
         assert_eq!(xdp_features(1_000_000).unwrap_err().errno(), Some(libc::ENODEV));
     }
 }

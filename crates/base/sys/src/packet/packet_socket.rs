@@ -42,41 +42,6 @@ pub enum OfferResult {
     Busy,
 }
 
-/// Frames of equal length in one contiguous block of memory that is never reallocated.
-#[derive(Debug, Clone)]
-pub struct FrameArena {
-    bytes: Vec<u8>,
-    frame_length: usize,
-}
-
-impl FrameArena {
-    /// Holds `count` copies of a frame.
-    ///
-    /// # Panics
-    /// If the frame is empty.
-    #[must_use]
-    pub fn of(frame: &[u8], count: usize) -> Self {
-        assert!(!frame.is_empty(), "a frame has at least one byte");
-        Self { bytes: frame.repeat(count), frame_length: frame.len() }
-    }
-
-    /// The number of frames.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.bytes.len() / self.frame_length
-    }
-
-    /// The frames, for modification in place.
-    pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.bytes.chunks_exact_mut(self.frame_length)
-    }
-
-    /// The frames, from the first to the last.
-    pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
-        self.bytes.chunks_exact(self.frame_length)
-    }
-}
-
 /// A socket that sends complete frames out of one device; it never blocks.
 #[derive(Debug)]
 pub struct Sender {
@@ -403,21 +368,11 @@ mod tests {
     }
 
     #[test]
-    fn frames_in_an_arena_can_be_told_apart_after_they_were_changed() {
-        let mut arena = FrameArena::of(&[0; 60], 3);
-        for (number, frame) in (1..).zip(arena.frames_mut()) {
-            frame[59] = number;
-        }
-        let last: Vec<u8> = arena.frames().map(|frame| frame[59]).collect();
-        assert_eq!((arena.count(), last), (3, vec![1, 2, 3]));
-    }
-
-    #[test]
     fn a_batch_is_accepted_whole() {
         let Some(sender) = or_skip(Sender::open(LOOPBACK, Queueing::Bypass, &permit())) else { return };
-        let arena = FrameArena::of(&frame(0x88b5), 100);
-        assert_eq!(sender.send(arena.frames()).unwrap(), OfferResult::Accepted(MAX_BATCH));
-        assert_eq!(sender.send(arena.frames().skip(90)).unwrap(), OfferResult::Accepted(10));
+        let frames = [frame(0x88b5); 100];
+        assert_eq!(sender.send(frames.iter().map(<[u8; 60]>::as_slice)).unwrap(), OfferResult::Accepted(MAX_BATCH));
+        assert_eq!(sender.send(frames[90..].iter().map(<[u8; 60]>::as_slice)).unwrap(), OfferResult::Accepted(10));
         assert!(sender.wait(Nanos::from_secs(1)).unwrap());
     }
 

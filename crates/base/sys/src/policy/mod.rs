@@ -10,7 +10,7 @@ mod network;
 use std::{
     collections::BTreeMap,
     env, fmt,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Read as _},
     net::{IpAddr, SocketAddr, SocketAddrV6, ToSocketAddrs as _},
     path::Path,
@@ -313,15 +313,6 @@ impl Policy {
         File::open(path)
     }
 
-    /// Creates a file for writing, which must not exist yet.
-    ///
-    /// # Errors
-    /// As [`Policy::open`].
-    pub fn create(&self, path: &Path) -> io::Result<File> {
-        self.own_only(|| format!("writing {}", path.display()))?;
-        OpenOptions::new().write(true).create_new(true).open(path)
-    }
-
     /// Reads a whole file of at most `at_most` bytes.
     ///
     /// # Errors
@@ -448,14 +439,12 @@ mod tests {
         let refusals = [
             others.open(&path).map(drop),
             others.read(&path, Bytes(5)).map(drop),
-            others.create(&folder.path().join("new")).map(drop),
             others.permit_unix(&path).map(drop),
             others.variable("PATH").map(drop).map_err(Into::into),
         ];
         for refusal in refusals {
             assert!(Refused::within(&refusal.unwrap_err()).is_some());
         }
-        assert!(!folder.path().join("new").exists());
     }
 
     #[test]

@@ -6,12 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fathom_model::units::Nanos;
-use rustix::{
-    buffer::spare_capacity,
-    event::{EventfdFlags, epoll, eventfd},
-    io::Errno,
-    time::Timespec,
-};
+use rustix::{buffer::spare_capacity, event::epoll, io::Errno, time::Timespec};
 
 use crate::{Error, Result};
 
@@ -154,42 +149,9 @@ impl AsFd for Epoll {
     }
 }
 
-/// A descriptor that another thread can make readable, to end a wait (`eventfd`).
-#[derive(Debug)]
-pub struct Waker(OwnedFd);
-
-impl Waker {
-    /// Creates an unreadable waker; add it for reading to the list whose wait it ends.
-    ///
-    /// # Errors
-    /// `eventfd`, if descriptors have run out.
-    pub fn new() -> Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        eventfd(0, flags).map(Self).map_err(|error| Error::new("eventfd", error))
-    }
-
-    /// Makes it readable until [`Waker::clear`].
-    pub fn ring(&self) {
-        // The only expected failure, a full counter, leaves it readable as well.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Makes it unreadable again.
-    pub fn clear(&self) {
-        // An empty counter is already clear.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-}
-
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, os::unix::net::UnixStream, thread};
+    use std::{io::Write, os::unix::net::UnixStream};
 
     use super::*;
     use crate::clock;
@@ -237,19 +199,6 @@ mod tests {
         epoll.add(&near, 1, Interest::READ).unwrap();
         drop(far);
         assert!(ready(&epoll, &mut events)[0].readable);
-    }
-
-    #[test]
-    fn another_thread_ends_a_wait_without_a_time_out() {
-        let (epoll, mut events, wake) = (Epoll::new().unwrap(), ReadyList::with_capacity(1), Waker::new().unwrap());
-        epoll.add(&wake, u64::MAX, Interest::READ).unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| wake.ring());
-            assert_eq!(epoll.wait(&mut events, None).unwrap(), 1);
-        });
-        assert_eq!(events.iter().next().unwrap().token, u64::MAX);
-        wake.clear();
-        assert_eq!(ready(&epoll, &mut events), []);
     }
 
     #[test]

@@ -16,18 +16,6 @@ pub struct StallPattern {
 }
 
 impl StallPattern {
-    /// The length of each stall.
-    #[must_use]
-    pub fn span(self) -> Nanos {
-        self.span
-    }
-
-    /// The time from the start of one stall to the start of the next.
-    #[must_use]
-    pub fn period(self) -> Nanos {
-        self.period
-    }
-
     /// The end of the stall in progress at `elapsed`, a time since the start.
     pub(super) fn end(self, elapsed: Nanos) -> Option<Nanos> {
         let within = elapsed.0 % self.period.0;

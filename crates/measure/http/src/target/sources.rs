@@ -92,12 +92,6 @@ impl SourceAddresses {
         Self { four: of(IpAddr::is_ipv4), six: of(IpAddr::is_ipv6) }
     }
 
-    /// A single address, such as that of a role.
-    #[must_use]
-    pub fn single(address: IpAddr) -> Self {
-        Self::new(&[AddressBlock { first: address, n: 1 }])
-    }
-
     /// Whether any address can send to `target`.
     #[must_use]
     pub fn can_reach(&self, target: IpAddr) -> bool {

@@ -68,7 +68,6 @@ pub struct Receiver {
     frames: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
     _completion: Ring<u64>,
-    mode: Mode,
 }
 
 /// A received frame in place.
@@ -103,12 +102,6 @@ impl Transmitter {
         Ok(Self { fd, umem, frames, completion, _fill: fill, mode })
     }
 
-    /// Whether the kernel copies frames.
-    #[must_use]
-    pub const fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// The maximum number of frames in flight.
     #[must_use]
     pub const fn capacity() -> usize {
@@ -126,12 +119,6 @@ impl Transmitter {
     /// The bytes of a chunk: the last content written there, initially zeros.
     pub fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         self.umem.bytes_mut(chunk)
-    }
-
-    /// Returns an unused chunk for later use.
-    pub fn put_back(&mut self, chunk: Chunk) {
-        let address = self.umem.lend(chunk);
-        self.umem.give_back(address);
     }
 
     /// Queues the first bytes of a chunk; they are sent after [`Self::push`].
@@ -184,14 +171,6 @@ impl Transmitter {
     pub fn n_lent(&self) -> usize {
         self.umem.n_lent()
     }
-
-    /// Returns the kernel's failure counts.
-    ///
-    /// # Errors
-    /// Never on a kernel that has AF_XDP.
-    pub fn statistics(&self) -> Result<Statistics> {
-        statistics(&self.fd)
-    }
 }
 
 impl Receiver {
@@ -208,14 +187,7 @@ impl Receiver {
         }
         fill.publish();
         bind(&fd, queue, mode)?;
-        let mode = mode_of(&fd)?;
-        Ok(Self { fd, umem, frames, fill, _completion: completion, mode })
-    }
-
-    /// Whether the kernel copies frames.
-    #[must_use]
-    pub const fn mode(&self) -> Mode {
-        self.mode
+        Ok(Self { fd, umem, frames, fill, _completion: completion })
     }
 
     /// Passes each received frame to `look`, at most `most` of them, and recycles the memory; returns their number.

@@ -40,6 +40,8 @@ mod verdict;
 mod watched;
 
 #[cfg(test)]
+mod next_lines;
+#[cfg(test)]
 mod run_builder;
 
 use fathom_model::{Derivation, Run, TestRun};

@@ -15,7 +15,7 @@ use fathom_model::{
     units::Nanos,
 };
 
-use crate::{AnalysisContext, analyze};
+use crate::{AnalysisContext, analyze, next_lines::fault_of};
 
 const MS: u64 = 1_000_000;
 const INTERVAL_MS: u64 = 50;
@@ -438,10 +438,13 @@ impl RunBuilder {
         }
     }
 
-    /// Returns the analyzed run.
+    /// Returns the analyzed run. The command of each of its findings is checked.
     pub(crate) fn analyzed(&self) -> Run {
         let mut run = self.run.clone();
         analyze(&mut run, &self.context);
+        let commands = run.findings.iter().filter_map(|finding| Some(&finding.next.as_ref()?.command));
+        let faults: Vec<String> = commands.filter_map(|command| fault_of(command)).collect();
+        assert!(faults.is_empty(), "{faults:#?}");
         run
     }
 

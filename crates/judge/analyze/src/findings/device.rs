@@ -156,7 +156,7 @@ impl FindingRule for DeviceCore {
                 .to_vec(),
             explains: None,
             next: Some(NextStep {
-                command: "perf top -C ".to_owned() + core.core.trim_start_matches("cpu"),
+                command: format!("perf top -C {}", core.core.trim_start_matches("cpu")),
                 on: Some(via.to_owned()),
                 expected: Some("show what the core of the device does for each frame".to_owned()),
             }),

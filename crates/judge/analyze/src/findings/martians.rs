@@ -45,7 +45,8 @@ impl Martians {
         if n < PACKETS_MIN || is_all_there {
             return None;
         }
-        let place = if seen.is_one_machine() { format!("a host of the machine of {host}") } else { host.to_owned() };
+        let place =
+            if seen.is_one_machine() { format!("{host}, or another host of its machine,") } else { host.to_owned() };
         let why = if source >= destination {
             "their source cannot be where they came from (martian packets): most often two hosts have the same address"
         } else {

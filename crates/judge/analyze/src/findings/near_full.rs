@@ -61,7 +61,7 @@ pub(crate) const DESCRIPTORS: NearFull = NearFull {
         let used = seen.highest_value(host, host::DESCRIPTORS_OPEN)?;
         Some(Level { used, max: seen.last_value(host, host::DESCRIPTORS_MAX)? })
     },
-    has_failed: |seen, _| has_error(seen, Cause::NoDescriptor),
+    has_failed: |seen, _| has_error(seen, &Cause::NoDescriptor),
     what: |host| format!("the descriptor table of fathom on {host}"),
     next: |_| next_step("ulimit -n 1048576".to_owned(), "allow more open sockets in the shell that starts the program"),
 };
@@ -78,7 +78,7 @@ pub(crate) const LOCAL_PORTS: NearFull = NearFull {
             seen.highest_sum(host, &[host::SOCK_TCP_IN_USE, host::SOCK_TCP_TIME_WAIT]).filter(|_| opens && is_two)?;
         Some(Level { used, max: seen.last_value(host, host::LOCAL_PORTS_MAX)? })
     },
-    has_failed: |seen, _| has_error(seen, Cause::NoPort),
+    has_failed: |seen, _| has_error(seen, &Cause::NoPort),
     what: |host| format!("the range of local ports of {host} for one server"),
     next: |_| {
         next_step(
@@ -89,9 +89,9 @@ pub(crate) const LOCAL_PORTS: NearFull = NearFull {
 };
 
 /// Returns true if a test had errors of a cause.
-fn has_error(seen: &TestEvidence<'_>, cause: Cause) -> bool {
+fn has_error(seen: &TestEvidence<'_>, cause: &Cause) -> bool {
     let records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
-    records.flat_map(|record| record.errors.iter()).any(|(failure, _)| failure.cause == cause)
+    records.flat_map(|record| record.errors.iter()).any(|(failure, _)| failure.cause == *cause)
 }
 
 impl FindingRule for NearFull {

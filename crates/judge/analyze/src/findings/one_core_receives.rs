@@ -164,7 +164,7 @@ fn next(seen: &TestEvidence<'_>, host: &str, queues: &[ActiveQueue<'_>], n_queue
         && first.core == last.core
     {
         return next_step(
-            format!("grep . /proc/irq/{{{},{}}}/smp_affinity_list", first.irq, last.irq),
+            format!("grep . /proc/irq/{}/smp_affinity_list /proc/irq/{}/smp_affinity_list", first.irq, last.irq),
             "show the cores that may take these queues; write an idle one to smp_affinity_list, or start irqbalance",
         );
     }
@@ -246,7 +246,10 @@ mod tests {
         interrupts(&mut builder, "eth0 irq42 eth0-TxRx-1", 400, 0);
         let finding = builder.finding("one-core-receives").unwrap();
         assert!(finding.title.ends_with("; 2 queues interrupt it"), "{}", finding.title);
-        assert_eq!(finding.next.unwrap().command, "grep . /proc/irq/{41,42}/smp_affinity_list");
+        assert_eq!(
+            finding.next.unwrap().command,
+            "grep . /proc/irq/41/smp_affinity_list /proc/irq/42/smp_affinity_list"
+        );
     }
 
     #[test]

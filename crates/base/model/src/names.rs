@@ -94,6 +94,9 @@ pub mod host {
     /// Packets dropped because their next hop did not answer ARP or neighbor discovery (`/proc/net/stat/arp_cache`, of the whole
     /// machine).
     pub const NEIGHBOR_UNRESOLVED: &str = "neighbor_unresolved";
+    /// How often the Ethernet address of a neighbor changed (`RTM_GETNEIGH`); instances: `eth0 198.18.0.2`, …, or an empty one with 0 on a
+    /// host without neighbors.
+    pub const NEIGHBOR_CHANGES: &str = "neighbor_changes";
     /// How often the table of neighbors was full (of the whole machine).
     pub const NEIGHBOR_TABLE_FULL: &str = "neighbor_table_full";
     /// Connections that could not be entered into the connection table (`/proc/net/stat/nf_conntrack`).

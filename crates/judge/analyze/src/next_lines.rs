@@ -15,6 +15,7 @@ struct Program {
 
 /// All programs that findings suggest, with what is used of them: ip(8), tc(8), ss(8), ethtool(8), nft(8), sysctl(8), and so on.
 const PROGRAMS: &[Program] = &[
+    Program { name: "arping", options: &["-c", "-I"], words: &["5 *"] },
     Program { name: "bpftool", options: &[], words: &["net show"] },
     Program { name: "cat", options: &[], words: &["/proc/", "/sys/"] },
     Program { name: "conntrack", options: &["-S"], words: &[] },

@@ -189,11 +189,12 @@ fn memory(seen: &TestEvidence<'_>, looked: &mut Looked) {
 }
 
 /// Counters that further rules need. Their zeros say little, but without them nobody looked.
-const NEEDED: [(&str, &str); 4] = [
+const NEEDED: [(&str, &str); 5] = [
     (counter::SOFTNET_SQUEEZED, "turns at receiving"),
     (counter::PRESSURE_SOME_NS, "memory pressure"),
     (counter::IP_MARTIAN_SOURCE, "martian packets"),
     (counter::CONNTRACK_ENTRIES, "connection tracking"),
+    (counter::NEIGHBOR_CHANGES, "neighbors"),
 ];
 
 fn uncounted(seen: &TestEvidence<'_>, looked: &mut Looked) {

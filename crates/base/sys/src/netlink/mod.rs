@@ -22,7 +22,7 @@ use netlink_packet_route::{
     link::{
         InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
     },
-    neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -44,6 +44,17 @@ pub struct NextHop {
     pub gateway: Option<IpAddr>,
     /// Whether the address belongs to a single host.
     pub is_single: bool,
+}
+
+/// An entry of the neighbor table with a known Ethernet address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeighbourEntry {
+    /// The index of the link.
+    pub link: u32,
+    /// The IP address.
+    pub address: IpAddr,
+    /// The Ethernet address that packets to it get.
+    pub mac: MacAddress,
 }
 
 /// A network device at the time of the request.
@@ -354,6 +365,17 @@ impl Netlink {
         Ok(answers.into_iter().find_map(|answer| mac_of(answer, index, address)))
     }
 
+    /// Returns the neighbors of the namespace whose Ethernet addresses are known, IPv4 and IPv6. Multicast addresses, which nobody
+    /// resolves, are not among them.
+    ///
+    /// # Errors
+    /// Any error of the kernel.
+    pub fn neighbours(&mut self) -> Result<Vec<NeighbourEntry>> {
+        let message = Message::GetNeighbour(NeighbourMessage::default());
+        let answers = self.request("RTM_GETNEIGH", message, NLM_F_REQUEST | NLM_F_DUMP)?;
+        Ok(answers.into_iter().filter_map(neighbour_of).collect())
+    }
+
     /// Adds a route to the main table.
     ///
     /// # Errors
@@ -452,6 +474,24 @@ fn mac_of(answer: Message, index: u32, address: IpAddr) -> Option<MacAddress> {
         NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::try_from(bytes).ok(),
         _ => None,
     })
+}
+
+fn neighbour_of(answer: Message) -> Option<NeighbourEntry> {
+    let Message::NewNeighbour(message) = answer else { return None };
+    if message.header.state == NeighbourState::Noarp {
+        return None;
+    }
+    let link = message.header.ifindex;
+    let (mut address, mut mac) = (None, None);
+    for attribute in message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(known)) => address = Some(IpAddr::V4(known)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(known)) => address = Some(IpAddr::V6(known)),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddress::try_from(bytes).ok(),
+            _ => {}
+        }
+    }
+    Some(NeighbourEntry { link, address: address?, mac: mac? })
 }
 
 fn next_hop_of(answer: Message) -> Option<NextHop> {

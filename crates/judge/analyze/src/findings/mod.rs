@@ -26,6 +26,7 @@ mod martians;
 mod memory_pressure;
 mod mtu_mismatch;
 mod near_full;
+mod neighbor_changes;
 mod notes;
 mod nothing_done;
 mod one_core_receives;
@@ -104,6 +105,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::NO_ROUTE,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
+    &neighbor_changes::NeighborChanges,
     &host_drops::CONNECTION_TABLE,
     &host_drops::CONNECTION_INSERT,
     &near_full::CONNECTION_TABLE,
@@ -163,6 +165,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::NO_ROUTE,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
+    &neighbor_changes::NeighborChanges,
     &host_drops::CONNECTION_TABLE,
     &host_drops::CONNECTION_INSERT,
     &near_full::CONNECTION_TABLE,

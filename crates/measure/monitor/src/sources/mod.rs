@@ -9,6 +9,7 @@ mod interrupts;
 mod martians;
 mod memory_events;
 mod named;
+mod neighbors;
 mod netdev;
 mod netstat;
 mod nft;
@@ -44,6 +45,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(netstat::source()),
     || Box::new(sockstat::Sockstat::new()),
     || Box::new(tables::Tables::new()),
+    || Box::new(neighbors::Neighbors::new()),
     || Box::new(martians::Martians::new()),
     || Box::new(throttling::Throttling::new()),
     || Box::new(impairment::Impairment::new()),

@@ -1,0 +1,116 @@
+//! How often the Ethernet addresses of neighbors changed: rtnetlink, because `/proc` has no neighbors over IPv6.
+//!
+//! The kernel keeps no count, so what is counted is the difference between two samples. Works only on the running system: another root
+//! has nothing to query.
+
+use std::{collections::BTreeMap, io, net::IpAddr, path::Path};
+
+use fathom_model::names::host;
+use fathom_sys::netlink::{MacAddress, NeighbourEntry, Netlink};
+
+use super::{
+    CounterSink, Source,
+    socket::{Socket, cause},
+};
+
+/// More neighbors than a test has hosts; those beyond are left out, so that a large network does not displace other counters.
+const NEIGHBORS_MAX: usize = 256;
+/// After a look at this many entries the next sample is left out, and so on: the look takes about a microsecond for each.
+const ENTRIES_PER_PAUSE: usize = 256;
+
+/// The source; it stays in the network namespace of the thread that takes the first sample.
+pub(super) struct Neighbors {
+    netlink: Socket<Netlink>,
+    known: BTreeMap<(u32, IpAddr), Neighbor>,
+    /// The samples to leave out.
+    n_left_out: usize,
+}
+
+struct Neighbor {
+    /// The interface and the address: `eth0 198.18.0.2`.
+    of: String,
+    mac: MacAddress,
+    n_changes: u64,
+}
+
+impl Neighbors {
+    pub(super) const fn new() -> Self {
+        Self { netlink: Socket::new(Netlink::open), known: BTreeMap::new(), n_left_out: 0 }
+    }
+
+    fn follow(&mut self, entry: &NeighbourEntry, names: &BTreeMap<u32, String>) {
+        let key = (entry.link, entry.address);
+        if let Some(neighbor) = self.known.get_mut(&key) {
+            neighbor.n_changes += u64::from(neighbor.mac != entry.mac);
+            neighbor.mac = entry.mac;
+        } else if let Some(name) = names.get(&entry.link).filter(|_| self.known.len() < NEIGHBORS_MAX) {
+            let of = format!("{name} {}", entry.address);
+            self.known.insert(key, Neighbor { of, mac: entry.mac, n_changes: 0 });
+        }
+    }
+}
+
+impl Source for Neighbors {
+    fn name(&self) -> &'static str {
+        "neighbors"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        &[host::NEIGHBOR_CHANGES]
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
+        let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
+        if self.n_left_out > 0 {
+            self.n_left_out -= 1;
+        } else {
+            let entries = netlink.neighbours().map_err(cause)?;
+            let is_new = |entry: &NeighbourEntry| !self.known.contains_key(&(entry.link, entry.address));
+            let names: BTreeMap<u32, String> = if self.known.len() < NEIGHBORS_MAX && entries.iter().any(is_new) {
+                netlink.links().map_err(cause)?.into_iter().map(|link| (link.index, link.name)).collect()
+            } else {
+                BTreeMap::new()
+            };
+            self.n_left_out = entries.len() / ENTRIES_PER_PAUSE;
+            entries.iter().for_each(|entry| self.follow(entry, &names));
+        }
+        for neighbor in self.known.values() {
+            out.value(host::NEIGHBOR_CHANGES, &neighbor.of, neighbor.n_changes);
+        }
+        // Without neighbors the count is known to be zero.
+        if self.known.is_empty() {
+            out.value(host::NEIGHBOR_CHANGES, "", 0);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_with_another_ethernet_address_than_before_has_changed() {
+        let names = [(2, "eth0".to_owned())].into();
+        let entry = |link, last| NeighbourEntry { link, address: [198, 18, 0, 2].into(), mac: [2, 0, 0, 0, 0, last] };
+        let mut neighbors = Neighbors::new();
+        for (link, last) in [(2, 1), (2, 1), (2, 9), (2, 1), (7, 5)] {
+            neighbors.follow(&entry(link, last), &names);
+        }
+        let seen: Vec<_> =
+            neighbors.known.values().map(|neighbor| (neighbor.of.as_str(), neighbor.n_changes)).collect();
+        assert_eq!(seen, [("eth0 198.18.0.2", 2)], "a link without a name is gone");
+    }
+
+    #[test]
+    fn a_network_with_thousands_of_hosts_is_watched_in_part() {
+        let names = [(2, "eth0".to_owned())].into();
+        let mut neighbors = Neighbors::new();
+        for n in 0..5_000_u16 {
+            let [high, low] = n.to_be_bytes();
+            let entry = NeighbourEntry { link: 2, address: [10, 0, high, low].into(), mac: [2; 6] };
+            neighbors.follow(&entry, &names);
+        }
+        assert_eq!(neighbors.known.len(), NEIGHBORS_MAX);
+    }
+}

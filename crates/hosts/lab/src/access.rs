@@ -113,7 +113,7 @@ pub fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
 }
 
 /// Returns the journal and the record of a lab that is up.
-pub(crate) fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
+fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
     let not_up = || Error::NotUp(name.as_str().to_owned());
     let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());
     let journal = journal.ok_or_else(not_up)?;

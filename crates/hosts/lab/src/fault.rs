@@ -16,7 +16,7 @@ use fathom_sys::process::{ParentBond, confinement::Confinement};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Entry, Error, Host, Lab, LabName, Result, StateFolder, access,
+    Entry, Error, Host, Lab, LabName, Result, StateFolder,
     control_group::{self, GroupLimit},
     guard::{GuardOrder, WaitingGuard},
     journal::undo_entry,
@@ -416,9 +416,8 @@ impl Planting<'_> {
     fn hold(&mut self, command: &str, (n_copies, core): (&str, &str), planted: &mut PlantedFault) -> Result<String> {
         let n_copies = self.number::<u32>(n_copies, |n| (1..=COPIES_MAX).contains(n))?;
         let core = if core.is_empty() { None } else { Some(self.number::<usize>(core, |_| true)?) };
-        let (_, record) = access::standing(self.place.state, self.place.name)?;
         let words = shlex::split(command).expect("the commands of faults are well-formed");
-        let order = GuardOrder { holder: record.holder, command: words, n_copies, core };
+        let order = GuardOrder { holder: self.place.lab.holder()?, command: words, n_copies, core };
         let program = self.guard_program.take().expect("a fault has one guard at most");
         let guard = WaitingGuard::start(self.host, program, &order)?;
         planted.left.push(Entry::Process(guard.identity));

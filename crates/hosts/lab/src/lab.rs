@@ -20,6 +20,8 @@ pub struct Lab {
     hosts: Vec<Host>,
     differences: Vec<SettingDifference>,
     standing: LabState,
+    /// The process that holds it, if that is another one.
+    holder: Option<ProcessIdentity>,
     /// The programs of its device, held by this process.
     fitting: Option<FittedDevice>,
 }
@@ -37,7 +39,7 @@ impl Lab {
         let fitting = device.map(|device| device::fit(&hosts, device, options, programs)).transpose()?;
         let first = hosts.first().expect("a preset has hosts");
         let differences = differences(machine, first.enter_with(settings)?);
-        Ok(Self { hosts, differences, standing, fitting })
+        Ok(Self { hosts, differences, standing, holder: None, fitting })
     }
 
     /// Opens the namespaces held by another process.
@@ -49,7 +51,13 @@ impl Lab {
             return Err(Error::Holder { message: format!("process {pid} has ended"), hint: None });
         }
         let fitting = record.device.clone().map(|record| FittedDevice { record, attached: Vec::new() });
-        Ok(Self { hosts, differences: record.differences.clone(), standing: record.standing, fitting })
+        let (differences, standing) = (record.differences.clone(), record.standing);
+        Ok(Self { hosts, differences, standing, holder: Some(record.holder), fitting })
+    }
+
+    /// The process that holds the lab.
+    pub(crate) fn holder(&self) -> Result<ProcessIdentity> {
+        self.holder.map_or_else(ProcessIdentity::current, Ok).map_err(Error::kernel("identify this process"))
     }
 
     /// Applies to each host what limits the programs that are started on it.

@@ -4,6 +4,8 @@
 const ETHERNET: usize = 14;
 /// The bytes of a TCP header without options.
 const TCP: usize = 20;
+/// The flag "more fragments" and the offset of a fragment.
+const FRAGMENT: usize = 0x3fff;
 /// The flags RST and ACK.
 const RST_ACK: u8 = 0x14;
 /// The time to live of what hosts send.
@@ -24,7 +26,7 @@ fn segment_of(frame: &[u8]) -> Option<Segment> {
     let (addresses, is_v6, tcp, end) = match word(12)? {
         0x0800 => {
             let header = usize::from(frame.get(ETHERNET)? & 0x0f) * 4;
-            let is_whole = word(ETHERNET + 6)? & 0x3fff == 0;
+            let is_whole = word(ETHERNET + 6)? & FRAGMENT == 0;
             (*frame.get(ETHERNET + 9)? == 6 && is_whole && header >= 20).then_some(())?;
             (ETHERNET + 12..ETHERNET + 20, false, ETHERNET + header, ETHERNET + word(ETHERNET + 2)?)
         }

@@ -2,7 +2,10 @@
 //!
 //! These are a few of the cases of `make findings` (docs/findings.md), chosen for loads that leave most of a small machine idle.
 
-use fathom_model::{Run, Severity};
+use fathom_model::{
+    Run, Severity,
+    names::{count, host as counter},
+};
 
 use crate::test_bed::{TestBed, lacks_root};
 
@@ -43,13 +46,14 @@ fn a_planted_fault_leads_the_findings_and_is_gone_when_it_is_removed() {
     }
     let stage = TestBed::new();
     let lab = stage.lab("faulty");
-    let cases: [(&[&str], &str, &str); 7] = [
+    let cases: [(&[&str], &str, &str); 8] = [
         (&["shaper", "rate=20mbit", "--host", "a"], "udp --rate 40M", "local-shaper"),
         (&["htb", "rate=20mbit", "--host", "a"], "tcp", "local-shaper"),
         (&["policer", "rate=1000"], "udp --rate 20M", "rate-limit"),
         (&["firewall", "permille=100"], "udp --rate 20M", "filter-drops"),
         (&["resets", "permille=20"], "tcp --test rr --flows 4", "resets"),
         (&["syn-loss"], "tcp --test crr --flows 20", "connect-delays"),
+        (&["time-wait"], "tcp --test crr --flows 20", "time-wait-overflow"),
         (&["mtu-hole"], "udp --rate 10M --size 1450B", "path-mtu-black-hole"),
     ];
     for (fault, test, expected) in cases {
@@ -93,6 +97,47 @@ fn a_path_that_harms_traffic_is_named_by_what_it_does() {
     }
     let run = measured(&stage, "udp --rate 5M", &["--lab", "pair", "--device", "impair"]);
     assert_eq!(run.tests[0].conservation.as_ref().unwrap().n_unexplained, 0, "{:#?}", run.tests[0].conservation);
+}
+
+/// Returns how often the device did something to frames, in one direction or in both.
+fn deeds(run: &Run, counter: &str, direction: Option<&str>) -> u64 {
+    let devices = run.tests[0].trials.iter().filter_map(|trial| trial.hosts.get("dut"));
+    let series = devices.flat_map(|device| device.named(counter));
+    series
+        .filter(|series| direction.is_none_or(|wanted| series.of == wanted))
+        .map(fathom_model::record::Series::growth)
+        .sum()
+}
+
+#[test]
+fn what_is_found_is_as_much_as_the_device_did() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let through = |device: &str, test: &str| {
+        let run = measured(&stage, test, &["--lab", "pair", "--device", device]);
+        assert!(deeds(&run, counter::IMPAIR_ARRIVED, Some("forward")) > 100, "{device}");
+        run
+    };
+    // Samples do not fall on the ends of a test, and a busy machine drops a few itself.
+    let is_near = |found: u64, done: u64| done > 20 && found.abs_diff(done) <= 3 + done / 20;
+    let run = through("impair:loss=5%,direction=forward,seed=5", "udp --rate 10M");
+    let lost = run.tests[0].conservation.as_ref().unwrap().n_unexplained.unsigned_abs();
+    assert!(is_near(lost, deeds(&run, counter::IMPAIR_LOST, Some("forward"))), "{lost}: {:#?}", run.findings);
+    assert_eq!(deeds(&run, counter::IMPAIR_LOST, Some("back")), 0);
+    let run = through("impair:loss=50%,direction=back", "udp --rate 10M");
+    let lost = run.tests[0].conservation.as_ref().unwrap().n_unexplained;
+    assert_eq!((lost, deeds(&run, counter::IMPAIR_LOST, Some("forward"))), (0, 0), "{:#?}", run.findings);
+    let run = through("impair:duplicate=5%", "udp --rate 10M");
+    let records = run.tests[0].trials.iter().flat_map(|trial| trial.records.values());
+    let doubled = records.filter_map(|record| record.totals.get(count::DUPLICATES)).sum();
+    assert!(is_near(doubled, deeds(&run, counter::IMPAIR_DUPLICATED, Some("forward"))), "{doubled}");
+    let run = through("impair:rst=0.5%", "http --connections 10");
+    assert_eq!(told(&run).first(), Some(&"resets"), "{:#?}", run.findings);
+    let records = run.tests[0].trials.iter().flat_map(|trial| trial.records.values());
+    let reset: u64 = records.flat_map(|record| record.errors.iter()).map(|(_, n)| *n).sum();
+    assert!(is_near(reset, deeds(&run, counter::IMPAIR_RESET, None)), "{reset}");
 }
 
 #[test]

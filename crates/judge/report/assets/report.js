@@ -65,6 +65,10 @@
     const index = at.findLastIndex((edge) => edge <= x);
     if (index >= 0) place(event, `${group.dataset.title}  ${group.dataset.v.split(' ')[index]} % busy`);
   };
+  // A table or a drawing that is wider than the page says that it scrolls.
+  const wide = (box) => box.classList.toggle('more', box.scrollWidth > box.clientWidth + 1);
+  const watch = new ResizeObserver((changes) => changes.forEach((change) => wide(change.target)));
+  document.querySelectorAll('.scroll, .drawing').forEach((box) => { wide(box); watch.observe(box); });
   document.querySelectorAll('svg.plot').forEach((svg) => {
     svg.querySelectorAll('title').forEach((title) => title.remove());
     svg.addEventListener('pointermove', (event) => { clear(svg); (svg.matches('.heat') ? overCells : overLines)(svg, event); });

@@ -52,6 +52,74 @@ const WORDS: &[(&str, &str)] = &[
     ("busy_ns", "busy time"),
     ("bytes_received", "bytes received"),
     ("bytes_sent", "bytes sent"),
+    ("cpu_idle_ns", "idle time"),
+    ("softnet_squeezed", "packet budget of a core used up"),
+    ("dev_rx_bytes", "bytes received by the device"),
+    ("dev_rx_errors", "frames received with errors"),
+    ("dev_tx_frames", "frames sent"),
+    ("dev_tx_bytes", "bytes sent by the device"),
+    ("dev_tx_errors", "frames not sent because of errors"),
+    ("ip_in_header_errors", "errors in the IP header"),
+    ("ip_in_address_errors", "packets to an address that is not local"),
+    ("ip_in_no_routes", "packets to forward without a route"),
+    ("ip_in_discards", "received packets dropped for lack of memory"),
+    ("ip_out_discards", "packets not sent for lack of memory"),
+    ("ip_fragments_created", "fragments sent"),
+    ("conntrack_insert_failed", "not entered into the connection table"),
+    ("conntrack_entries", "entries in the connection table"),
+    ("conntrack_entries_max", "size of the connection table"),
+    ("tcp_in_segments", "segments received"),
+    ("tcp_in_errors", "segments received with errors"),
+    ("tcp_out_resets", "resets sent"),
+    ("tcp_listen_drops", "dropped by a listening socket"),
+    ("tcp_pruned", "receive queue pruned for lack of buffer"),
+    ("tcp_syn_cookies", "SYN cookies sent"),
+    ("tcp_memory_pressures", "TCP short of memory"),
+    ("tcp_receive_queue_drops", "no room in a socket's receive queue"),
+    ("udp_in_datagrams", "datagrams delivered"),
+    ("udp_out_datagrams", "datagrams sent"),
+    ("icmp_in_unreachable", "ICMP: destination unreachable"),
+    ("sock_tcp_in_use", "open TCP sockets"),
+    ("sock_tcp_time_wait", "TCP sockets in TIME-WAIT"),
+    ("sock_tcp_memory_bytes", "memory of TCP buffers"),
+    ("sock_udp_in_use", "open UDP sockets"),
+    ("snd_mss_bytes", "largest segment to send"),
+    ("pmtu_bytes", "MTU of the path as TCP knows it"),
+    ("path_mtu_bytes", "MTU of the path"),
+    ("retrans_segments", "segments retransmitted"),
+    ("segments_out", "segments sent"),
+    ("bytes_acked", "bytes that the peer acknowledged"),
+    ("bytes_retrans", "bytes retransmitted"),
+    ("payload_bytes_sent", "payload sent"),
+    ("payload_bytes_received", "payload received"),
+    ("delivery_rate_bps", "rate of delivery"),
+    ("pacing_rate_bps", "pacing rate"),
+    ("pacing_rate_bps_max", "limit of the pacing rate"),
+    ("delivered_ce_segments", "segments with a congestion mark"),
+    ("dsack_segments", "segments that had arrived already"),
+    ("snd_wnd_bytes", "window that the peer offers"),
+    ("acknowledged", "acknowledged by the peer"),
+    ("late_no_connection", "late because no connection was free"),
+    ("late_own_cpu", "late because the tool was busy"),
+    ("port_dropped", "dropped at the port of the test"),
+    ("passed_on", "passed on to the network stack"),
+    ("xsk_ring_full", "AF_XDP receive ring full"),
+    ("xsk_fill_empty", "AF_XDP fill ring empty"),
+    ("veth_ring_dropped", "other end of the veth full"),
+    ("jitter_ns", "jitter"),
+    ("late_start_ns_max", "longest wait for the receiver"),
+    ("schedule_lag_ns_max", "longest lag behind the schedule"),
+    ("service_time_ns", "service time"),
+    ("first_byte_ns", "time to the first byte"),
+    ("response_time_ns", "response time"),
+    ("schedule_lag_ns", "lag behind the schedule"),
+    ("download_time_ns", "download time"),
+    ("dns_time_ns", "time of the name look-up"),
+    ("proxy_time_ns", "time to the tunnel"),
+    ("loss_spacing_datagrams", "datagrams between losses"),
+    ("loss_burst_datagrams", "datagrams lost in a row"),
+    ("one_way_delay_ns", "one-way delay"),
+    ("tls_time_ns", "time of the TLS handshake"),
 ];
 
 /// Returns a readable counter name: `time in soft interrupts, cpu0`. `title` knows the names of values.
@@ -74,6 +142,24 @@ pub(crate) fn words(counter: &str, title: impl Fn(&str) -> Option<String>) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every constant of `model::names`.
+    fn all_names() -> Vec<&'static str> {
+        let source = include_str!("../../../base/model/src/names.rs");
+        source.lines().filter_map(|line| line.split_once(": &str = \"")?.1.strip_suffix("\";")).collect()
+    }
+
+    #[test]
+    fn every_name_of_the_model_has_plain_words_once() {
+        let names = all_names();
+        assert!(names.len() > 100, "{names:?}");
+        for name in names {
+            let plain = words(name, |_| None);
+            assert!(plain != name || !name.contains('_'), "{name} has no plain words");
+            assert!(!plain.ends_with(" ns") && !plain.ends_with(" bps"), "{name}: {plain}");
+            assert!(WORDS.iter().filter(|(known, _)| *known == name).count() <= 1, "{name} has two");
+        }
+    }
 
     #[test]
     fn names_of_counters_become_words_and_what_is_not_one_stays() {

@@ -7,13 +7,15 @@ mod counter;
 mod document;
 pub mod formats;
 mod plot;
+mod recording;
 pub mod sanitize;
 mod words;
 
 use std::io;
 
 use fathom_model::Run;
-pub use formats::{FORMATS, named};
+pub use formats::{FORMATS, named, write_history_html, write_history_text};
+pub use recording::{Chart, ChartLine, HostHistory, SeenFinding};
 
 /// An output format.
 pub trait Format: Sync {

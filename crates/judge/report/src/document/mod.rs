@@ -7,6 +7,7 @@ mod benchmark;
 mod block;
 mod curve;
 mod flow;
+mod history;
 mod hosts;
 mod notes;
 mod overview;
@@ -18,6 +19,7 @@ mod time_division;
 use fathom_model::Run;
 
 pub(crate) use block::*;
+pub(crate) use history::history;
 
 /// Returns the content of the report about a run, in order.
 pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {

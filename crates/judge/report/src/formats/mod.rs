@@ -7,10 +7,10 @@ mod ndjson;
 mod text;
 
 pub use csv::Csv;
-pub use html::Html;
+pub use html::{Html, write_history_html};
 pub use json::Json;
 pub use ndjson::{Ndjson, RunEvent};
-pub use text::{Colour, TextFormat, TextStyle};
+pub use text::{Colour, TextFormat, TextStyle, write_history_text};
 
 use crate::Format;
 

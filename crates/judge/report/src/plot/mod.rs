@@ -11,6 +11,7 @@ pub(crate) mod funnel;
 mod panel;
 pub(crate) mod percentiles;
 mod scale;
+pub(crate) mod series;
 pub(crate) mod share;
 pub(crate) mod throughput;
 
@@ -23,12 +24,18 @@ pub(crate) type Plot = Result<Markup, &'static str>;
 /// The number of lines with a color of their own. A request has five times, from its connect to its end.
 const N_COLOURS: usize = 5;
 
-/// Draws the names of the lines next to their colors.
+/// Draws the names of the lines next to a piece of each.
 fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Markup {
     html! {
         ul.legend {
             @for (index, name) in names.enumerate() {
-                li { span class={ "key s" (index % N_COLOURS + 1) } {} (name) }
+                li {
+                    // The line as it is drawn: without colors, its dashes tell it apart.
+                    svg.dash viewBox="0 0 30 8" aria-hidden="true" {
+                        path class={ "line s" (index % N_COLOURS + 1) } d="M1 4H29" {}
+                    }
+                    (name)
+                }
             }
         }
     }

@@ -9,7 +9,12 @@ use fathom_model::Run;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use ring::digest;
 
-use crate::{Format, document, sanitize};
+use crate::{
+    Format,
+    document::{self, Block},
+    recording::HostHistory,
+    sanitize,
+};
 
 const STYLE: &str = include_str!("../../../assets/report.css");
 const SCRIPT: &str = include_str!("../../../assets/report.js");
@@ -24,10 +29,24 @@ impl Format for Html {
     }
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
-        // The markup escapes all text from hosts. This removes the rest: characters that change the text direction or are not
-        // text.
-        out.write_all(sanitize::lines(&page(run).into_string()).as_bytes())
+        let title = format!("{} · {}", run.plan.title, run.id);
+        write_page(&title, &run.tool, &document::blocks(run), out)
     }
+}
+
+/// Writes a recording as one page.
+///
+/// # Errors
+/// If `out` cannot be written.
+pub fn write_history_html(history: &HostHistory, out: &mut dyn io::Write) -> io::Result<()> {
+    let title = format!("{} from {}", history.host, history.from);
+    write_page(&title, &history.tool, &document::history(history), out)
+}
+
+fn write_page(title: &str, tool: &str, blocks: &[Block<'_>], out: &mut dyn io::Write) -> io::Result<()> {
+    // The markup escapes all text from hosts. This removes the rest: characters that change the text direction or are not
+    // text.
+    out.write_all(sanitize::lines(&page(title, tool, blocks).into_string()).as_bytes())
 }
 
 /// Allows only the report's own style and script, by their digests.
@@ -40,7 +59,7 @@ fn policy() -> String {
     )
 }
 
-fn page(run: &Run) -> Markup {
+fn page(title: &str, tool: &str, blocks: &[Block<'_>]) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -49,13 +68,13 @@ fn page(run: &Run) -> Markup {
                 meta http-equiv="Content-Security-Policy" content=(policy());
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                meta name="generator" content=(run.tool);
+                meta name="generator" content=(tool);
                 meta name="referrer" content="no-referrer";
-                title { (run.plan.title) " · " (run.id) }
+                title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                main { (blocks::all(&document::blocks(run))) }
+                main { (blocks::all(blocks)) }
                 div #tip hidden {}
                 script { (PreEscaped(SCRIPT)) }
             }

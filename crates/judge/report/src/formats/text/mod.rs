@@ -17,6 +17,7 @@ use screen::{
 use crate::{
     Format,
     document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Sentence, State, Table, Weight},
+    recording::HostHistory,
     sanitize::one_line,
     words::{MISSING, Mark},
 };
@@ -40,10 +41,22 @@ impl Format for TextFormat {
     }
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
-        let mut screen = TextScreen::new(self.0);
-        blocks(&mut screen, &document::blocks(run));
-        out.write_all(screen.into_text().as_bytes())
+        write_text(&document::blocks(run), self.0, out)
     }
+}
+
+/// Writes a recording as text.
+///
+/// # Errors
+/// If `out` cannot be written.
+pub fn write_history_text(history: &HostHistory, style: TextStyle, out: &mut dyn io::Write) -> io::Result<()> {
+    write_text(&document::history(history), style, out)
+}
+
+fn write_text(all: &[Block<'_>], style: TextStyle, out: &mut dyn io::Write) -> io::Result<()> {
+    let mut screen = TextScreen::new(style);
+    blocks(&mut screen, all);
+    out.write_all(screen.into_text().as_bytes())
 }
 
 /// Writes blocks separated by empty lines, except between consecutive sentences.

@@ -50,6 +50,41 @@ pub struct DiagSocket {
     pub counts: Option<DiagCounts>,
 }
 
+impl DiagSocket {
+    /// Parses a `struct inet_diag_msg` and the attributes behind it; `None` if it is shorter, or of another family.
+    #[must_use]
+    pub fn parse(body: &[u8]) -> Option<Self> {
+        let attributes = body.get(HEADER..)?;
+        let number = |at: usize| Some(u32::from_ne_bytes(*body.get(at..)?.first_chunk()?));
+        let address = |port_at: usize, address_at: usize| {
+            let port = u16::from_be_bytes(*body.get(port_at..)?.first_chunk()?);
+            match i32::from(body[0]) {
+                libc::AF_INET => {
+                    let octets: [u8; 4] = *body.get(address_at..)?.first_chunk()?;
+                    Some(SocketAddr::new(Ipv4Addr::from(octets).into(), port))
+                }
+                libc::AF_INET6 => {
+                    let octets: [u8; 16] = *body.get(address_at..)?.first_chunk()?;
+                    Some(address_v6(octets.into(), port, number(40)?))
+                }
+                _ => None,
+            }
+        };
+        let state = TcpState::from(body[1]);
+        Some(Self {
+            cookie: u64::from_ne_bytes(*body.get(44..)?.first_chunk()?),
+            state,
+            local: address(4, 8)?,
+            peer: address(6, 24)?,
+            inode: number(68)?,
+            uid: number(64)?,
+            rx_queue: number(56)?,
+            tx_queue: number(60)?,
+            counts: attribute(attributes, INFO).filter(|_| state != TcpState::Listen).and_then(counts_of),
+        })
+    }
+}
+
 /// The counters of a connection since its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiagCounts {
@@ -127,7 +162,7 @@ impl SocketReader {
                     dump.is_complete = false;
                     return ControlFlow::Break(());
                 }
-                dump.sockets.extend(socket_of(body));
+                dump.sockets.extend(DiagSocket::parse(body));
                 ControlFlow::Continue(())
             });
         asked.map_err(|error| Error::new(format!("SOCK_DIAG_BY_FAMILY({})", family.1), error))
@@ -141,38 +176,6 @@ fn question(family: i32, states: DiagStates) -> MessageBody {
     header.extend_from_slice(&states.0.to_ne_bytes());
     header.resize(header.len() + SOCKET_ID, 0);
     MessageBody::of_header(&header)
-}
-
-/// Parses a `struct inet_diag_msg` and the attributes behind it; `None` if it is shorter, or of another family.
-fn socket_of(body: &[u8]) -> Option<DiagSocket> {
-    let attributes = body.get(HEADER..)?;
-    let number = |at: usize| Some(u32::from_ne_bytes(*body.get(at..)?.first_chunk()?));
-    let address = |port_at: usize, address_at: usize| {
-        let port = u16::from_be_bytes(*body.get(port_at..)?.first_chunk()?);
-        match i32::from(body[0]) {
-            libc::AF_INET => {
-                let octets: [u8; 4] = *body.get(address_at..)?.first_chunk()?;
-                Some(SocketAddr::new(Ipv4Addr::from(octets).into(), port))
-            }
-            libc::AF_INET6 => {
-                let octets: [u8; 16] = *body.get(address_at..)?.first_chunk()?;
-                Some(address_v6(octets.into(), port, number(40)?))
-            }
-            _ => None,
-        }
-    };
-    let state = TcpState::from(body[1]);
-    Some(DiagSocket {
-        cookie: u64::from_ne_bytes(*body.get(44..)?.first_chunk()?),
-        state,
-        local: address(4, 8)?,
-        peer: address(6, 24)?,
-        inode: number(68)?,
-        uid: number(64)?,
-        rx_queue: number(56)?,
-        tx_queue: number(60)?,
-        counts: attribute(attributes, INFO).filter(|_| state != TcpState::Listen).and_then(counts_of),
-    })
 }
 
 /// Returns an address as people write it: a mapped one as IPv4, a link-local one with its interface.
@@ -233,7 +236,7 @@ mod tests {
         info[100..104].copy_from_slice(&5_u32.to_ne_bytes());
         info[120..128].copy_from_slice(&70_000_u64.to_ne_bytes());
         info[128..136].copy_from_slice(&800_u64.to_ne_bytes());
-        let socket = socket_of(&message(libc::AF_INET, 1, (INFO, &info))).unwrap();
+        let socket = DiagSocket::parse(&message(libc::AF_INET, 1, (INFO, &info))).unwrap();
         let counts = DiagCounts {
             acked: Some(Bytes(70_000)),
             received: Some(Bytes(800)),
@@ -253,22 +256,22 @@ mod tests {
         };
         assert_eq!(socket, expected);
         // An older kernel ends its structure before the bytes.
-        let older = socket_of(&message(libc::AF_INET, 1, (INFO, &info[..104]))).unwrap();
+        let older = DiagSocket::parse(&message(libc::AF_INET, 1, (INFO, &info[..104]))).unwrap();
         assert_eq!(older.counts, Some(DiagCounts { acked: None, received: None, ..counts }));
     }
 
     #[test]
     fn an_odd_message_keeps_the_fields_that_it_has() {
         let whole = message(libc::AF_INET6, 10, (INFO, &[0; 232]));
-        let listener = socket_of(&whole).unwrap();
+        let listener = DiagSocket::parse(&whole).unwrap();
         assert_eq!(listener.local, "[fe80::1%3]:8080".parse().unwrap());
         assert_eq!(listener.peer, "198.18.0.2:40000".parse().unwrap(), "a mapped address is one of IPv4");
         assert_eq!((listener.state, listener.counts), (TcpState::Listen, None));
-        assert_eq!(socket_of(&message(libc::AF_INET, 1, (INFO, &[0; 103]))).unwrap().counts, None);
-        assert_eq!(socket_of(&message(libc::AF_INET, 1, (15, &[1; 4]))).unwrap().counts, None);
-        assert_eq!(socket_of(&message(libc::AF_UNIX, 1, (INFO, &[]))), None);
-        assert!((0..HEADER).all(|length| socket_of(&whole[..length]).is_none()));
-        assert!((HEADER..whole.len()).all(|length| socket_of(&whole[..length]).is_some()));
+        assert_eq!(DiagSocket::parse(&message(libc::AF_INET, 1, (INFO, &[0; 103]))).unwrap().counts, None);
+        assert_eq!(DiagSocket::parse(&message(libc::AF_INET, 1, (15, &[1; 4]))).unwrap().counts, None);
+        assert_eq!(DiagSocket::parse(&message(libc::AF_UNIX, 1, (INFO, &[]))), None);
+        assert!((0..HEADER).all(|length| DiagSocket::parse(&whole[..length]).is_none()));
+        assert!((HEADER..whole.len()).all(|length| DiagSocket::parse(&whole[..length]).is_some()));
     }
 
     /// A listener on loopback with one connection that waits for accept and one that was accepted.

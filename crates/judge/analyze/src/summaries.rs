@@ -235,7 +235,11 @@ impl<'a> TestTrials<'a> {
         let record = trial.hosts.get(host).ok_or_else(unknown)?;
         let (first, last) = samples_within(record, window.on_host(self.hosts, host)).ok_or_else(unknown)?;
         let grown = |series: &Series| Some(series.at(last)?.saturating_sub(series.at(first)?));
-        let worked: u64 = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).sum();
+        let worked: Vec<u64> = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).collect();
+        if worked.is_empty() {
+            return Err(unknown());
+        }
+        let worked: u64 = worked.into_iter().sum();
         let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
         let rate = self.rate(trial, side, counter)?;
         let cost = approximate(worked) / secs / rate * if count::OF_BYTES.contains(&counter) { GIBIBYTE } else { 1.0 };

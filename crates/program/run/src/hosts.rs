@@ -138,6 +138,16 @@ impl Hosts {
         Ok(())
     }
 
+    /// Adds what could not be observed on a host, each sentence once.
+    pub fn add_unavailable(&mut self, name: &str, losses: Vec<String>) {
+        let Some(place) = self.by_name.get_mut(name) else { return };
+        for loss in losses {
+            if !place.unavailable.contains(&loss) {
+                place.unavailable.push(loss);
+            }
+        }
+    }
+
     /// Queries the environment of a host and finds the interface with its address.
     pub fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
         let interfaces: Vec<String> = self.by_name[name].interface.iter().cloned().collect();

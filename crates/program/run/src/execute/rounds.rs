@@ -197,9 +197,10 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
     Ok(())
 }
 
-/// Records the changes on the hosts that still answer.
+/// Records what could not be observed, and the changes on the hosts that still answer.
 fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
     for (name, host) in &mut run.hosts {
+        host.losses.clone_from(&hosts.by_name[name].unavailable);
         let Ok(after) = hosts.environment(name) else { continue };
         for difference in host.environment.differences(&after) {
             let value = difference.right.unwrap_or_else(|| "gone".to_owned());

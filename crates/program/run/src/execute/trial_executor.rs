@@ -86,6 +86,9 @@ impl RunExecutor<'_> {
         let mut supervision = TrialCallbacks { live: &mut live, is_stopped: &is_stopped };
         let mut outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
         outcome.trials.iter_mut().for_each(|trial| self.secrets.mask_trial(trial));
+        for (host, losses) in std::mem::take(&mut outcome.unavailable) {
+            hosts.add_unavailable(&host, losses);
+        }
         outcome
     }
 

@@ -27,7 +27,7 @@ pub use error::Error;
 pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
 pub use kind::{Consent, NamedTarget, Test, TestKind, find, guests};
 pub use live_counters::WorkerCounters;
-pub use observe::Observer;
+pub use observe::{CounterFeed, Observer};
 pub use sample_schedule::SampleSchedule;
 pub use trial_context::{LiveProgress, Stop, StopFlag, TrialContext};
 pub use workers::{

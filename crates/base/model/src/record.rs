@@ -225,6 +225,19 @@ pub struct HostRecord {
     pub sampling_cpu_ns: Option<Nanos>,
 }
 
+/// The counters of a host at one time, as changes to its sample before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterChanges {
+    /// The time of the sample, on the host's monotonic clock.
+    pub at_ns: Nanos,
+    /// Counters that no sample before had, each with its instance. Places count from 0 in this order.
+    pub keys: Vec<(String, String)>,
+    /// The places of the values that differ, with the new value; absent if it can no longer be read.
+    pub values: Vec<(usize, Option<u64>)>,
+    /// Why values are missing, a sentence each.
+    pub losses: Vec<String>,
+}
+
 /// A program of a host that is not the test's, and its CPU time from the first to the last sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ProgramTime {

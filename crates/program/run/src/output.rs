@@ -66,7 +66,7 @@ pub fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
 }
 
 /// Returns the name of the requested format, or `text`.
-fn format_name(matches: &ArgMatches) -> &str {
+pub fn format_name(matches: &ArgMatches) -> &str {
     let flags = ["json", "ndjson", "csv"];
     let flag = flags.into_iter().find(|name| matches.get_flag(name));
     flag.or_else(|| matches.get_one::<String>("format").map(String::as_str)).unwrap_or("text")
@@ -80,17 +80,22 @@ pub fn is_live(matches: &ArgMatches) -> bool {
 /// The longest line in columns, on a terminal of any width: longer lines are hard to read.
 const WIDTH_MAX: usize = 160;
 
-/// Prints a result to stdout in the requested format and returns the exit code.
-pub fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
+/// Returns the layout of text on stdout.
+pub fn text_style() -> TextStyle {
     let stdout = io::stdout();
     let is_plain = !stdout.is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = if is_plain { Colour::Never } else { Colour::Ansi };
     let width = terminal_size::terminal_size_of(&stdout)
         .map_or(TextStyle::PLAIN.width, |(width, _)| usize::from(width.0).min(WIDTH_MAX));
-    let mut out = io::BufWriter::new(stdout.lock());
+    TextStyle { colour, width }
+}
+
+/// Prints a result to stdout in the requested format and returns the exit code.
+pub fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
     match format_name(matches) {
         "text" => {
-            TextFormat(TextStyle { colour, width }).write(run, &mut out)?;
+            TextFormat(text_style()).write(run, &mut out)?;
             script_output::write(run, &mut out)?;
         }
         // All events before this last line were printed as they happened.

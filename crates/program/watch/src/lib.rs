@@ -2,25 +2,35 @@
 //!
 //! It reads what [`fathom_monitor`] reads during a test, and judges it with the rules of [`fathom_analyze`] that need no test.
 
+mod changes;
 mod exposition;
+mod history;
 mod lines;
 mod pace;
 mod programs;
+mod queue_names;
+mod queue_shares;
 mod queues;
 mod recording;
+mod sadf;
 mod samples;
 mod scrape;
 mod screen;
 mod sockets;
+mod stream;
 mod tables;
 mod view;
 
+pub use changes::{ChangeError, ChangeReader, HostFeed};
 pub use exposition::exposition;
-pub use lines::{Line, Tone, lines};
+pub use history::history;
+pub use lines::{Line, Tone, Width, lines};
+pub use queue_shares::QueueShare;
 pub use queues::{QueueReading, queue_lines};
-pub use recording::{Recorder, RecordingError, Replay};
+pub use recording::Recorder;
 pub use samples::{Sampler, Samples};
 pub use scrape::ScrapeEndpoint;
-pub use screen::{Ending, Screen};
+pub use screen::{Ending, Page, Screen};
 pub use sockets::{BusySocket, BusySockets, SocketOwner, WaitingListener};
-pub use view::{LiveReadings, View, Viewer};
+pub use stream::{RecordingError, SampleStream, recording};
+pub use view::{JUDGED, LiveReadings, View, Viewer};

@@ -1,11 +1,14 @@
 //! A view as lines of text, for a terminal, a pipe or a file.
 
+use std::collections::BTreeMap;
+
 use fathom_model::{
     Finding, Severity,
     units::{BitsPerSec, Bytes, Nanos, PerSec, grouped, percent, rounded, significant},
 };
 
 use crate::{
+    queue_shares::QueueShare,
     sockets::{BusySocket, BusySockets, WaitingListener},
     tables::{Column, Quantity, Sense, TABLES, TableShape},
     view::View,
@@ -45,78 +48,212 @@ impl Line {
     }
 }
 
-/// Returns the lines of a view.
+/// The room for a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// A file or a pipe, whose readers have their own.
+    Any,
+    /// A terminal of this many columns.
+    Columns(usize),
+}
+
+impl Width {
+    /// Returns true if so many characters fit.
+    const fn fits(self, n_chars: usize) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Columns(columns) => n_chars <= columns,
+        }
+    }
+}
+
+/// Returns the lines of a view: the findings first, then the tables.
 #[must_use]
-pub fn lines(view: &View) -> Vec<Line> {
-    let head = format!("fathom watch   {}   {}   every {}", view.host, view.at, view.interval_ns);
-    let mut lines = vec![Line::new(head, Tone::Plain)];
-    for shape in &TABLES {
-        lines.push(Line::new("", Tone::Plain));
-        lines.extend(table(view, shape));
-    }
-    lines.extend(view.sockets.iter().flat_map(sockets));
-    lines.extend(view.listeners.iter().flat_map(|listeners| waiting(listeners)));
-    lines.push(Line::new("", Tone::Plain));
-    lines.extend(view.findings.iter().flat_map(finding));
+pub fn lines(view: &View, width: Width) -> Vec<Line> {
+    let mut lines = vec![Line::new(head(view, width), Tone::Plain), Line::new("", Tone::Plain)];
+    lines.extend(view.findings.iter().flat_map(|found| finding(found, width)));
     if view.findings.is_empty() {
-        lines.push(Line::new("no counter shows anything that holds this host back", Tone::Faint));
+        lines.extend(wrapped("", "no counter shows anything that holds this host back", Tone::Faint, width));
     }
-    lines.extend(view.losses.iter().map(|loss| Line::new(format!("note  {loss}"), Tone::Faint)));
+    for shape in &TABLES {
+        let table = table(view, shape, width);
+        lines.extend((!table.is_empty()).then(|| Line::new("", Tone::Plain)));
+        lines.extend(table);
+    }
+    lines.extend(queues(&view.queues, width));
+    lines.extend(view.sockets.iter().flat_map(|found| sockets(found, width)));
+    lines.extend(view.listeners.iter().flat_map(|listeners| waiting(listeners, width)));
+    if !view.losses.is_empty() {
+        lines.push(Line::new("", Tone::Plain));
+        lines.extend(view.losses.iter().flat_map(|loss| wrapped("note  ", loss, Tone::Faint, width)));
+    }
     lines
 }
 
-fn finding(finding: &Finding) -> Vec<Line> {
+/// Returns the longest head that fits.
+fn head(view: &View, width: Width) -> String {
+    let View { host, at, interval_ns, .. } = view;
+    let clock = at.get(11..19).unwrap_or(at);
+    let heads = [
+        format!("fathom watch   {host}   {at}   every {interval_ns}"),
+        format!("fathom watch   {host}   {clock}   every {interval_ns}"),
+        format!("{host}   {clock}   every {interval_ns}"),
+    ];
+    let fitting = heads.iter().find(|head| width.fits(head.chars().count()));
+    fitting.cloned().unwrap_or_else(|| shortened(&format!("{clock} {host}"), width))
+}
+
+fn finding(finding: &Finding, width: Width) -> Vec<Line> {
     let (label, tone) = match finding.severity {
-        Severity::Remark => ("remark", Tone::Faint),
-        Severity::Disturbs => ("disturbs", Tone::Fault),
-        Severity::HoldsBack | Severity::Invalidates => ("holds back", Tone::Fault),
+        Severity::Remark => ("remark  ", Tone::Faint),
+        Severity::Disturbs => ("disturbs  ", Tone::Fault),
+        Severity::HoldsBack | Severity::Invalidates => ("holds back  ", Tone::Fault),
     };
-    let mut lines = vec![Line::new(format!("{label}  {}", finding.title), tone)];
+    let mut lines = wrapped(label, &finding.title, tone, width);
     if let Some(next) = finding.next.as_ref().filter(|_| finding.severity != Severity::Remark) {
-        lines.push(Line::new(format!("            next: {}", next.command), Tone::Plain));
+        lines.extend(wrapped("            next: ", &next.command, Tone::Plain, width));
     }
     lines
+}
+
+/// The narrowest room for a text behind its label.
+const TEXT_MIN: usize = 24;
+/// The indent of further lines if the label leaves less.
+const INDENT: usize = 2;
+
+/// Returns a text behind a label, wrapped at spaces, with further lines below the text.
+fn wrapped(label: &str, text: &str, tone: Tone, width: Width) -> Vec<Line> {
+    let Width::Columns(columns) = width else { return vec![Line::new(format!("{label}{text}"), tone)] };
+    let label_width = label.chars().count();
+    let (label, indent) = if columns < label_width + TEXT_MIN {
+        (label.trim_start(), INDENT.min(columns / 2))
+    } else {
+        (label, label_width)
+    };
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = label.to_owned();
+    let mut is_begun = false;
+    for word in text.split(' ') {
+        let gap = usize::from(is_begun);
+        if is_begun && line.chars().count() + gap + word.chars().count() > columns {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+        } else if is_begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_begun = true;
+    }
+    lines.push(line);
+    lines.into_iter().map(|line| Line::new(shortened(&line, width), tone)).collect()
+}
+
+/// Returns a text that fits, with a sign where it was cut.
+fn shortened(text: &str, width: Width) -> String {
+    match width {
+        Width::Columns(columns) if text.chars().count() > columns => {
+            text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Returns a table as lines with columns of equal width: the titles, then a row per instance.
-fn table(view: &View, shape: &TableShape) -> Vec<Line> {
+fn table(view: &View, shape: &TableShape, width: Width) -> Vec<Line> {
     let Some(rows) = view.tables.get(shape.id).filter(|rows| !rows.is_empty()) else { return Vec::new() };
     // Columns without any value are left out.
     let is_known = |column: &&Column| rows.values().any(|row| row.contains_key(column.id));
     let columns: Vec<&Column> = shape.columns.iter().filter(is_known).collect();
     let titles = std::iter::once(shape.title.to_owned()).chain(columns.iter().map(|column| column.title.to_owned()));
+    let is_fault = |column: &Column, row: &BTreeMap<&'static str, f64>| {
+        column.sense == Sense::Fault && row.get(column.id).is_some_and(|value| *value > 0.0)
+    };
     let mut cells = vec![titles.collect::<Vec<_>>()];
     let mut tones = vec![Tone::Title];
     for (name, row) in rows {
         let shown =
             |column: &&Column| row.get(column.id).map_or_else(|| "–".to_owned(), |value| show(column.quantity, *value));
         cells.push(std::iter::once(name.clone()).chain(columns.iter().map(shown)).collect());
-        let is_fault =
-            |column: &&Column| column.sense == Sense::Fault && row.get(column.id).is_some_and(|value| *value > 0.0);
-        tones.push(if columns.iter().any(is_fault) { Tone::Fault } else { Tone::Plain });
+        tones.push(if columns.iter().any(|column| is_fault(column, row)) { Tone::Fault } else { Tone::Plain });
     }
-    aligned(&cells).into_iter().zip(tones).map(|(text, tone)| Line::new(text, tone)).collect()
+    let faults: Vec<&str> = columns
+        .iter()
+        .filter(|column| rows.values().any(|row| is_fault(column, row)))
+        .map(|column| column.title)
+        .collect();
+    let fitted = fitted(cells, &faults, width);
+    aligned(&fitted).into_iter().zip(tones).map(|(text, tone)| Line::new(shortened(&text, width), tone)).collect()
 }
+
+/// Removes columns until a table fits: those without a value but zero first, then from the right, and those with faults last. The
+/// first two stay.
+fn fitted(mut cells: Vec<Vec<String>>, faults: &[&str], width: Width) -> Vec<Vec<String>> {
+    let widest = |cells: &[Vec<String>], column: usize| {
+        cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let mut is_cut = false;
+    loop {
+        let n_columns = cells.first().map_or(0, Vec::len);
+        let whole: usize = (0..n_columns).map(|column| widest(&cells, column) + GAP).sum();
+        // The sign behind the titles needs room too.
+        let sign = if is_cut { 1 } else { 0 };
+        if n_columns <= 2 || width.fits((whole + sign * (GAP + 1)).saturating_sub(GAP)) {
+            break;
+        }
+        let is_idle = |column: &usize| cells[1..].iter().all(|row| matches!(row[*column].as_str(), "0" | "–" | ""));
+        let is_work = |column: &usize| !faults.contains(&cells[0][*column].as_str());
+        let from_right = || (2..n_columns).rev();
+        let removed = from_right().find(is_idle).or_else(|| from_right().find(is_work)).unwrap_or(n_columns - 1);
+        cells.iter_mut().for_each(|row| drop(row.remove(removed)));
+        is_cut = true;
+    }
+    if is_cut {
+        for (index, row) in cells.iter_mut().enumerate() {
+            row.push(if index == 0 { "…" } else { "" }.to_owned());
+        }
+    }
+    cells
+}
+
+/// Returns a text of at most this many characters, with a sign where its middle was cut.
+fn squeezed(text: &str, room: usize) -> String {
+    let n_chars = text.chars().count();
+    if n_chars <= room {
+        return text.to_owned();
+    }
+    let n_end = room.saturating_sub(1) / 2;
+    let n_begin = room.saturating_sub(1 + n_end);
+    text.chars().take(n_begin).chain(['…']).chain(text.chars().skip(n_chars - n_end)).collect()
+}
+
+/// The distance of columns.
+const GAP: usize = 2;
 
 /// The most connections and the most listeners that are shown: enough to see who it is.
 const SOCKETS_SHOWN: usize = 5;
 
 /// Returns the connections that moved the most bytes under a row of titles, or a line that none did.
-fn sockets(of: &BusySockets) -> Vec<Line> {
+fn sockets(of: &BusySockets, width: Width) -> Vec<Line> {
     if of.busiest.is_empty() {
         let none = match of.n_connections {
             0 => "there is no TCP connection".to_owned(),
             1 => "the one TCP connection moved no bytes".to_owned(),
             n => format!("none of the {n} TCP connections moved bytes"),
         };
-        return vec![Line::new("", Tone::Plain), Line::new(none, Tone::Faint)];
+        return vec![Line::new("", Tone::Plain), Line::new(shortened(&none, width), Tone::Faint)];
     }
     let shown = of.busiest.iter().take(SOCKETS_SHOWN);
+    let whole = |socket: &BusySocket| format!("{} to {}", socket.local, socket.peer);
+    // Names take at most half of the room, so that the numbers stay.
+    let room = match width {
+        Width::Any => usize::MAX,
+        Width::Columns(columns) => columns / 2,
+    };
+    let are_whole = shown.clone().all(|socket| whole(socket).chars().count() <= room);
     let rate = |bps: f64| show(Quantity::BitRate(""), bps);
     let unknown = || "–".to_owned();
     let cells = |socket: &BusySocket| {
         vec![
-            format!("{} to {}", socket.local, socket.peer),
+            if are_whole { whole(socket) } else { squeezed(&socket.peer.to_string(), room) },
             rate(socket.rate_rx_bps),
             rate(socket.rate_tx_bps),
             socket.rtt_ns.map_or_else(unknown, |rtt| rtt.to_string()),
@@ -125,11 +262,13 @@ fn sockets(of: &BusySockets) -> Vec<Line> {
         ]
     };
     let tone = |socket: &BusySocket| if socket.n_resent > 0 { Tone::Fault } else { Tone::Plain };
-    rows(&["tcp connection", "rx", "tx", "rtt", "resent", "program"], shown.map(|socket| (cells(socket), tone(socket))))
+    let title = if are_whole { "tcp connection" } else { "tcp peer" };
+    let titles = [title, "rx", "tx", "rtt", "resent", "program"];
+    rows(&titles, shown.map(|socket| (cells(socket), tone(socket))), width)
 }
 
 /// Returns the listeners with connections that wait under a row of titles; nothing if none wait.
-fn waiting(listeners: &[WaitingListener]) -> Vec<Line> {
+fn waiting(listeners: &[WaitingListener], width: Width) -> Vec<Line> {
     if listeners.is_empty() {
         return Vec::new();
     }
@@ -139,14 +278,40 @@ fn waiting(listeners: &[WaitingListener]) -> Vec<Line> {
         let tone = if listener.is_full { Tone::Fault } else { Tone::Plain };
         (vec![listener.address.to_string(), waiting, length, full.to_owned()], tone)
     };
-    rows(&["tcp listener", "waiting", "length", ""], listeners.iter().take(SOCKETS_SHOWN).map(cells))
+    rows(&["tcp listener", "waiting", "length", ""], listeners.iter().take(SOCKETS_SHOWN).map(cells), width)
+}
+
+/// The most queues of a direction of an interface that are shown: the busiest.
+const QUEUES_SHOWN: usize = 4;
+
+/// Returns the busiest queues of each interface under a row of titles; nothing if no driver counts by queue.
+fn queues(of: &[QueueShare], width: Width) -> Vec<Line> {
+    let mut shown = Vec::new();
+    for way in of.chunk_by(|a, b| a.interface == b.interface && a.direction == b.direction) {
+        let mut busiest: Vec<&QueueShare> = way.iter().collect();
+        busiest.sort_by(|a, b| b.packets_pps.total_cmp(&a.packets_pps));
+        let beyond = busiest.len().saturating_sub(QUEUES_SHOWN);
+        let name = |queue: &QueueShare| format!("{} {} {}", queue.interface, queue.direction, queue.queue);
+        let row = |queue: &&QueueShare| {
+            let rate = show(Quantity::Rate(&[]), queue.packets_pps);
+            let share = queue.share.map_or_else(|| "–".to_owned(), percent);
+            (vec![name(queue), rate, share], Tone::Plain)
+        };
+        shown.extend(busiest.iter().take(QUEUES_SHOWN).map(row));
+        if beyond > 0 {
+            let text = format!("{} {}: {beyond} more", way[0].interface, way[0].direction);
+            shown.push((vec![text, String::new(), String::new()], Tone::Faint));
+        }
+    }
+    if shown.is_empty() { Vec::new() } else { rows(&["queue", "packets", "share"], shown.into_iter(), width) }
 }
 
 /// Returns an empty line, the titles and these rows.
-fn rows(titles: &[&str], of: impl Iterator<Item = (Vec<String>, Tone)>) -> Vec<Line> {
+fn rows(titles: &[&str], of: impl Iterator<Item = (Vec<String>, Tone)>, width: Width) -> Vec<Line> {
     let titles = titles.iter().map(|title| (*title).to_owned()).collect();
     let (cells, tones): (Vec<_>, Vec<_>) = std::iter::once((titles, Tone::Title)).chain(of).unzip();
-    let lines = aligned(&cells).into_iter().zip(tones).map(|(text, tone)| Line::new(text, tone));
+    let fitted = aligned(&fitted(cells, &[], width));
+    let lines = fitted.into_iter().zip(tones).map(|(text, tone)| Line::new(shortened(&text, width), tone));
     std::iter::once(Line::new("", Tone::Plain)).chain(lines).collect()
 }
 
@@ -188,8 +353,8 @@ mod tests {
     #[test]
     fn connections_at_rest_differ_from_no_connections() {
         let of = |n_connections| BusySockets { interval_ns: Nanos::from_secs(1), n_connections, busiest: Vec::new() };
-        assert_eq!(text(&sockets(&of(0))), ["", "there is no TCP connection"]);
-        assert_eq!(text(&sockets(&of(7))), ["", "none of the 7 TCP connections moved bytes"]);
+        assert_eq!(text(&sockets(&of(0), Width::Any)), ["", "there is no TCP connection"]);
+        assert_eq!(text(&sockets(&of(7), Width::Any)), ["", "none of the 7 TCP connections moved bytes"]);
     }
 
     #[test]
@@ -200,7 +365,7 @@ mod tests {
             n_length,
             is_full: n_waiting > n_length,
         };
-        let lines = waiting(&[listener(2, 1), listener(1, 128)]);
+        let lines = waiting(&[listener(2, 1), listener(1, 128)], Width::Any);
         let titles = "tcp listener  waiting  length";
         assert_eq!(text(&lines), ["", titles, "[::1]:80            2       1  full", "[::1]:80            1     128"]);
         assert_eq!((lines[2].tone, lines[3].tone), (Tone::Fault, Tone::Plain));

@@ -5,18 +5,14 @@ use std::collections::BTreeMap;
 use fathom_model::units::{Nanos, PerSec, approximate, percent, ratio};
 use fathom_sys::netlink::ethtool::{Channels, Coalescing, Device, Queues, Rings};
 
-use crate::lines::{Line, Tone, aligned};
+use crate::{
+    lines::{Line, Tone, aligned},
+    queue_names::{Direction, queue_of},
+};
 
 /// Features whose state people ask for first, under the kernel's names.
 const FEATURES: [&str; 7] =
     ["rx-gro", "rx-gro-hw", "rx-lro", "rx-checksum", "rx-hashing", "tx-tcp-segmentation", "tx-generic-segmentation"];
-
-/// The direction of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Direction {
-    Rx,
-    Tx,
-}
 
 /// What the driver tells of an interface at one time (`ethtool -l -g -c -k -S`).
 #[derive(Debug)]
@@ -115,7 +111,8 @@ fn shares(earlier: &QueueReading, later: &QueueReading) -> Vec<Vec<String>> {
     let seconds = later.at.since(earlier.at).as_secs_f64();
     let growth = packets_by_queue(earlier, later);
     let mut cells = vec![["queue", "packets", "share"].map(str::to_owned).to_vec()];
-    for (direction, word) in [(Direction::Rx, "rx"), (Direction::Tx, "tx")] {
+    for direction in [Direction::Rx, Direction::Tx] {
+        let word = direction.word();
         let of_way = || growth.iter().filter(|((way, _), _)| *way == direction);
         let all: u64 = of_way().map(|(_, n)| n).sum();
         cells.extend(of_way().map(|((_, queue), n)| {
@@ -133,28 +130,6 @@ fn packets_by_queue(earlier: &QueueReading, later: &QueueReading) -> BTreeMap<(D
         Some((queue_of(name)?, value.saturating_sub(known)))
     };
     later.statistics.iter().filter_map(growth).collect()
-}
-
-/// Words of counters that count other packets than all of a queue: XDP, errors, groups, packets by size.
-const NO_QUEUE: [&str; 13] =
-    ["xdp", "xsk", "err", "errors", "drop", "drops", "gro", "lro", "mcast", "bcast", "to", "byte", "bytes"];
-
-/// Returns the queue whose packets a counter counts: drivers write `rx_queue_0_packets`, `rx0_packets`, `rx-0.packets`, `queue_0_rx_cnt`,
-/// `rx_queue_0_rx_packets`, or `[0]: rx_ucast_packets`.
-pub(crate) fn queue_of(name: &str) -> Option<(Direction, u32)> {
-    let name = name.to_ascii_lowercase();
-    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let counts_packets = matches!(words.last(), Some(&("packets" | "cnt" | "pkts")));
-    let is_special = words.iter().any(|word| NO_QUEUE.contains(word));
-    let direction = |word: &str| match word.trim_end_matches(|c: char| c.is_ascii_digit()) {
-        "rx" | "rxq" => Some(Direction::Rx),
-        "tx" | "txq" => Some(Direction::Tx),
-        _ => None,
-    };
-    let number = |word: &str| word.trim_start_matches(|c: char| c.is_ascii_alphabetic()).parse().ok();
-    let way = words.iter().find_map(|word| direction(word))?;
-    let queue = words.iter().find_map(|word| number(word))?;
-    (counts_packets && !is_special).then_some((way, queue))
 }
 
 /// The most further counters that are shown.
@@ -178,29 +153,4 @@ fn others(earlier: &QueueReading, later: &QueueReading) -> Vec<Line> {
     let lines = aligned(&cells).into_iter().enumerate().map(|(row, text)| Line::new(text, tone(row)));
     let more = (beyond > 0).then(|| Line::new(format!("and {beyond} more"), Tone::Faint));
     std::iter::once(Line::new("", Tone::Plain)).chain(lines).chain(more).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_queue_of_a_counter_is_found_in_the_words_of_many_drivers() {
-        let cases = [
-            ("rx_queue_3_packets", Some((Direction::Rx, 3))),
-            ("tx-11.packets", Some((Direction::Tx, 11))),
-            ("rx0_packets", Some((Direction::Rx, 0))),
-            ("tx_queue_2_tx_cnt", Some((Direction::Tx, 2))),
-            ("queue_5_rx_cnt", Some((Direction::Rx, 5))),
-            ("rx_packets", None),
-            ("rx_queue_0_bytes", None),
-            ("rx_queue_0_xdp_packets", None),
-            ("rx_64_byte_packets", None),
-            ("rx_65_to_127_packets", None),
-            ("[0]: rx_ucast_packets", Some((Direction::Rx, 0))),
-        ];
-        for (name, queue) in cases {
-            assert_eq!(queue_of(name), queue, "{name}");
-        }
-    }
 }

@@ -2,21 +2,20 @@
 //!
 //! Values are kept as the kernel told them, so that a replay shows everything that a live view would have shown.
 
-use std::{
-    fmt,
-    io::{self, BufRead, Write},
-};
+use std::io::{self, BufRead, Write};
 
-use fathom_model::{Environment, units::Nanos};
+use fathom_model::{Environment, record::CounterChanges, units::Nanos};
 use serde::{Deserialize, Serialize};
 
-use crate::samples::{Key, Samples};
+use crate::{
+    changes::{ChangeFinder, ChangeReader},
+    samples::Samples,
+    stream::{RecordingError, SampleStream},
+};
 
 /// The version of the file.
 const SCHEMA: &str = "fathom.watch-recording/1";
-/// More counters than a host with 512 cores and 1,000 interfaces has.
-const KEYS_MAX: usize = 1 << 16;
-/// A line with all of them, at 100 bytes each.
+/// A line with the counters of a host with 512 cores and 1,000 interfaces, at 100 bytes each.
 const LINE_MAX: u64 = 8 << 20;
 
 /// The first line.
@@ -40,8 +39,7 @@ struct Change {
 /// Writes samples to a file.
 pub struct Recorder<W: Write> {
     out: W,
-    n_keys: usize,
-    last: Vec<Option<u64>>,
+    changes: ChangeFinder,
 }
 
 impl<W: Write> Recorder<W> {
@@ -52,7 +50,7 @@ impl<W: Write> Recorder<W> {
     pub fn new(mut out: W, host: &str, environment: &Environment) -> io::Result<Self> {
         let head = Head { schema: SCHEMA.to_owned(), host: host.to_owned(), environment: environment.clone() };
         write_line(&mut out, &head)?;
-        Ok(Self { out, n_keys: 0, last: Vec::new() })
+        Ok(Self { out, changes: ChangeFinder::default() })
     }
 
     /// Appends the newest sample; `at` is its time for people, RFC 3339.
@@ -60,19 +58,8 @@ impl<W: Write> Recorder<W> {
     /// # Errors
     /// Those of the file.
     pub fn write(&mut self, samples: &Samples, at: &str) -> io::Result<()> {
-        let Some(row) = samples.rows().back() else { return Ok(()) };
-        let keys = samples.keys()[self.n_keys..].iter().map(|key| (key.name.clone(), key.of.clone())).collect();
-        self.n_keys = samples.keys().len();
-        self.last.resize(self.n_keys, None);
-        let mut values = Vec::new();
-        for (place, last) in self.last.iter_mut().enumerate() {
-            let value = row.values.get(place).copied().flatten();
-            if value != *last {
-                values.push((place, value));
-                *last = value;
-            }
-        }
-        write_line(&mut self.out, &Change { at_ns: row.at, at: at.to_owned(), keys, values })
+        let Some(CounterChanges { at_ns, keys, values, .. }) = self.changes.newest(samples) else { return Ok(()) };
+        write_line(&mut self.out, &Change { at_ns, at: at.to_owned(), keys, values })
     }
 }
 
@@ -84,22 +71,6 @@ fn write_line(out: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-/// Why a recording cannot be read, and where.
-#[derive(Debug)]
-pub struct RecordingError {
-    /// The line, from 1.
-    pub line: usize,
-    what: String,
-}
-
-impl fmt::Display for RecordingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
-    }
-}
-
-impl std::error::Error for RecordingError {}
-
 /// What is wrong with a line; the parser's own number of the line is always 1.
 fn told(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -108,67 +79,41 @@ fn told(error: &serde_json::Error) -> String {
 }
 
 /// Reads samples from a file.
-pub struct Replay<R: BufRead> {
+pub(crate) struct Replay<R: BufRead> {
     input: R,
     line: usize,
-    values: Vec<Option<u64>>,
-    /// The name of the host.
-    pub host: String,
-    /// Its properties when the recording began.
-    pub environment: Environment,
+    changes: ChangeReader,
+    host: String,
+    environment: Environment,
 }
 
 impl<R: BufRead> Replay<R> {
     /// Reads the first line.
-    ///
-    /// # Errors
-    /// If the file cannot be read or is no recording.
-    pub fn new(input: R) -> Result<Self, RecordingError> {
-        let mut replay =
-            Self { input, line: 0, values: Vec::new(), host: String::new(), environment: Environment::default() };
+    pub(crate) fn new(input: R) -> Result<Self, RecordingError> {
+        let mut replay = Self {
+            input,
+            line: 0,
+            changes: ChangeReader::default(),
+            host: String::new(),
+            environment: Environment::default(),
+        };
         let no_recording =
-            |line, why: String| RecordingError { line, what: format!("it is no recording of fathom watch{why}") };
-        let Some(text) = replay.next_line()? else { return Err(no_recording(1, ": the file is empty".to_owned())) };
-        let head: Head =
-            serde_json::from_slice(&text).map_err(|error| no_recording(1, format!(": {}", told(&error))))?;
+            |why: String| RecordingError::new("line 1", format!("it is no recording of fathom watch{why}"));
+        let Some(text) = replay.next_line()? else { return Err(no_recording(": the file is empty".to_owned())) };
+        let head: Head = serde_json::from_slice(&text).map_err(|error| no_recording(format!(": {}", told(&error))))?;
         if head.schema != SCHEMA {
-            return Err(no_recording(1, format!(": its schema is {}, and {SCHEMA} is known", head.schema)));
+            return Err(no_recording(format!(": its schema is {}, and {SCHEMA} is known", head.schema)));
         }
         (replay.host, replay.environment) = (head.host, head.environment);
         Ok(replay)
     }
 
-    /// Adds the next sample, and returns its time for people; `None` at the end.
-    ///
-    /// # Errors
-    /// If a line is damaged. A last line without its end was cut off while it was written, and is the end.
-    pub fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
-        let Some(text) = self.next_line()? else { return Ok(None) };
-        let damaged = |what: String| RecordingError { line: self.line, what };
-        let change: Change = serde_json::from_slice(&text).map_err(|error| damaged(told(&error)))?;
-        for (name, of) in change.keys {
-            if samples.keys().len() >= KEYS_MAX {
-                return Err(damaged(format!("there are more than {KEYS_MAX} counters")));
-            }
-            samples.place(Key { name, of });
-        }
-        self.values.resize(samples.keys().len(), None);
-        for (place, value) in change.values {
-            let known = self.values.get_mut(place).ok_or_else(|| damaged(format!("there is no counter {place}")))?;
-            *known = value;
-        }
-        samples.begin(change.at_ns);
-        for (place, value) in self.values.iter().enumerate() {
-            samples.set(place, *value);
-        }
-        Ok(Some(change.at))
-    }
-
     fn next_line(&mut self) -> Result<Option<Vec<u8>>, RecordingError> {
         use io::Read as _;
         self.line += 1;
+        let line = self.line;
         let mut text = Vec::new();
-        let failed = |what: String| RecordingError { line: self.line, what };
+        let failed = |what: String| RecordingError::new(format!("line {line}"), what);
         let read = self.input.by_ref().take(LINE_MAX).read_until(b'\n', &mut text);
         read.map_err(|error| failed(error.to_string()))?;
         match text.last() {
@@ -181,9 +126,33 @@ impl<R: BufRead> Replay<R> {
     }
 }
 
+impl<R: BufRead> SampleStream for Replay<R> {
+    fn host(&self) -> &str {
+        &self.host
+    }
+
+    fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// A last line without its end was cut off while it was written, and is the end.
+    fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
+        let Some(text) = self.next_line()? else { return Ok(None) };
+        let damaged = |what: String| RecordingError::new(format!("line {}", self.line), what);
+        let change: Change = serde_json::from_slice(&text).map_err(|error| damaged(told(&error)))?;
+        let Change { at_ns, at, keys, values } = change;
+        let changes = CounterChanges { at_ns, keys, values, losses: Vec::new() };
+        self.changes
+            .add(changes, samples)
+            .map_err(|error| RecordingError::new(format!("line {}", self.line), error.to_string()))?;
+        Ok(Some(at))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::Key;
 
     fn sample(samples: &mut Samples, second: u64, values: &[(&str, u64)]) {
         samples.begin(Nanos::from_secs(second));

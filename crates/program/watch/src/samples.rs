@@ -149,11 +149,18 @@ impl Sampler {
     /// Takes a sample; `now` is the monotonic clock. A source that cannot be read leaves its values out.
     pub fn sample(&mut self, samples: &mut Samples, now: Nanos) {
         samples.begin(now);
-        let mut writer = RowWriter { samples, next: 0 };
+        let mut writer = RowWriter { samples, next: 0, n_recorded: 0 };
         for source in &mut self.sources {
-            match source.sample(&self.root, &mut writer) {
-                Ok(()) => drop(self.losses.remove(source.name())),
-                Err(error) => drop(self.losses.insert(source.name(), error.to_string())),
+            writer.n_recorded = 0;
+            let lost = match source.sample(&self.root, &mut writer) {
+                Err(error) => Some(error.to_string()),
+                // A container may put an empty file in the place of one of the kernel.
+                Ok(()) if writer.n_recorded == 0 => Some("none of its counters was found".to_owned()),
+                Ok(()) => None,
+            };
+            match lost {
+                Some(lost) => drop(self.losses.insert(source.name(), lost)),
+                None => drop(self.losses.remove(source.name())),
             }
         }
     }
@@ -168,6 +175,8 @@ struct RowWriter<'a> {
     samples: &'a mut Samples,
     /// The likely place of the next value: sources record in the same order each time.
     next: usize,
+    /// The values of the current source.
+    n_recorded: usize,
 }
 
 impl CounterSink for RowWriter<'_> {
@@ -177,6 +186,7 @@ impl CounterSink for RowWriter<'_> {
             if is_next { self.next } else { self.samples.place(Key { name: name.to_owned(), of: of.to_owned() }) };
         self.samples.set(place, Some(value));
         self.next = place + 1;
+        self.n_recorded += 1;
     }
 }
 
@@ -209,6 +219,19 @@ mod tests {
         let record = samples.record(Span::All);
         assert_eq!(record.series.len(), 1, "{record:?}");
         assert_eq!(record.growth("dev_rx_bytes", "new0"), Some(100));
+    }
+
+    #[test]
+    fn a_root_without_files_has_no_values_but_a_reason_for_each_source() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("proc/net")).unwrap();
+        std::fs::write(root.path().join("proc/stat"), "").unwrap();
+        let (mut sampler, mut samples) = (Sampler::new(root.path()), Samples::new(2));
+        sampler.sample(&mut samples, Nanos::from_secs(1));
+        assert!(samples.keys().is_empty(), "{:?}", samples.keys());
+        let losses: Vec<String> = sampler.losses().collect();
+        assert!(losses.contains(&"cpu: none of its counters was found".to_owned()), "{losses:?}");
+        assert!(losses.iter().any(|loss| loss.starts_with("snmp: ")), "{losses:?}");
     }
 
     #[test]

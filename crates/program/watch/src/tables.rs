@@ -64,7 +64,8 @@ const fn fault(id: &'static str, title: &'static str, quantity: Quantity) -> Col
 }
 
 /// All states of a core: their growth is the time that passed.
-const CORE_TIME: &[&str] = &[CPU_USER_NS, CPU_SYSTEM_NS, CPU_SOFTIRQ_NS, CPU_IRQ_NS, CPU_STEAL_NS, CPU_IDLE_NS];
+pub(crate) const CORE_TIME: &[&str] =
+    &[CPU_USER_NS, CPU_SYSTEM_NS, CPU_SOFTIRQ_NS, CPU_IRQ_NS, CPU_STEAL_NS, CPU_IDLE_NS];
 
 /// All tables in their order.
 pub(crate) const TABLES: [TableShape; 4] = [

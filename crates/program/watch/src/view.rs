@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::{
     programs::ProgramReadings,
+    queue_shares::{QueueReadings, QueueShare},
     samples::{Samples, Span},
     sockets::{BusySockets, Sockets, WaitingListener},
     tables::{Column, Quantity, TABLES, TableShape},
@@ -31,6 +32,9 @@ pub struct View {
     pub interval_ns: Nanos,
     /// Table, row and column of every known value: rates per second, shares from 0 to 1.
     pub tables: BTreeMap<&'static str, BTreeMap<String, BTreeMap<&'static str, f64>>>,
+    /// The queues of interfaces with several whose drivers count packets by queue; absent if there are none, and in a replay.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<QueueShare>,
     /// The connections that moved the most bytes; absent if they cannot be read, and in a replay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sockets: Option<BusySockets>,
@@ -47,6 +51,8 @@ pub struct View {
 /// The version of the documents.
 pub(crate) const SCHEMA: &str = "fathom.watch/1";
 
+/// The time that findings are about: long enough for a share, short enough to be news.
+pub const JUDGED: Nanos = Nanos::from_secs(10);
 /// How often findings are looked for anew: a person does not read faster.
 const JUDGED_EVERY: Nanos = Nanos::from_secs(1);
 
@@ -54,19 +60,25 @@ const JUDGED_EVERY: Nanos = Nanos::from_secs(1);
 pub struct LiveReadings {
     programs: ProgramReadings,
     sockets: Sockets,
+    queues: QueueReadings,
 }
 
 impl LiveReadings {
     /// Creates readings of this host that keep programs for this long; `cpu` is the clock of this thread's CPU time.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, kept: Nanos, cpu: fn() -> Nanos) -> Self {
-        Self { programs: ProgramReadings::new(root, kept, cpu), sockets: Sockets::new(cpu) }
+        Self {
+            programs: ProgramReadings::new(root, kept, cpu),
+            sockets: Sockets::new(cpu),
+            queues: QueueReadings::new(cpu),
+        }
     }
 
-    /// Makes the readings that are due; `now` is the monotonic clock.
-    pub fn read(&mut self, now: Nanos) {
+    /// Makes the readings that are due; `now` is the monotonic clock, at which the newest sample was taken.
+    pub fn read(&mut self, now: Nanos, samples: &Samples) {
         self.programs.read(now);
         self.sockets.read(now, &self.programs);
+        self.queues.read(now, samples);
     }
 }
 
@@ -104,6 +116,7 @@ impl Viewer {
             interval_ns: interval.span(),
             tables: TABLES.iter().map(|shape| (shape.id, rows(&interval, shape))).collect(),
             findings: self.findings.clone(),
+            queues: live.map_or_else(Vec::new, |live| live.queues.shares().to_vec()),
             sockets: sockets.and_then(Sockets::busy).cloned(),
             listeners: sockets.and_then(Sockets::listeners).cloned(),
             losses: sockets.and_then(Sockets::loss).cloned().into_iter().collect(),

@@ -4,6 +4,7 @@
 //! stop request. An agent that hears nothing for 3 s over a network aborts everything and exits; an agent on the controller's machine exits
 //! when its stream ends.
 
+mod counter_reader;
 mod host_sampler;
 pub(crate) mod observer_role;
 mod role;
@@ -22,7 +23,9 @@ use std::{
 
 pub use role_log::RoleLog;
 
-use fathom_engine::{Observer, StopFlag, TestKind};
+use counter_reader::CounterReader;
+
+use fathom_engine::{CounterFeed, Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
@@ -51,6 +54,8 @@ pub struct AgentConfig {
     pub kinds: &'static [&'static dyn TestKind],
     /// Creates the observer of the host, given the interfaces on the paths under test.
     pub observer: fn(&[String]) -> Box<dyn Observer>,
+    /// Creates the reader of the host's counters for a controller that watches it.
+    pub counters: fn() -> Box<dyn CounterFeed>,
     /// The resources that roles may use.
     pub policy: Policy,
     /// The maximum trial length, including the warm-up.
@@ -94,6 +99,8 @@ struct Agent {
     send_queue: SendQueue<FromAgent>,
     events: Sender<Event>,
     roles: BTreeMap<RoleId, RoleHandle>,
+    /// Started by the first request for counters.
+    counters: Option<CounterReader>,
 }
 
 /// Serves one controller to the end; returns when all tests have ended or are given up.
@@ -117,7 +124,8 @@ pub fn serve(
     connection::start_reader(input, pulse.clone(), move |at, what| drop(heard.send(Event::FromReader(at, what))))
         .map_err(Disconnected::Io)?;
 
-    let mut agent = Agent { config: Arc::new(equipment), send_queue: outbox, events, roles: BTreeMap::new() };
+    let mut agent =
+        Agent { config: Arc::new(equipment), send_queue: outbox, events, roles: BTreeMap::new(), counters: None };
     let ending = agent.handle_events(&inbox, &pulse);
     agent.abort_all(&inbox);
     if ending.is_ok() {
@@ -173,6 +181,7 @@ impl Agent {
             ToAgent::Hello(_) | ToAgent::Heartbeat | ToAgent::Bye => {}
             ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
             ToAgent::Environment { interfaces } => self.send_environment(interfaces),
+            ToAgent::Counters => self.send_counters(),
             ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
             ToAgent::Start { ticket, at, peer_clock } => {
                 if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
@@ -213,6 +222,25 @@ impl Agent {
         });
         if let Err(cause) = looking {
             self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("describe the host", &cause) });
+        }
+    }
+
+    fn send_counters(&mut self) {
+        let reader = match self.counters.take() {
+            Some(reader) => Ok(reader),
+            None => CounterReader::start(self.config.counters, self.send_queue.clone()),
+        };
+        match reader {
+            Ok(reader) => {
+                if !reader.read() {
+                    let failure = AgentFailure::new(ErrorClass::Failed, "the counters are being read already");
+                    self.send(&FromAgent::Failed { ticket: None, failure });
+                }
+                self.counters = Some(reader);
+            }
+            Err(cause) => {
+                self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("read the counters", &cause) });
+            }
         }
     }
 

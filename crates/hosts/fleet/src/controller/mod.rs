@@ -8,7 +8,7 @@ mod trial;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 
-use fathom_model::{Environment, PeerClock, units::Nanos};
+use fathom_model::{Environment, PeerClock, record::CounterChanges, units::Nanos};
 use fathom_sys::clock;
 
 use self::connected_host::ConnectedHost;
@@ -36,6 +36,8 @@ const GREET: ExpectedReply = ExpectedReply { verb: "greet", timeout: Nanos::from
 const DESCRIBE: ExpectedReply = ExpectedReply { verb: "describe its host", timeout: Nanos::from_secs(20) };
 /// Longer than the 3 s of silence after which an agent counts as disconnected.
 const REPLY_TO_CLOCK_PROBE: ExpectedReply = ExpectedReply { verb: "tell its time", timeout: Nanos::from_secs(5) };
+/// The agent reads some hundred files of the kernel, on a machine that may be busy.
+const READ_COUNTERS: ExpectedReply = ExpectedReply { verb: "read its counters", timeout: Nanos::from_secs(5) };
 /// Enough probes that one of them meets no delay, few enough to be quick: 16 round trips.
 const CLOCK_PROBES: u16 = 16;
 /// In this time, two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms over which the starts may be spread.
@@ -137,6 +139,21 @@ impl Fleet {
         self.hosts[id].send(&ToAgent::Environment { interfaces: interfaces.to_vec() })?;
         let answer = self.wait(id, DESCRIBE, |_, message| match message {
             FromAgent::Environment(environment) => Some(Ok(environment)),
+            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            _ => None,
+        })?;
+        answer.map_err(|failure: AgentFailure| Error::RoleFailed { host: name.to_owned(), failure })
+    }
+
+    /// Queries the counters of a host, as changes to the last reply.
+    ///
+    /// # Errors
+    /// If the host is unknown or disconnected, or if its agent fails.
+    pub fn counters(&mut self, name: &str) -> Result<CounterChanges, Error> {
+        let id = self.find(name)?;
+        self.hosts[id].send(&ToAgent::Counters)?;
+        let answer = self.wait(id, READ_COUNTERS, |_, message| match message {
+            FromAgent::Counters(changes) => Some(Ok(changes)),
             FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
             _ => None,
         })?;

@@ -368,6 +368,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             FromAgent::Hello(_)
             | FromAgent::Clock { .. }
             | FromAgent::Environment(_)
+            | FromAgent::Counters(_)
             | FromAgent::Failed { ticket: None, .. }
             | FromAgent::Heartbeat
             | FromAgent::Bye => {}

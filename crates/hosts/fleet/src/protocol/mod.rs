@@ -2,13 +2,13 @@
 //!
 //! The module has plain messages in [`frame`]s, without I/O and without a clock. In a conversation both sides send a greeting, the
 //! controller probes the clock, and for each trial it prepares roles, starts them at an instant of the agent's own clock, and collects
-//! their outcomes. Each side sends a message at least twice a second, and considers the other disconnected after 3 s of silence.
+//! their outcomes. Between trials it may ask for the environment and the counters of the host. Each side sends a message at least twice a second, and considers the other disconnected after 3 s of silence.
 
 pub mod clock_offset;
 mod frame;
 
 use fathom_engine::LiveProgress;
-use fathom_model::{Endpoints, Environment, HostRecord, PeerClock, Record, Role, units::Nanos};
+use fathom_model::{Endpoints, Environment, HostRecord, PeerClock, Record, Role, record::CounterChanges, units::Nanos};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, encode};
@@ -16,7 +16,7 @@ pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, encode};
 use crate::AgentFailure;
 
 /// The major version of the protocol: the first byte of each frame.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The maximum size of a message to an agent: roles and heartbeats are small.
 pub const TO_AGENT_MAX: usize = 1 << 20;
 /// The maximum size of a message to a controller: records with many flows are large.
@@ -70,6 +70,8 @@ pub enum ToAgent {
         /// The interfaces on paths under test.
         interfaces: Vec<String>,
     },
+    /// Requests the counters of the host as they are now.
+    Counters,
     /// Requests the preparation of a role.
     Prepare {
         /// The id of the role.
@@ -122,6 +124,8 @@ pub enum FromAgent {
     },
     /// The environment of the host.
     Environment(Environment),
+    /// The counters of the host, as changes to the last reply of this agent.
+    Counters(CounterChanges),
     /// A role is ready to start.
     Ready {
         /// The role.

@@ -2,13 +2,13 @@
 
 use std::{os::unix::net::UnixStream, thread};
 
-use fathom_engine::{EndCondition, Error, Observer, Test, TestKind, TrialContext, WorkerPool};
+use fathom_engine::{CounterFeed, EndCondition, Error, Observer, Test, TestKind, TrialContext, WorkerPool};
 use fathom_fleet::{
     AgentStream, Assignment, Disconnected, Fleet, Liveness, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan, agent,
 };
 use fathom_model::{
     Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
-    units::Nanos,
+    record::CounterChanges, units::Nanos,
 };
 use fathom_sys::{clock, policy::Policy};
 
@@ -93,10 +93,24 @@ impl Observer for FakeObserver {
     }
 }
 
+/// A host with one counter, which grows by one with each reading; the tenth reading fails.
+#[derive(Default)]
+struct FakeFeed(u64);
+
+impl CounterFeed for FakeFeed {
+    fn changes(&mut self, now: Nanos) -> CounterChanges {
+        self.0 += 1;
+        assert!(self.0 < 10, "told to");
+        let keys = if self.0 == 1 { vec![("readings".to_owned(), String::new())] } else { Vec::new() };
+        CounterChanges { at_ns: now, keys, values: vec![(0, Some(self.0))], losses: Vec::new() }
+    }
+}
+
 pub(crate) fn equipment(policy: Policy) -> agent::AgentConfig {
     agent::AgentConfig {
         kinds: KINDS,
         observer: |_| Box::<FakeObserver>::default(),
+        counters: || Box::<FakeFeed>::default(),
         policy,
         trial_max: agent::LOCAL_TRIAL_MAX,
         tool: "fathom 0.1.0".to_owned(),

@@ -128,6 +128,22 @@ fn a_host_is_described_with_its_clock() {
 }
 
 #[test]
+fn the_counters_of_a_host_come_as_changes_and_a_failure_to_read_them_ends_nothing() {
+    let mut fleet = fleet(&["a"]);
+    let first = fleet.counters("a").unwrap();
+    assert_eq!((first.keys.len(), first.values), (1, vec![(0, Some(1))]));
+    for n in 2..10 {
+        let next = fleet.counters("a").unwrap();
+        assert!(next.at_ns > first.at_ns && next.keys.is_empty(), "{next:?}");
+        assert_eq!(next.values, [(0, Some(n))]);
+    }
+    let failed = fleet.counters("a").unwrap_err().to_string();
+    assert!(failed.contains("the counters cannot be read: told to"), "{failed}");
+    assert!(fleet.environment("a", &[]).is_ok());
+    assert!(matches!(fleet.counters("b"), Err(Error::UnknownHost { .. })));
+}
+
+#[test]
 fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
     let mut fleet = fleet(&["a", "b"]);
     let mut faulty = plan("a", "b", SHORT);

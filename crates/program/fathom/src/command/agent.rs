@@ -15,6 +15,7 @@ use fathom_run::{
     hosts::fleet_error,
     registry::{self, ProgramNames},
 };
+use fathom_watch::HostFeed;
 
 pub(super) fn define(command: Command) -> Command {
     command
@@ -74,6 +75,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         } else {
             |_| registry::observer(ProgramNames::Told)
         },
+        counters: || Box::new(HostFeed::new("/")),
         policy,
         trial_max: longest,
         tool: registry::TOOL.to_owned(),

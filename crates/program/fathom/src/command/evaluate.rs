@@ -64,8 +64,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let title = match matches.get_one::<String>("target") {
         Some(target) => format!("Evaluation of {target}"),
         None => match device {
-            Some(device) => format!("Evaluation of {device}, between two hosts of a lab"),
-            None => "Evaluation of this machine, between two hosts of a lab".to_owned(),
+            Some(device) => format!("Evaluation of {device}"),
+            None => "Evaluation of this machine".to_owned(),
         },
     };
     let plan = measurement::plan(title, pace.rounds, ends, tests, matches);

@@ -157,6 +157,18 @@ impl TestHosts {
         self
     }
 
+    /// Returns what a title says of the hosts of a lab, whose names mean nothing without it: `, a to b in lab pair`.
+    fn in_lab(&self) -> Option<String> {
+        let lab = match &self.hosts[0].1 {
+            HostReach::LabUp(lab, _) => lab,
+            HostReach::Lab(_) => &self.lab.as_ref()?.preset,
+            _ => return None,
+        };
+        let via = self.via().map(|via| format!(" through {via}")).unwrap_or_default();
+        let to = if self.to() == self.from() { String::new() } else { format!(" to {}", self.to()) };
+        Some(format!(", {}{to}{via} in lab {lab}", self.from()))
+    }
+
     /// Returns the host in between, if there is one.
     pub(crate) fn via(&self) -> Option<&'static str> {
         match self.hosts.as_slice() {
@@ -303,7 +315,7 @@ pub(crate) fn plan(title: String, rounds: u32, ends: TestHosts, tests: Vec<TestP
     let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
     Plan {
         schema: SCHEMA.to_owned(),
-        title,
+        title: format!("{title}{}", ends.in_lab().unwrap_or_default()),
         rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
         until_ci,
         seed,

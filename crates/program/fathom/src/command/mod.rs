@@ -24,6 +24,7 @@ mod run;
 mod scan;
 mod serve;
 mod watch;
+mod watch_source;
 
 use clap::{ArgMatches, Command as Shape, error::ErrorKind};
 

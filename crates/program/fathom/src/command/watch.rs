@@ -1,4 +1,4 @@
-//! `fathom watch`: the counters of this host live, as tables of rates, with findings about the last seconds.
+//! `fathom watch`: the counters of a host live, as tables of rates, with findings about the last seconds.
 
 use std::{
     fs::File,
@@ -10,19 +10,19 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use fathom_model::{Environment, units::Nanos};
-use fathom_monitor::{environment, interfaces};
+use fathom_monitor::interfaces;
 use fathom_run::exit::{Exit, UserError};
 use fathom_sys::{
     clock,
     process::signal::{self, SignalWatch},
 };
 use fathom_watch::{
-    Ending, Line, LiveReadings, QueueReading, Recorder, Replay, Sampler, Samples, ScrapeEndpoint, Screen, View, Viewer,
-    exposition, lines, queue_lines,
+    Ending, JUDGED, Line, QueueReading, Recorder, Samples, ScrapeEndpoint, Screen, View, Viewer, Width, exposition,
+    lines, queue_lines, recording,
 };
 
-/// The time that findings are about: long enough for a share, short enough to be news.
-const JUDGED: Nanos = Nanos::from_secs(10);
+use super::watch_source::{self, CounterSource, NamedSource};
+
 /// Sampling costs some hundred microseconds, which must stay below 1 % of a core.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
 /// A longer interval would show a mean over too long to act on.
@@ -42,7 +42,8 @@ pub(super) fn define(command: Command) -> Command {
         .arg(
             value("replay", "FILE", "show a recording instead of this host")
                 .value_parser(value_parser!(PathBuf))
-                .conflicts_with_all(["record", "metrics", "queues", "interval"]),
+                .conflicts_with_all(["record", "metrics", "queues", "interval"])
+                .conflicts_with_all(watch_source::argument_names()),
         )
         .arg(
             value("metrics", "ADDRESS:PORT", "also serve the counters for a scraper (OpenMetrics, path /metrics)")
@@ -50,10 +51,11 @@ pub(super) fn define(command: Command) -> Command {
         )
         .arg(
             value("queues", "INTERFACE", "show the queues of one interface: channels, rings, offloads, the share of each")
-                .conflicts_with_all(["json", "ndjson", "record", "metrics"]),
+                .conflicts_with_all(["json", "ndjson", "record", "metrics", "host"]),
         )
+        .args(watch_source::arguments())
         .after_help(
-            "Examples:\n  fathom watch\n  fathom watch --once\n  fathom watch --interval 100ms --record incident.ndjson\n  fathom watch --replay incident.ndjson\n  fathom watch --queues eth0\n  fathom watch --metrics 127.0.0.1:9100 --ndjson",
+            "Examples:\n  fathom watch\n  fathom watch --once\n  fathom watch --interval 100ms --record incident.ndjson\n  fathom watch --replay incident.ndjson\n  fathom watch --queues eth0\n  fathom watch --host 10.0.0.2 --key-file server.key\n  fathom watch --lab pair --host b\n  fathom watch --metrics 127.0.0.1:9100 --ndjson",
         )
 }
 
@@ -73,9 +75,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     if let Some(name) = matches.get_one::<String>("queues") {
         return watch_queues(name, &shown);
     }
-    let source = LiveHost::open(matches, interval)?;
+    let mut host = LiveHost::open(matches, interval)?;
     let is_live = count.is_none() && format == Format::Text && io::stdout().is_terminal();
-    if is_live { on_screen(source, &shown) } else { printed(source, &shown, format) }
+    let exit = if is_live { on_screen(&mut host, &shown) } else { printed(&mut host, &shown, format) };
+    let closed = host.source.close();
+    let exit = exit?;
+    closed?;
+    Ok(exit)
 }
 
 /// How a view is printed.
@@ -93,7 +99,7 @@ impl Format {
         let text = match self {
             Self::Json => serde_json::to_string_pretty(view)?,
             Self::Lines => serde_json::to_string(view)?,
-            Self::Text => return print_lines(out, &lines(view), is_first),
+            Self::Text => return print_lines(out, &lines(view, Width::Any), is_first),
         };
         writeln!(out, "{text}")?;
         Ok(out.flush()?)
@@ -143,36 +149,28 @@ impl Shown {
     }
 }
 
-/// This host, and what else its samples go to.
+/// The host, and where else its samples go.
 struct LiveHost {
     viewer: Viewer,
-    sampler: Sampler,
+    source: CounterSource,
     samples: Samples,
-    readings: LiveReadings,
     recorder: Option<(PathBuf, Recorder<File>)>,
     endpoint: Option<ScrapeEndpoint>,
 }
 
 impl LiveHost {
     fn open(matches: &ArgMatches, interval: Nanos) -> anyhow::Result<Self> {
-        let root = Path::new("/");
-        let environment = environment(root, &interfaces().unwrap_or_default());
-        let name = std::fs::read_to_string(root.join("proc/sys/kernel/hostname")).unwrap_or_default();
-        let name = if name.trim().is_empty() { "this host".to_owned() } else { name.trim().to_owned() };
         let endpoint = matches.get_one::<SocketAddr>("metrics").map(|address| scrapes(*address)).transpose()?;
+        let NamedSource { name, environment, source } = NamedSource::open(matches)?;
         let recorder =
             matches.get_one::<PathBuf>("record").map(|path| record(path, &name, &environment)).transpose()?;
         let samples = Samples::new(usize::try_from(JUDGED.0 / interval.0).unwrap_or(0) + 1);
-        let readings = LiveReadings::new(root, JUDGED, clock::thread_cpu);
-        let (viewer, sampler) = (Viewer::new(name, environment), Sampler::new(root));
-        Ok(Self { viewer, sampler, samples, readings, recorder, endpoint })
+        Ok(Self { viewer: Viewer::new(name, environment), source, samples, recorder, endpoint })
     }
 
     /// Takes a sample, and returns the view of the interval that it ends.
     fn sample(&mut self) -> anyhow::Result<Option<View>> {
-        let now = clock::now();
-        self.sampler.sample(&mut self.samples, now);
-        self.readings.read(now);
+        self.source.sample(&mut self.samples)?;
         let at = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string();
         if let Some((path, recorder)) = &mut self.recorder {
             recorder.write(&self.samples, &at).with_context(|| format!("cannot write {}", path.display()))?;
@@ -180,9 +178,9 @@ impl LiveHost {
         if let Some(endpoint) = &self.endpoint {
             endpoint.show(exposition(&self.samples));
         }
-        let mut view = self.viewer.view(&self.samples, Some(&self.readings), at);
+        let mut view = self.viewer.view(&self.samples, self.source.live(), at);
         if let Some(view) = &mut view {
-            view.losses.extend(self.sampler.losses());
+            view.losses.extend(self.source.losses());
         }
         Ok(view)
     }
@@ -207,11 +205,12 @@ fn record(path: &Path, host: &str, environment: &Environment) -> anyhow::Result<
 }
 
 /// Prints each interval, until there were enough or the user ends it.
-fn printed(mut host: LiveHost, shown: &Shown, format: Format) -> anyhow::Result<Exit> {
+fn printed(host: &mut LiveHost, shown: &Shown, format: Format) -> anyhow::Result<Exit> {
     let mut out = io::stdout().lock();
-    let mut due = clock::now();
     let mut n = 0;
+    // The first reading of another host starts its reader, which takes a while.
     host.sample()?;
+    let mut due = clock::now();
     while !shown.is_enough(n) {
         due += shown.interval;
         if shown.signals.wait_until(due)?.is_some() {
@@ -226,17 +225,16 @@ fn printed(mut host: LiveHost, shown: &Shown, format: Format) -> anyhow::Result<
 }
 
 /// Shows the newest interval on the terminal, until the user ends it.
-fn on_screen(mut host: LiveHost, shown: &Shown) -> anyhow::Result<Exit> {
-    let mut screen = Screen::open()?;
-    let mut drawn = vec![Line::waiting(shown.interval)];
-    let mut newest = drawn.clone();
+fn on_screen(host: &mut LiveHost, shown: &Shown) -> anyhow::Result<Exit> {
+    let waiting = Line::waiting(shown.interval);
+    let mut screen = Screen::open(Box::new(move |_| vec![waiting.clone()]))?;
     let mut due = clock::now();
     loop {
         if let Some(view) = host.sample()? {
-            newest = lines(&view);
+            screen.show(Box::new(move |width| lines(&view, width)));
         }
         due += shown.interval;
-        if screen.show_until(&mut drawn, newest.clone(), due)? == Ending::Quit {
+        if screen.wait_until(due)? == Ending::Quit {
             return Ok(Exit::Pass);
         }
         if shown.signals.received().is_some() {
@@ -256,15 +254,15 @@ fn watch_queues(name: &str, shown: &Shown) -> anyhow::Result<Exit> {
         })
     };
     let mut earlier = read()?;
-    let mut screen = if shown.count.is_none() && io::stdout().is_terminal() { Some(Screen::open()?) } else { None };
-    let mut drawn = vec![Line::waiting(shown.interval)];
+    let waiting = Line::waiting(shown.interval);
+    let is_live = shown.count.is_none() && io::stdout().is_terminal();
+    let mut screen = if is_live { Some(Screen::open(Box::new(move |_| vec![waiting.clone()]))?) } else { None };
     let mut due = clock::now();
     let mut n = 0;
-    let mut newest = drawn.clone();
     while !shown.is_enough(n) {
         due += shown.interval;
         if let Some(screen) = &mut screen {
-            if screen.show_until(&mut drawn, newest, due)? == Ending::Quit {
+            if screen.wait_until(due)? == Ending::Quit {
                 return Ok(Exit::Pass);
             }
         } else {
@@ -274,9 +272,10 @@ fn watch_queues(name: &str, shown: &Shown) -> anyhow::Result<Exit> {
             return Ok(shown.exit());
         }
         let later = read()?;
-        newest = queue_lines(name, &earlier, &later);
-        if screen.is_none() {
-            print_lines(&mut io::stdout().lock(), &newest, n == 0)?;
+        let newest = queue_lines(name, &earlier, &later);
+        match &mut screen {
+            Some(screen) => screen.show(Box::new(move |_| newest.clone())),
+            None => print_lines(&mut io::stdout().lock(), &newest, n == 0)?,
         }
         earlier = later;
         n += 1;
@@ -289,8 +288,8 @@ fn replay(path: &Path, format: Format, count: Option<u64>) -> anyhow::Result<Exi
     let unusable =
         |why: String| UserError::new(Exit::Usage, format!("cannot replay {}", path.display())).with_line("why", why);
     let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
-    let mut replay = Replay::new(BufReader::new(file)).map_err(|error| unusable(error.to_string()))?;
-    let mut viewer = Viewer::new(replay.host.clone(), replay.environment.clone());
+    let mut replay = recording(BufReader::new(file)).map_err(|error| unusable(error.to_string()))?;
+    let mut viewer = Viewer::new(replay.host(), replay.environment().clone());
     let mut samples = Samples::new(usize::try_from(JUDGED.0 / INTERVAL_MIN.0).unwrap_or(0) + 1);
     let mut out = io::stdout().lock();
     let mut n = 0;

@@ -115,3 +115,127 @@ fn a_scraper_gets_the_counters_while_they_are_watched() {
     assert!(answer.contains("# TYPE fathom_sock_tcp_in_use gauge"), "{answer}");
     assert!(answer.ends_with("# EOF\n"), "{answer}");
 }
+
+#[test]
+fn a_host_of_a_lab_and_a_served_host_are_watched_by_an_agent_there() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("watched");
+    let kept = stage.path("elsewhere.ndjson");
+    let words = ["watch", "--lab", lab.name, "--host", "b", "--interval", "100ms", "--count", "20", "--ndjson"];
+    let watch = stage.start(words.into_iter().chain(["--record", kept.to_str().unwrap()]));
+    watch.says("{");
+    lab.enter_with("a", || {
+        let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
+        for _ in 0..SENT {
+            while socket.send_to(&[7; PAYLOAD_BYTES], "198.18.0.2:9").is_err() {}
+        }
+    });
+    let seen = intervals(&watch.ends().succeeded().stdout);
+    let refused = sum(&seen, "udp", "", "no_listener_per_sec");
+    assert!((refused - approximate(SENT)).abs() < 0.5, "{refused} of {SENT} found no listener");
+    assert_eq!(seen[0]["host"], "b of lab watched");
+    let losses = seen[0]["losses"].to_string();
+    assert!(losses.contains("on this host only") && seen[0].get("sockets").is_none(), "{}", seen[0]);
+    let again = stage.fathom(["watch", "--replay", kept.to_str().unwrap(), "--ndjson"]).succeeded().stdout;
+    assert_eq!(intervals(&again).len(), seen.len());
+
+    let (server, key) = lab.serve(&[]);
+    let text = lab.fathom("a", &["watch", "--host", "198.18.0.2", "--key", &key, "--once"]).succeeded().stdout;
+    assert!(text.contains("interface") && text.contains("cpu0"), "{text}");
+    lab.fathom("a", &["watch", "--host", "198.18.0.2", "--once"]).refused(3, &["with its key", "--key KEY"]);
+    drop(server);
+    stage.fathom(["watch", "--lab", lab.name, "--host", "zz", "--once"]).refused(3, &["no host \"zz\""]);
+    let left: Vec<String> = stage.journals().into_iter().filter(|journal| !journal.contains("watched")).collect();
+    assert_eq!(left, [""; 0], "each agent is undone");
+}
+
+/// Checks that an object has exactly these members; those in the second list may be absent.
+fn check_members(of: &Value, needed: &[&str], optional: &[&str]) {
+    let members = of.as_object().unwrap_or_else(|| panic!("{of} is no object"));
+    let is_known = |name: &&String| needed.contains(&name.as_str()) || optional.contains(&name.as_str());
+    let unknown: Vec<_> = members.keys().filter(|name| !is_known(name)).collect();
+    let missing: Vec<_> = needed.iter().filter(|name| !members.contains_key(**name)).collect();
+    assert!(unknown.is_empty() && missing.is_empty(), "unknown {unknown:?}, missing {missing:?} in {of}");
+}
+
+/// Checks a line against the table of docs/watch.md.
+fn check_line(view: &Value) {
+    let optional = ["queues", "sockets", "listeners", "losses"];
+    check_members(view, &["schema", "host", "at", "interval_ns", "tables", "findings"], &optional);
+    assert_eq!(view["schema"], "fathom.watch/1");
+    check_members(&view["tables"], &["interfaces", "cores", "tcp", "udp"], &[]);
+    for row in view["tables"].as_object().unwrap().values().flat_map(|table| table.as_object().unwrap().values()) {
+        assert!(row.as_object().unwrap().values().all(Value::is_number), "{row}");
+    }
+    let list = |name: &str| view[name].as_array().cloned().unwrap_or_default();
+    for queue in list("queues") {
+        check_members(&queue, &["interface", "direction", "queue", "packets_pps"], &["share"]);
+    }
+    for listener in list("listeners") {
+        check_members(&listener, &["address", "n_waiting", "n_length", "is_full"], &[]);
+    }
+    check_members(&view["sockets"], &["interval_ns", "n_connections", "busiest"], &[]);
+    for socket in view["sockets"]["busiest"].as_array().unwrap() {
+        let rates = ["local", "peer", "rate_rx_bps", "rate_tx_bps", "n_resent", "rx_queue_bytes", "tx_queue_bytes"];
+        check_members(socket, &[&rates[..], &["inode", "uid"]].concat(), &["rtt_ns", "program"]);
+    }
+    for finding in list("findings") {
+        serde_json::from_value::<fathom_model::Finding>(finding).unwrap();
+    }
+    assert!(list("losses").iter().all(Value::is_string), "{view}");
+}
+
+#[test]
+fn every_line_has_the_documented_members() {
+    let stage = TestBed::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = listener.local_addr().unwrap();
+    let watch = stage.start(["watch", "--interval", "100ms", "--count", "15", "--ndjson"]);
+    watch.says("{");
+    let mut busy = TcpStream::connect(here).unwrap();
+    busy.write_all(&[7; 10_000]).unwrap();
+    let seen = intervals(&watch.ends().succeeded().stdout);
+    assert_eq!(seen.len(), 15);
+    seen.iter().for_each(check_line);
+    let busiest = |view: &Value| !view["sockets"]["busiest"].as_array().unwrap().is_empty();
+    assert!(seen.iter().any(busiest), "a connection with all its members was among them");
+    let one: Value = serde_json::from_str(&stage.fathom(["watch", "--json"]).succeeded().stdout).unwrap();
+    check_line(&one);
+}
+
+#[test]
+fn a_recording_is_reported_with_its_series_and_a_damaged_file_with_the_place() {
+    let stage = TestBed::new();
+    let kept = stage.path("day.ndjson");
+    let file = kept.to_str().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let watch = stage.start(["watch", "--interval", "100ms", "--count", "10", "--ndjson", "--record", file]);
+    watch.says("{");
+    let mut busy = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    busy.write_all(&[7; 100_000]).unwrap();
+    watch.ends().succeeded();
+    let text = stage.fathom(["report", file]).succeeded().stdout;
+    for words in ["received, by interface", "busy, by core", "TCP segments", "lo "] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    let page = stage.path("day.html");
+    stage.fathom(["report", file, "--file", page.to_str().unwrap()]).succeeded();
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<svg").count() >= 3, "{} bytes", page.len());
+    stage.fathom(["report", file, "--json"]).refused(2, &["text or html", "--replay"]);
+
+    let sadf = stage.path("sar.json");
+    let known = include_str!("../../../watch/tests/sadf.json");
+    fs::write(&sadf, known).unwrap();
+    let text = stage.fathom(["report", sadf.to_str().unwrap()]).succeeded().stdout;
+    assert!(text.contains("host: gen-1") && text.contains("eth0"), "{text}");
+    fs::write(&sadf, known.replace("\"rxpck\": 50.0", "\"rxpck\": -1")).unwrap();
+    let place = "entry 2 of the statistics: rxpck is -1";
+    stage.fathom(["report", sadf.to_str().unwrap()]).refused(2, &[place]);
+    // What precedes the damage is shown.
+    let shown = stage.fathom(["watch", "--replay", sadf.to_str().unwrap()]).code(2);
+    assert!(shown.stderr.contains(place) && shown.stdout.contains("08:46:04Z"), "{} {}", shown.stdout, shown.stderr);
+}

@@ -1,0 +1,174 @@
+//! `fathom watch --host`: the counters of this host, or those that an agent reads on another one.
+
+use std::{collections::BTreeMap, path::Path};
+
+use clap::{Arg, ArgMatches, value_parser};
+use fathom_model::{
+    Environment, Plan,
+    plan::{HostReach, SCHEMA},
+    units::Nanos,
+};
+use fathom_monitor::{environment, interfaces};
+use fathom_run::{
+    exit::{Exit, UserError},
+    hosts::{Hosts, fleet_error},
+    store,
+};
+use fathom_sys::clock;
+use fathom_watch::{ChangeReader, JUDGED, LiveReadings, Sampler, Samples};
+
+use super::measurement;
+
+/// Options that name another host.
+const ELSEWHERE: [&str; 4] = ["host", "lab", "key", "key-file"];
+
+/// Returns the options that name the host.
+pub(super) fn arguments() -> Vec<Arg> {
+    let value =
+        |name: &'static str, of: &'static str, help: &'static str| Arg::new(name).long(name).value_name(of).help(help);
+    vec![
+        value("host", "HOST", "watch a host that runs `fathom serve`, or with --lab a host of that lab"),
+        value("lab", "NAME", "the lab of --host, which is up").requires("host").conflicts_with_all(["key", "key-file"]),
+        value("key", "KEY", "the key that `fathom serve` printed on --host; FATHOM_KEY keeps it off the command line")
+            .requires("host"),
+        value("key-file", "FILE", "read the key of --host from this file")
+            .requires("host")
+            .conflicts_with("key")
+            .value_parser(value_parser!(std::path::PathBuf)),
+    ]
+}
+
+/// The names of these options, which a recording does not need.
+pub(super) const fn argument_names() -> [&'static str; 4] {
+    ELSEWHERE
+}
+
+/// Returns the way to a host with `fathom serve`, or to this one by an address of its loopback.
+fn served(host: &str, matches: &ArgMatches) -> Result<HostReach, UserError> {
+    let found = measurement::hosts_at_target(host, matches);
+    if matches!(&found, Err(error) if error.exit == Exit::Preflight) && measurement::key(matches)?.is_none() {
+        return Err(UserError::new(Exit::Preflight, format!("the counters of {host} are read with its key"))
+            .with_line("fix", format!("fathom serve        # on {host}: prints a key"))
+            .with_line("then", format!("{} --key KEY", measurement::command_line())));
+    }
+    let (_, reach) = found?.hosts.pop().expect("a target has a host");
+    Ok(reach)
+}
+
+/// A host whose counters are read.
+pub(super) struct NamedSource {
+    pub(super) name: String,
+    pub(super) environment: Environment,
+    pub(super) source: CounterSource,
+}
+
+/// Who reads the counters.
+pub(super) enum CounterSource {
+    Here { sampler: Sampler, readings: Box<LiveReadings> },
+    Agent(Box<AgentSource>),
+}
+
+/// An agent on another host, or in a namespace of this one.
+pub(super) struct AgentSource {
+    hosts: Hosts,
+    name: String,
+    changes: ChangeReader,
+    losses: Vec<String>,
+}
+
+impl NamedSource {
+    /// Opens the host that the options name, or this one.
+    pub(super) fn open(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let Some(host) = matches.get_one::<String>("host") else { return Ok(Self::here()) };
+        let lab = matches.get_one::<String>("lab");
+        let reach = match lab {
+            Some(lab) => HostReach::LabUp(lab.clone(), host.clone()),
+            None => served(host, matches)?,
+        };
+        let plan = Plan {
+            schema: SCHEMA.to_owned(),
+            title: format!("watch {host}"),
+            rounds: 1,
+            until_ci: None,
+            seed: 0,
+            lab: None,
+            via: None,
+            hosts: BTreeMap::from([(host.clone(), reach)]),
+            tests: Vec::new(),
+        };
+        let mut hosts = Hosts::connect(&plan, &store::run_id(&jiff::Zoned::now(), clock::wall().0))?;
+        let environment = hosts.environment(host).map_err(|error| fleet_error(&error))?;
+        // The hosts of a lab share the name of this machine.
+        let own = hosts.fleet.facts(host).map_err(|error| fleet_error(&error))?.hostname.clone();
+        let name = match lab {
+            Some(lab) => format!("{host} of lab {lab}"),
+            None => own.unwrap_or_else(|| host.clone()),
+        };
+        let source = AgentSource { hosts, name: host.clone(), changes: ChangeReader::default(), losses: Vec::new() };
+        Ok(Self { name, environment, source: CounterSource::Agent(Box::new(source)) })
+    }
+
+    fn here() -> Self {
+        let root = Path::new("/");
+        let environment = environment(root, &interfaces().unwrap_or_default());
+        let name = std::fs::read_to_string(root.join("proc/sys/kernel/hostname")).unwrap_or_default();
+        let name = if name.trim().is_empty() { "this host".to_owned() } else { name.trim().to_owned() };
+        let readings = Box::new(LiveReadings::new(root, JUDGED, clock::thread_cpu));
+        Self { name, environment, source: CounterSource::Here { sampler: Sampler::new(root), readings } }
+    }
+}
+
+impl CounterSource {
+    /// Takes a sample.
+    pub(super) fn sample(&mut self, samples: &mut Samples) -> anyhow::Result<()> {
+        match self {
+            Self::Here { sampler, readings } => {
+                let now: Nanos = clock::now();
+                sampler.sample(samples, now);
+                readings.read(now, samples);
+            }
+            Self::Agent(agent) => agent.sample(samples)?,
+        }
+        Ok(())
+    }
+
+    /// The readings beside the counters; none of another host.
+    pub(super) fn live(&self) -> Option<&LiveReadings> {
+        match self {
+            Self::Here { readings, .. } => Some(readings),
+            Self::Agent(_) => None,
+        }
+    }
+
+    /// Why values are missing, a sentence each.
+    pub(super) fn losses(&self) -> Vec<String> {
+        match self {
+            Self::Here { sampler, .. } => sampler.losses().collect(),
+            Self::Agent(agent) => agent.losses.clone(),
+        }
+    }
+
+    /// Ends the agent, if there is one.
+    pub(super) fn close(self) -> anyhow::Result<()> {
+        match self {
+            Self::Here { .. } => Ok(()),
+            Self::Agent(agent) => agent.hosts.close(),
+        }
+    }
+}
+
+/// The tables that need readings of the host itself.
+const ONLY_HERE: &str = "connections, listeners, programs and queues are read on this host only";
+
+impl AgentSource {
+    fn sample(&mut self, samples: &mut Samples) -> anyhow::Result<()> {
+        let mut changes = self.hosts.fleet.counters(&self.name).map_err(|error| fleet_error(&error))?;
+        self.losses = std::mem::take(&mut changes.losses);
+        self.losses.push(ONLY_HERE.to_owned());
+        self.changes.add(changes, samples).map_err(|error| {
+            UserError::new(Exit::Failed, format!("the agent on {} sent counters that do not fit", self.name))
+                .with_line("why", error.to_string())
+        })?;
+        Ok(())
+    }
+}

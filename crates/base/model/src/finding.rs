@@ -40,6 +40,35 @@ pub struct NextStep {
     pub expected: Option<String>,
 }
 
+/// Whether an intervention proved a cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProofOutcome {
+    /// The change had the effect that the cause predicts, beyond chance.
+    Proven,
+    /// An effect as large as the cause predicts is excluded, so this is not the cause.
+    Refuted,
+    /// The change had an effect that tells more about the test, but proves no cause.
+    Effect,
+    /// The change had no effect worth mentioning; that refutes no cause.
+    NoEffect,
+    /// The trials cannot tell.
+    Open,
+}
+
+/// What changing one option of a test showed about a cause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Proof {
+    /// Whether the change proved the cause.
+    pub outcome: ProofOutcome,
+    /// The test that was repeated; its trials and values are among the interventions of that test.
+    pub test: String,
+    /// The option with its changed value, as on a command line: `--buffer 4MiB`.
+    pub change: String,
+    /// The effect in one sentence.
+    pub text: String,
+}
+
 /// A cause with its evidence, the share that it explains, and the next step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Finding {
@@ -58,6 +87,9 @@ pub struct Finding {
     /// The share of the distance to the limit that it explains, if that can be computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explains: Option<f64>,
+    /// The outcome of an intervention; absent if none was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
     /// The next thing to try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextStep>,

@@ -191,6 +191,9 @@ pub struct Plan {
     /// narrow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ci: Option<String>,
+    /// Whether the tests are repeated after the rounds with one option changed, to prove or refute the causes that were found.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prove: bool,
     /// The seed of all random numbers.
     #[serde(default)]
     pub seed: u64,

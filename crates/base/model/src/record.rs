@@ -293,6 +293,19 @@ impl HostRecord {
     }
 }
 
+/// One round of one test.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Trial {
+    /// The round, from 0.
+    pub round: u32,
+    /// The record of each side, by host; a host that plays both sides appears as `host` and `host/responder`.
+    pub records: BTreeMap<String, Record>,
+    /// The hosts' counters during the trial.
+    pub hosts: BTreeMap<String, HostRecord>,
+    /// The latest start minus the earliest, to the accuracy of the clock comparison.
+    pub start_skew_ns: Nanos,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

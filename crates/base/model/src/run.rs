@@ -10,9 +10,10 @@ use crate::{
     bottleneck::FlowSummary,
     environment::Environment,
     finding::{Finding, NoCause, Verdict, VerdictState},
+    intervention::Intervention,
     metric::Layer,
     plan::Plan,
-    record::{HostRecord, Record},
+    record::Trial,
     search::LoadCurve,
     settings::Settings,
     steps::UsersSummary,
@@ -50,19 +51,6 @@ pub struct Host {
     pub losses: Vec<String>,
 }
 
-/// One round of one test.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Trial {
-    /// The round, from 0.
-    pub round: u32,
-    /// The record of each side, by host; a host that plays both sides appears as `host` and `host/responder`.
-    pub records: BTreeMap<String, Record>,
-    /// The hosts' counters during the trial.
-    pub hosts: BTreeMap<String, HostRecord>,
-    /// The latest start minus the earliest, to the accuracy of the clock comparison.
-    pub start_skew_ns: Nanos,
-}
-
 /// One test with all its trials and their results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TestRun {
@@ -97,6 +85,9 @@ pub struct TestRun {
     /// The bottleneck of each connection of a stream, in the last round that sampled any; empty for other tests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowSummary>,
+    /// The interventions in the order in which they were tried; empty unless the plan asks for proofs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interventions: Vec<Intervention>,
     /// Where the time of a unit of work went, if the kind samples that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anatomy: Option<Anatomy>,

@@ -4,7 +4,8 @@
 //! from its records. Counters are identified by the names in `fathom_model::names`.
 //!
 //! Data flows in one direction, and no file depends on a later one: window → summaries → conservation → flows → limits →
-//! findings → tests without a cause → verdict.
+//! findings → tests without a cause → verdict. Interventions are judged before the findings, which they prove or refute; the next one
+//! follows from an analyzed run.
 
 // Input: the measured window, the cores, the path, and the promises as written.
 mod context;
@@ -33,9 +34,12 @@ mod gap;
 mod limits;
 mod repeat_command;
 
-// Findings and the verdict.
+// Findings, what proves or refutes them, and the verdict.
+mod change;
+mod effect;
 mod findings;
 mod no_cause;
+mod proof;
 mod verdict;
 mod watched;
 
@@ -44,14 +48,19 @@ mod next_lines;
 #[cfg(test)]
 mod run_builder;
 
-use fathom_model::{Derivation, Run, TestRun};
+use std::collections::BTreeMap;
+
+use fathom_model::{Derivation, Metric, Run, TestRun, run::Host};
 
 use context::{lead_test, paired_tests};
 
+pub use change::{CHANGEABLE_OPTIONS, Change};
 pub use context::AnalysisContext;
+pub use effect::effect;
 pub use evidence::TestEvidence;
 pub use findings::{FINDING_RULES, FindingRule};
 pub use precision::is_narrow;
+pub use proof::next_intervention;
 pub use summaries::value_in;
 pub use watched::{WatchedHost, watched};
 
@@ -86,11 +95,15 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
             None
         };
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
+        judge_interventions(&mut run.tests[idx], &run.hosts);
         if let Some(anatomy) = anatomy::anatomy(&run.tests[idx]) {
             run.tests[idx].anatomy = Some(anatomy);
         }
         // Thousands of units would be most of a document.
-        for trial in &mut run.tests[idx].trials {
+        let test = &mut run.tests[idx];
+        let of_interventions =
+            test.interventions.iter_mut().flat_map(|tried| tried.unchanged.iter_mut().chain(&mut tried.changed));
+        for trial in test.trials.iter_mut().chain(of_interventions) {
             trial.records.values_mut().for_each(|record| record.sampled = Vec::new());
         }
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
@@ -111,6 +124,15 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         run.tests[idx].no_cause = no_cause::no_cause(&TestEvidence::new(run, &run.tests[idx], context));
     }
     run.verdict = verdict::verdict(run);
+}
+
+/// Fills in the effects of the interventions of a test.
+fn judge_interventions(test: &mut TestRun, hosts: &BTreeMap<String, Host>) {
+    let metrics: Vec<Metric> = test.summaries.iter().map(|summary| summary.metric.clone()).collect();
+    for tried in &mut test.interventions {
+        let metric = metrics.iter().find(|metric| metric.name == tried.metric.as_str());
+        tried.effect = metric.and_then(|metric| effect(tried, metric, hosts));
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 
 use fathom_model::{
-    Derivation, Finding, Layer, LimitKind, Metric, NoCause, SenderTime, Severity, TestRun,
+    Derivation, Finding, Intervention, Layer, LimitKind, Metric, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
     names::{count, host as counter},
     units::{Nanos, grouped, percent, ratio},
 };
@@ -156,7 +156,12 @@ fn buffers(seen: &TestEvidence<'_>, looked: &mut Looked) {
         mean(&seen.test.flows.iter().map(|flow| share(&flow.waits)).collect::<Vec<_>>())
     };
     let shares = of(|waits| waits.receive_window).zip(of(|waits| waits.send_buffer));
-    if let Some((window, buffer)) = shares {
+    let is_refuted = |tried: &Intervention| {
+        tried.option == "buffer" && tried.effect.as_ref().is_some_and(|effect| effect.outcome == ProofOutcome::Refuted)
+    };
+    if seen.test.interventions.iter().any(is_refuted) {
+        looked.rule_out("receive window and send buffer", "larger ones changed nothing");
+    } else if let Some((window, buffer)) = shares {
         let showed = format!("{} and {} of the time", percent(window), percent(buffer));
         looked.rule_out("receive window and send buffer", showed);
     }

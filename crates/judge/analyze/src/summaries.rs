@@ -65,6 +65,11 @@ pub fn value_in(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) 
     TestTrials { trials: vec![trial], hosts }.summary(metric).value
 }
 
+/// Returns the value of a metric in some trials of a test, with its interval.
+pub(crate) fn summary_of(trials: &[Trial], hosts: &BTreeMap<String, Host>, metric: &Metric) -> Summary {
+    TestTrials { trials: usable_trials(trials), hosts }.summary(metric)
+}
+
 /// The unit of work for counters of bytes.
 const GIBIBYTE: f64 = 1_073_741_824.0;
 

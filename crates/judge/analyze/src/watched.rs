@@ -78,6 +78,7 @@ fn full_cores(seen: &TestEvidence<'_>, host: &str) -> Vec<Finding> {
         tests: Vec::new(),
         evidence,
         explains: None,
+        proof: None,
         next: None,
     }]
 }
@@ -103,6 +104,7 @@ fn run_of(host: &WatchedHost<'_>) -> Run {
             title: String::new(),
             rounds: 1,
             until_ci: None,
+            prove: false,
             seed: 0,
             lab: None,
             via: None,
@@ -133,6 +135,7 @@ fn test_of(host: String, trial: Trial) -> TestRun {
         benchmark: None,
         users: None,
         flows: Vec::new(),
+        interventions: Vec::new(),
         anatomy: None,
         time: Vec::new(),
         summaries: Vec::new(),

@@ -1,8 +1,8 @@
 //! The wording of values, the same in all formats. Values are selected and formatted here, not computed.
 
 use fathom_model::{
-    Benchmark, Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, StepKind, StepSummary,
-    Summary, TestRun, Unit,
+    Benchmark, Confidence, Derivation, Finding, Limit, LimitKind, Metric, ProofOutcome, Run, Severity, StepKind,
+    StepSummary, Summary, TestRun, Unit,
     metric::Better,
     search::LoadCurve,
     units::{grouped, percent, rounded},
@@ -50,6 +50,17 @@ pub(crate) struct ValueWords {
     pub(crate) used: String,
     /// The mark of `used`.
     pub(crate) mark: Mark,
+}
+
+/// Returns the word for the outcome of an intervention, with its mark.
+pub(crate) const fn proof(outcome: ProofOutcome) -> (&'static str, Mark) {
+    match outcome {
+        ProofOutcome::Proven => ("proven", Mark::Kept),
+        ProofOutcome::Refuted => ("refuted", Mark::Plain),
+        ProofOutcome::Effect => ("shown", Mark::Plain),
+        ProofOutcome::NoEffect => ("no effect", Mark::Plain),
+        ProofOutcome::Open => ("not clear", Mark::Open),
+    }
 }
 
 /// Formats the value of a summary. Its name is omitted if `title` is that name.

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, io};
 
 use fathom_model::{
-    Confidence, Histogram, Layer, Run, TestRun, Trial, Verdict,
+    Confidence, Effect, Histogram, Intervention, InterventionAim, Layer, Proof, ProofOutcome, Run, TestRun, Trial,
+    Verdict,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -194,6 +195,83 @@ const CURVE: &str = "\
   24.0 k req/s  24.0 k req/s   177 µs         26.7 µs  3 of 3                 kept   ◂ knee
   32.0 k req/s  32.0 k req/s   256 µs         38.5 µs  3 of 3                 kept
 ";
+
+/// Returns the sample run after interventions: one proved a cause, one refuted a cause, one was cut short, and one asked for a cause.
+fn proven() -> Run {
+    let mut run = sample::run();
+    let trial = run.tests[0].trials[0].clone();
+    let intervention = |test: &TestRun, cause: Option<&str>, effect: Option<(ProofOutcome, &str)>| Intervention {
+        cause: cause.map(str::to_owned),
+        option: "buffer".to_owned(),
+        from: Some("4KiB".to_owned()),
+        to: "4MiB".to_owned(),
+        metric: test.summaries[0].metric.name.to_string(),
+        effect_min: 0.5,
+        aim: InterventionAim::Verdict,
+        unchanged: vec![trial.clone(), Trial { round: 3, ..trial.clone() }],
+        changed: vec![Trial { round: 1, ..trial.clone() }, Trial { round: 2, ..trial.clone() }],
+        cut: effect.is_none().then(|| "interrupted by ctrl-C".to_owned()),
+        effect: effect.map(|(outcome, text)| Effect {
+            outcome,
+            unchanged: test.summaries[0].clone(),
+            changed: test.summaries[0].clone(),
+            text: text.to_owned(),
+        }),
+    };
+    let effects = [
+        (
+            4,
+            Some("socket-buffer"),
+            Some((ProofOutcome::Proven, "with `--buffer 4MiB` the loss is gone (0 against 1.9 ± 0.2 %)")),
+        ),
+        (1, Some("one-queue"), None),
+        (3, None, Some((ProofOutcome::NoEffect, "`--flows 2` instead of 1 changed nothing (1 against 1 k/s)"))),
+    ];
+    for (idx, cause, effect) in effects {
+        let tried = intervention(&run.tests[idx], cause, effect);
+        run.tests[idx].interventions.push(tried);
+    }
+    let proof = |outcome, text: &str| {
+        let (test, change, text) = ("udp_stream".to_owned(), "--buffer 4MiB".to_owned(), text.to_owned());
+        Some(Proof { outcome, test, change, text })
+    };
+    run.findings[1].proof =
+        proof(ProofOutcome::Proven, "with `--buffer 4MiB` the loss is gone (0 against 1.9 ± 0.2 %)");
+    run.findings[2].proof = proof(ProofOutcome::Refuted, "`--buffer 4MiB` changed nothing: this is not the cause");
+    run
+}
+
+#[test]
+fn a_cause_that_was_proven_or_refuted_says_so_in_text_and_on_the_page() {
+    let run = proven();
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
+    assert!(
+        text.contains("  proven:  with `--buffer 4MiB` the loss is gone (0 against 1.9 ± 0.2 %)\n  next:"),
+        "{text}"
+    );
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for told in [
+        "rates may vary with its clock.; refuted: `--buffer 4MiB` changed nothing: this is not the cause",
+        "more of them may carry more; `--flows 2` instead of 1 changed nothing (1 against 1 k/s); ruled out",
+        "--buffer 4MiB was not tried to the end: interrupted by ctrl-C",
+    ] {
+        assert!(flat.contains(told), "{told} is missing in\n{text}");
+    }
+    let page = written(&Html, &run);
+    well_formed(&page);
+    assert!(page.contains("<p class=\"proof\"><b class=\"kept\">proven</b> with `--buffer 4MiB` the loss is gone"));
+    assert!(page.contains("--buffer 4KiB → 4MiB") && page.contains("not known"));
+}
+
+#[test]
+fn each_trial_of_an_intervention_is_an_event_in_the_order_in_which_it_was_made() {
+    let events = written(&Ndjson, &proven());
+    let of_udp = events.lines().filter(|line| line.starts_with("{\"event\":\"intervention\",\"test\":\"udp_stream\""));
+    let changed: Vec<bool> = of_udp
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["changed"].as_bool().unwrap())
+        .collect();
+    assert_eq!(changed, [false, true, true, false]);
+}
 
 #[test]
 fn of_frames_it_is_told_who_sends_whichever_way_they_go() {

@@ -176,6 +176,7 @@ impl ClosedLoop {
             title: self.title.clone(),
             rounds: 1,
             until_ci: None,
+            prove: false,
             seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
             lab: None,
             via: None,

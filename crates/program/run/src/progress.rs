@@ -61,7 +61,7 @@ impl ProgressLine {
         self.activity.replace(sanitized(&doing));
     }
 
-    /// Shows the current step of a search.
+    /// Shows the current step of a search or an intervention.
     pub fn show_search_step(&self, test: &str, step: &str) {
         self.activity.replace(sanitized(&format!("{test} {step}")));
     }

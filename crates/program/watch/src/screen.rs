@@ -195,6 +195,7 @@ mod tests {
                 value: "812".to_owned(),
             }],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: "sysctl -w net.core.somaxconn=4096".to_owned(),
                 on: Some("web-1".to_owned()),

@@ -30,6 +30,7 @@ impl FindingRule for BenchmarkHeadline {
             tests: all().map(|(test, _)| test.name.clone()).collect(),
             evidence: evidence.collect(),
             explains: None,
+            proof: None,
             next: None,
         }]
     }

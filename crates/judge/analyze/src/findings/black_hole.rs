@@ -7,7 +7,10 @@ use fathom_model::{
 };
 
 use super::{FindingRule, martians};
-use crate::evidence::{TestEvidence, counter_evidence};
+use crate::{
+    change::{Change, smaller_datagrams},
+    evidence::{TestEvidence, counter_evidence},
+};
 
 /// The id of these findings.
 pub(super) const BLACK_HOLE: &str = "path-mtu-black-hole";
@@ -43,6 +46,7 @@ impl FindingRule for BlackHole {
                 value: format!("{} B answered, {} B neither answered nor refused", grouped(mtu), grouped(from)),
             }],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: format!("ip route replace {} mtu lock {mtu}", probe.target),
                 on: Some(host.to_owned()),
@@ -88,12 +92,17 @@ impl FindingRule for UdpBlackHole {
             tests: vec![seen.test.name.clone()],
             evidence: vec![counter_evidence(sender, count::SENT, sent), counter_evidence(receiver, count::RECEIVED, 0)],
             explains: Some(1.0),
+            proof: None,
             next: seen.repeat_with_option("size", "500B").map(|command| NextStep {
                 command,
                 on: None,
                 expected: Some("pass if the MTU of the path is the reason".to_owned()),
             }),
         }]
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        smaller_datagrams(seen)
     }
 }
 

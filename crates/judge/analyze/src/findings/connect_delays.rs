@@ -87,6 +87,7 @@ impl FindingRule for ConnectDelays {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
+            proof: None,
             next: Some(next),
         }]
     }

@@ -9,6 +9,7 @@ use fathom_statistics::mean;
 
 use super::{FindingRule, device, generator_limited, retransmissions};
 use crate::{
+    change::{Change, another_core, lower_rate},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence},
 };
@@ -79,8 +80,20 @@ impl FindingRule for CoreSaturated {
             evidence,
             // Of a full core, what the test did not use itself, others took from it.
             explains: Some(cores[0].own.min(1.0)),
+            proof: None,
             next: (!comes_next).then(|| next(seen, host, cores)),
         }]
+    }
+
+    fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        let host = finding.evidence.first()?.host.as_str();
+        let in_interrupts = |core: &CoreLoad| core.share(CPU_SOFTIRQ_NS) + core.share(CPU_IRQ_NS) >= core.busy() / 2.0;
+        match seen.test.layer {
+            // A lower rate relieves everything on the way, so it proves no core.
+            Layer::Udp => lower_rate(seen).map(Change::as_clue),
+            _ if seen.cores(host).first().is_some_and(in_interrupts) => None,
+            _ => another_core(seen, host),
+        }
     }
 }
 

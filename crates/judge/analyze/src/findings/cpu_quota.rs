@@ -60,6 +60,7 @@ impl CpuQuota {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(host, host::CGROUP_THROTTLED_NS, share)],
             explains: gap::explained_by_time(seen, share),
+            proof: None,
             next: Some(NextStep {
                 command: "cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max".to_owned(),
                 on: Some(host.to_owned()),

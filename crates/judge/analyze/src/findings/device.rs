@@ -7,6 +7,7 @@ use fathom_model::{
 
 use super::FindingRule;
 use crate::{
+    change::{Change, lower_rate},
     conservation::device,
     context::paired_tests,
     cores::CoreLoad,
@@ -109,12 +110,23 @@ impl FindingRule for DeviceDrops {
                 .collect(),
             evidence: evidence.collect(),
             explains: explained_ratio(n, Some(n_lost)),
+            proof: None,
             next: Some(NextStep {
                 command: self.command.to_owned(),
                 on: Some(via.to_owned()),
                 expected: Some(self.expected.to_owned()),
             }),
         }]
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        match self.place {
+            // What is full has room at a lower rate.
+            device::RING | device::OUTPUT => lower_rate(seen),
+            // A rule or a program may be a policer, or drop at any rate.
+            device::RULE | device::PROGRAM => lower_rate(seen).map(Change::as_clue),
+            _ => None,
+        }
     }
 }
 
@@ -155,12 +167,18 @@ impl FindingRule for DeviceCore {
                 .map(|(name, share)| ratio_evidence(via, &format!("{name} {}", core.core), share))
                 .to_vec(),
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: format!("perf top -C {}", core.core.trim_start_matches("cpu")),
                 on: Some(via.to_owned()),
                 expected: Some("show what the core of the device does for each frame".to_owned()),
             }),
         }]
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        // A lower rate relieves everything on the way, so it proves no core.
+        lower_rate(seen).map(Change::as_clue)
     }
 }
 

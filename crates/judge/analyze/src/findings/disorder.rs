@@ -64,6 +64,7 @@ impl FindingRule for Disorder {
                 counter_evidence(receiver, count::RECEIVED, received),
             ],
             explains: None,
+            proof: None,
             next: None,
         }]
     }

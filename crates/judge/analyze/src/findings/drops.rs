@@ -7,7 +7,10 @@ use fathom_model::{
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, counter_evidence, explained_ratio};
+use crate::{
+    change::{Change, larger_datagram_buffer, lower_rate},
+    evidence::{TestEvidence, counter_evidence, explained_ratio},
+};
 
 /// Drops below one packet in a hundred thousand are not reported, because devices also count packets unrelated to the test.
 const REPORT_MIN: f64 = 1e-5;
@@ -51,6 +54,7 @@ impl DropReport<'_> {
             tests: vec![seen.test.name.clone()],
             evidence: self.evidence,
             explains,
+            proof: None,
             next: self.next.filter(|_| is_cause).map(|next| NextStep { on: Some(self.host.to_owned()), ..next }),
         })
     }
@@ -96,6 +100,11 @@ impl FindingRule for UdpReceiveBuffer {
         // No buffer is large enough for a reader without CPU time.
         found.map(|found| Finding { next: found.next.filter(|_| !starved), ..found }).into_iter().collect()
     }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        // No buffer is large enough for a reader without CPU time, but at a lower rate it has some.
+        if seen.shares_full_cores() { lower_rate(seen) } else { larger_datagram_buffer(seen) }
+    }
 }
 
 impl FindingRule for SmallUdpReceiveBuffer {
@@ -106,6 +115,10 @@ impl FindingRule for SmallUdpReceiveBuffer {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let found = small_buffer(seen).and_then(|size| full_buffer(seen, &format!(", which holds {size} (--buffer)")));
         found.into_iter().collect()
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        larger_datagram_buffer(seen)
     }
 }
 
@@ -219,6 +232,10 @@ impl FindingRule for BacklogDrops {
         let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
         hosts.filter_map(on_host).collect()
     }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        lower_rate(seen)
+    }
 }
 
 /// A device dropped incoming packets.
@@ -264,6 +281,10 @@ impl FindingRule for DeviceReceiveDrops {
             dropped.into_finding(seen)
         };
         seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        lower_rate(seen)
     }
 }
 
@@ -313,6 +334,10 @@ impl FindingRule for DeviceSendDrops {
         };
         seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
     }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        lower_rate(seen)
+    }
 }
 
 /// The queueing discipline of a device dropped outgoing packets.
@@ -347,6 +372,10 @@ impl FindingRule for QdiscDrops {
             dropped.into_finding(seen)
         };
         seen.hosts().filter_map(on_host).collect()
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        lower_rate(seen)
     }
 }
 

@@ -10,6 +10,7 @@ use fathom_model::{
 
 use super::{FindingRule, black_hole::BLACK_HOLE};
 use crate::{
+    change::{Change, smaller_segments},
     evidence::{TestEvidence, counter_evidence},
     summaries::main_rate,
     window::host_of,
@@ -190,8 +191,13 @@ impl FindingRule for ErrorCauses {
             tests: vec![seen.test.name.clone()],
             evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, &cause.to_string(), *n)).collect(),
             explains: None,
+            proof: None,
             next: known.and_then(|known| known.next_step(seen, host)),
         }]
+    }
+
+    fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        if finding.id == BLACK_HOLE { smaller_segments(seen) } else { None }
     }
 }
 

@@ -10,7 +10,10 @@ use fathom_model::{
 use fathom_statistics::mean;
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::{
+    change::{Change, lower_stream_rate, more_flows},
+    evidence::TestEvidence,
+};
 
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
@@ -58,8 +61,18 @@ impl FindingRule for FlowBottleneck {
             tests: vec![seen.test.name.clone()],
             evidence: path.evidence(&first.sender),
             explains: None,
+            proof: None,
             next: self.next(seen),
         }]
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        match self.0 {
+            Bottleneck::CongestionWindow => more_flows(seen),
+            // Below the rate of the path its queue is empty.
+            Bottleneck::Queue => lower_stream_rate(seen, "rtt_ns_p50"),
+            _ => None,
+        }
     }
 }
 

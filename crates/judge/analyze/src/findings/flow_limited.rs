@@ -13,6 +13,7 @@ use fathom_statistics::mean;
 
 use super::FindingRule;
 use crate::{
+    change::{Change, larger_stream_buffer},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence},
     gap,
@@ -22,6 +23,9 @@ use crate::{
 const HOLDS_BACK: f64 = 0.2;
 /// A rate of at least this share of one size per round trip is bound by it: the round trip varies, and a part of a buffer is overhead.
 const BOUND: f64 = 0.5;
+/// The sizes of receive and send buffers that the kernel chooses from.
+const RMEM: &str = "net.ipv4.tcp_rmem";
+const WMEM: &str = "net.ipv4.tcp_wmem";
 /// The kernel's defaults of `tcp_rmem` and `tcp_wmem`: least, usual, most.
 const RMEM_USUAL: [u64; 3] = [4096, 131_072, 6 << 20];
 const WMEM_USUAL: [u64; 3] = [4096, 16_384, 4 << 20];
@@ -41,11 +45,7 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let small = SIDES.into_iter().find_map(|(side, peer)| {
-            let window = bound_by(seen, side, |flow| largest(flow, tcp::SND_WND_BYTES))?;
-            Some((seen.host_of(side)?, seen.host_of(peer)?, window))
-        });
-        if let Some((sender, receiver, window)) = small {
+        if let Some((sender, receiver, window)) = small_window(seen) {
             return vec![self.small_window(seen, (sender, receiver), &window)];
         }
         let limited = SIDES
@@ -68,8 +68,19 @@ impl FindingRule for ReceiveWindow {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: gap::explained_by_time(seen, share),
+            proof: None,
             next: Some(larger_receive_buffer(seen, receiver)),
         }]
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        let receiver = small_window(seen).map(|(_, receiver, _)| receiver);
+        let closed = || SIDES.into_iter().find(|(side, _)| wait_ratio(seen, *side, tcp::RWND_LIMITED_NS).is_some());
+        match receiver {
+            Some(receiver) => larger_stream_buffer(seen, receiver, RMEM),
+            // The receiver may read too slowly instead, for which no buffer is large enough.
+            None => larger_stream_buffer(seen, seen.host_of(closed()?.1)?, RMEM).map(Change::as_proof_only),
+        }
     }
 }
 
@@ -87,9 +98,18 @@ impl ReceiveWindow {
             tests: vec![seen.test.name.clone()],
             evidence: bound.evidence(sender, tcp::SND_WND_BYTES),
             explains: gap::explained_by_time(seen, bound.share),
+            proof: None,
             next: Some(larger_receive_buffer(seen, receiver)),
         }
     }
+}
+
+/// Returns the sender, the receiver and the size of a window that was small all the time.
+fn small_window<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, &'a str, SizeBound)> {
+    SIDES.into_iter().find_map(|(side, peer)| {
+        let window = bound_by(seen, side, |flow| largest(flow, tcp::SND_WND_BYTES))?;
+        Some((seen.host_of(side)?, seen.host_of(peer)?, window))
+    })
 }
 
 /// The send buffer was full of data that the peer had not acknowledged.
@@ -122,7 +142,8 @@ impl FindingRule for SendBuffer {
                 tests: vec![seen.test.name.clone()],
                 evidence: bound.evidence(sender, "send buffer, most"),
                 explains: gap::explained_by_time(seen, bound.share),
-                next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", WMEM_USUAL)),
+                proof: None,
+                next: Some(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
             }];
         }
         let limited =
@@ -137,8 +158,13 @@ impl FindingRule for SendBuffer {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: gap::explained_by_time(seen, share),
-            next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", WMEM_USUAL)),
+            proof: None,
+            next: Some(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
         }]
+    }
+
+    fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        larger_stream_buffer(seen, &finding.evidence.first()?.host, WMEM)
     }
 }
 
@@ -195,7 +221,7 @@ fn send_buffer_max(seen: &TestEvidence<'_>, host: &str) -> Option<u64> {
     if let Some(asked) = seen.test.options.size("buffer") {
         return Some(asked.0.saturating_mul(2));
     }
-    seen.environment(host)?.get("sysctl", "net.ipv4.tcp_wmem")?.split_whitespace().nth(2)?.parse().ok()
+    seen.environment(host)?.get("sysctl", WMEM)?.split_whitespace().nth(2)?.parse().ok()
 }
 
 /// The pairs of sender and peer: either side may have sent.
@@ -221,7 +247,7 @@ fn growth(flow: &Flow, name: &str) -> u64 {
 
 /// Suggests a larger receive buffer for TCP sockets that do not choose their own, which `rmem_max` does not limit.
 pub(super) fn larger_receive_buffer(seen: &TestEvidence<'_>, host: &str) -> NextStep {
-    larger_buffer(seen, host, "net.ipv4.tcp_rmem", RMEM_USUAL)
+    larger_buffer(seen, host, RMEM, RMEM_USUAL)
 }
 
 /// Suggests twice the largest buffer that a host allows, at least the kernel's defaults. Suggests 32 MiB if it is unknown.

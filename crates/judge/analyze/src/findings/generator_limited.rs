@@ -7,6 +7,7 @@ use fathom_model::{
 };
 
 use super::FindingRule;
+use crate::change::{Change, another_core};
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 
 /// At this share of its own ceiling and above, fathom is the limit.
@@ -51,12 +52,17 @@ impl FindingRule for GeneratorLimited {
             tests: vec![seen.test.name.clone()],
             evidence: vec![evidence],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: "fathom calibrate".to_owned(),
                 on: Some(seen.test.from.clone()),
                 expected: Some("show the maximum that this machine can generate".to_owned()),
             }),
         }]
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        another_core(seen, &seen.test.from)
     }
 }
 
@@ -149,6 +155,7 @@ impl FindingRule for OfferedTooLittle {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
+            proof: None,
             next: Some(NextStep { command, on: Some(sender.to_owned()), expected: Some(expected.to_owned()) }),
         }]
     }

@@ -10,7 +10,10 @@ use super::{
     drops::{DropReport, next_step, packets_received},
     flow_limited::larger_receive_buffer,
 };
-use crate::evidence::{TestEvidence, counter_evidence};
+use crate::{
+    change::{Change, lower_rate, smaller_datagrams},
+    evidence::{TestEvidence, counter_evidence},
+};
 
 /// Fewer dropped packets explain nothing.
 const PACKETS_MIN: u64 = 10;
@@ -309,6 +312,18 @@ impl FindingRule for HostDrops {
         let one = self.of_machine && seen.is_one_machine();
         let hosts = seen.hosts().take(if one { 1 } else { usize::MAX });
         hosts.filter_map(|host| self.on_host(seen, host)).collect()
+    }
+
+    fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        let is_of = |drops: &Self| finding.id == drops.id;
+        if is_of(&REASSEMBLY) {
+            smaller_datagrams(seen)
+        } else if is_of(&INGRESS_FILTER) {
+            // It may be a policer, or a filter that drops at any rate.
+            lower_rate(seen).map(Change::as_clue)
+        } else {
+            None
+        }
     }
 }
 

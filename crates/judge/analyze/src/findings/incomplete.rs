@@ -42,6 +42,7 @@ impl FindingRule for IncompleteTrials {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
+            proof: None,
             next: None,
         }]
     }

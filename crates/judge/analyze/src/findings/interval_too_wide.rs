@@ -45,6 +45,7 @@ impl FindingRule for IntervalTooWide {
                 value: first.trials.iter().map(|value| first.metric.show(*value)).collect::<Vec<_>>().join(", "),
             }],
             explains: None,
+            proof: None,
             next: seen.repeat_run_command(&more_rounds_command(seen, 4 * n_rounds)).map(|command| NextStep {
                 command,
                 on: None,

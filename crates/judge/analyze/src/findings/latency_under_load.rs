@@ -3,7 +3,10 @@
 use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun, units::Nanos, units::rounded};
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::{
+    change::{Change, smaller_stream_buffer},
+    evidence::TestEvidence,
+};
 
 /// The option for the direction of the streams, and its value for no streams.
 const LOAD: (&str, &str) = ("direction", "none");
@@ -25,6 +28,10 @@ impl FindingRule for LatencyUnderLoad {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         self.compare(seen).into_iter().collect()
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        smaller_stream_buffer(seen)
     }
 }
 
@@ -102,6 +109,7 @@ impl LatencyUnderLoad {
             tests: vec![idle.name.clone(), seen.test.name.clone()],
             evidence: grown.evidence(pair).into_iter().chain(median.into_iter().flatten()).collect(),
             explains: None,
+            proof: None,
             next: queue.map(|_| next(seen)),
         })
     }
@@ -124,6 +132,7 @@ fn idle_disturbed_finding(id: &str, (idle, loaded): (&TestRun, &TestRun)) -> Opt
         tests: vec![idle.name.clone(), loaded.name.clone()],
         evidence: Vec::new(),
         explains: None,
+        proof: None,
         next: None,
     })
 }

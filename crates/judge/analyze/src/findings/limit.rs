@@ -31,6 +31,7 @@ impl FindingRule for LimitFound {
             tests: vec![seen.test.name.clone()],
             evidence: shown.into_iter().filter_map(evidence).collect(),
             explains: None,
+            proof: None,
             next: own.then(|| NextStep {
                 command: "fathom calibrate".to_owned(),
                 on: Some(seen.test.from.clone()),

@@ -32,6 +32,7 @@ impl FindingRule for LinkFull {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(&seen.test.from, &format!("{} of the line rate", limit.metric), used)],
             explains: Some(1.0),
+            proof: None,
             next: None,
         }]
     }
@@ -76,6 +77,7 @@ impl FindingRule for NoLineRate {
                 host,
             }],
             explains: None,
+            proof: None,
             next: None,
         }]
     }

@@ -32,6 +32,7 @@ impl FindingRule for LinkDown {
                     value: state.to_owned(),
                 }],
                 explains: None,
+                proof: None,
                 next: Some(NextStep {
                     command: format!("ip link set {interface} up"),
                     on: Some(host.to_owned()),

@@ -8,6 +8,7 @@ use fathom_model::{
 
 use super::FindingRule;
 use crate::{
+    change::{Change, lower_rate, lower_rate_against, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
     gap,
 };
@@ -31,6 +32,13 @@ impl FindingRule for LocalShaper {
         }
         seen.hosts().filter_map(|host| on_host(seen, host)).collect()
     }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        // A queue that holds the sender back loses nothing, but delays. Some senders keep even that short.
+        let delay =
+            || lower_rate_against(seen, "one_way_delay_ns_p99").or_else(|| lower_stream_rate(seen, "rtt_ns_p50"));
+        lower_rate(seen).or_else(|| delay().map(Change::as_proof_only))
+    }
 }
 
 fn on_host(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
@@ -52,6 +60,7 @@ fn on_host(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         tests: vec![seen.test.name.clone()],
         evidence: evidence(seen, (host, interface), n),
         explains: rate.and_then(|rate| gap::explained_by_rate(seen, rate)).or(Some(share)),
+        proof: None,
         next: Some(NextStep {
             command: format!("tc -s qdisc show dev {interface}"),
             on: Some(host.to_owned()),

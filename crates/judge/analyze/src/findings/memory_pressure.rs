@@ -78,6 +78,7 @@ impl MemoryPressure {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
+            proof: None,
             next: Some(NextStep { on: Some(host.to_owned()), ..next }),
         })
     }

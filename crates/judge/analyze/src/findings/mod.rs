@@ -58,9 +58,9 @@ pub(crate) use nothing_done::NOTHING_DONE;
 pub(crate) use retransmissions::most_resent;
 pub use rule::FindingRule;
 
-use fathom_model::{Bottleneck, Finding, Run, Severity};
+use fathom_model::{Bottleneck, Finding, ProofOutcome, Run, Severity};
 
-use crate::{context::AnalysisContext, evidence::TestEvidence, gap};
+use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence, gap};
 
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
@@ -198,7 +198,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         let used = seen.limit_utilization().unwrap_or(f64::INFINITY);
         let by_rule: Vec<(&dyn FindingRule, Finding)> = FINDING_RULES
             .iter()
-            .flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)))
+            .flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, with_proof(found, test))))
             .collect();
         let mut of_test = with_effects_as_remarks(by_rule);
         if of_test.iter().any(nothing_done::explains_errors) {
@@ -210,6 +210,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     found.sort_by(|(a_used, a), (b_used, b)| {
         rank(b)
             .cmp(&rank(a))
+            .then(is_proven(b).cmp(&is_proven(a)))
             .then(explains_less_than_half(a).cmp(&explains_less_than_half(b)))
             .then(a_used.total_cmp(b_used))
     });
@@ -239,6 +240,11 @@ const fn rank(finding: &Finding) -> u8 {
         Severity::Disturbs => 1,
         Severity::Remark => 0,
     }
+}
+
+/// Returns true if an intervention proved a finding: that weighs more than any counter.
+fn is_proven(finding: &Finding) -> bool {
+    finding.proof.as_ref().is_some_and(|proof| proof.outcome == ProofOutcome::Proven)
 }
 
 /// Returns true if a finding is known to explain less than half of what its test lacks: it does not stand above one that may explain it all.
@@ -300,6 +306,9 @@ fn merge_finding(first: &mut Finding, other: Finding) {
         }
     }
     let known: Vec<String> = first.evidence.iter().map(|evidence| evidence.host.clone()).collect();
+    if !is_proven(first) && other.proof.is_some() {
+        first.proof.clone_from(&other.proof);
+    }
     first.evidence.extend(other.evidence.into_iter().filter(|evidence| !known.contains(&evidence.host)));
 }
 
@@ -342,7 +351,7 @@ mod tests {
     fn part(id: &str, severity: Severity, explains: Option<f64>) -> Finding {
         let text = String::new;
         let (id, tests, evidence) = (id.to_owned(), Vec::new(), Vec::new());
-        Finding { id, short: text(), title: text(), severity, tests, evidence, explains, next: None }
+        Finding { id, short: text(), title: text(), severity, tests, evidence, explains, proof: None, next: None }
     }
 
     #[test]

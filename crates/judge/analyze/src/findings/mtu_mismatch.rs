@@ -44,6 +44,7 @@ impl FindingRule for MtuMismatch {
             tests: vec![seen.test.name.clone()],
             evidence: ends.iter().map(evidence).collect(),
             explains: None,
+            proof: None,
             next: address.map(|address| NextStep {
                 command: format!("fathom probe {address} --test mtu"),
                 on: Some((*from).to_owned()),

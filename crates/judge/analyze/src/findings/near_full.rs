@@ -128,6 +128,7 @@ impl NearFull {
             tests: vec![seen.test.name.clone()],
             evidence: vec![counter_evidence(host, self.gauge, level.used)],
             explains: None,
+            proof: None,
             next: Some(NextStep { on: Some(host.to_owned()), ..(self.next)(level) }),
         })
     }

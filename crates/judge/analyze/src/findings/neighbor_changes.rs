@@ -53,6 +53,7 @@ impl NeighborChanges {
                 .map(|(of, n)| counter_evidence(host, &format!("{} {of}", host::NEIGHBOR_CHANGES), *n))
                 .collect(),
             explains: None,
+            proof: None,
             next: Some(NextStep { on: Some(host.to_owned()), ..next }),
         })
     }

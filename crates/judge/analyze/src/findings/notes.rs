@@ -34,6 +34,7 @@ impl FindingRule for EngineNotes {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
+            proof: None,
             next: None,
         };
         by_id.into_values().map(finding).collect()

@@ -60,6 +60,7 @@ impl FindingRule for NothingDone {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
+            proof: None,
             next: next(seen),
         }]
     }

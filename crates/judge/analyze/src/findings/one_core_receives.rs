@@ -97,6 +97,7 @@ impl OneCoreReceives {
             evidence,
             explains: explained_ratio(dropped_before_core(seen, host, core), seen.packets_lost())
                 .filter(|share| *share > 0.0),
+            proof: None,
             next: Some(NextStep { on: Some(host.to_owned()), ..next(seen, host, &queues, n_queues) }),
         })
     }

@@ -91,6 +91,7 @@ impl FindingRule for OtherPrograms {
                 .chain(others.iter().map(|other| other.evidence(host)))
                 .collect(),
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: "top".to_owned(),
                 on: Some(host.to_owned()),

@@ -45,6 +45,7 @@ impl FindingRule for Outage {
                 value: format!("{} in a row", grouped(outage.n_probes)),
             }],
             explains: None,
+            proof: None,
             next: None,
         }]
     }
@@ -93,6 +94,7 @@ impl FindingRule for LateStart {
                 value: Nanos(*late).to_string(),
             }],
             explains: None,
+            proof: None,
             next: None,
         }]
     }

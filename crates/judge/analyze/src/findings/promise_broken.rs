@@ -30,6 +30,7 @@ impl FindingRule for PromiseBroken {
                 tests: vec![seen.test.name.clone()],
                 evidence: vec![evidence],
                 explains: None,
+                proof: None,
                 next: None,
             })
         };

@@ -77,6 +77,7 @@ impl ReceiveBudget {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: explained_ratio(n_dropped, seen.packets_lost()).filter(|_| has_time),
+            proof: None,
             next: has_time.then(|| fathom_model::NextStep { on: Some(host.to_owned()), ..next }),
         })
     }

@@ -33,6 +33,7 @@ impl FindingRule for RefusedDatagrams {
             tests: vec![seen.test.name.clone()],
             evidence: vec![counter_evidence(host, counter::ICMP_IN_UNREACHABLE, n)],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: "ss -lun; nft list ruleset".to_owned(),
                 on: seen.hosts().find(|other| *other != host).map(str::to_owned),

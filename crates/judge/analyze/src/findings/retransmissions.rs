@@ -10,7 +10,10 @@ use fathom_model::{
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, counter_evidence};
+use crate::{
+    change::{Change, loss_tolerant_control, lower_stream_rate},
+    evidence::{TestEvidence, counter_evidence},
+};
 
 /// At one segment in a thousand and above, loss affects the rate.
 const HOLDS_BACK: f64 = 1e-3;
@@ -70,12 +73,19 @@ impl FindingRule for Retransmissions {
             tests: vec![seen.test.name.clone()],
             evidence: told.map(|(counter, n)| counter_evidence(host, counter, *n)).collect(),
             explains: None,
+            proof: None,
             next: (!needless).then(|| NextStep {
                 command: format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)),
                 on: Some(host.to_owned()),
                 expected: Some("show whether this host's own queue drops, or the network behind it".to_owned()),
             }),
         }]
+    }
+
+    fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        let tolerant = loss_tolerant_control(seen, &finding.evidence.first()?.host);
+        // Where the sender tolerates losses already, a lower rate shows whether a queue or a policer makes them.
+        tolerant.or_else(|| lower_stream_rate(seen, "retransmitted_ratio").map(Change::as_clue))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use fathom_model::Finding;
 
-use crate::evidence::TestEvidence;
+use crate::{change::Change, evidence::TestEvidence};
 
 /// A rule that detects a cause that holds a test back or makes its value meaningless.
 ///
@@ -17,5 +17,10 @@ pub trait FindingRule: Sync {
     /// The ids of causes that make this finding one of their effects: next to one of them it is only a remark.
     fn effect_of(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// The change of an option that shows whether a finding of this rule is the cause, or `None` if no harmless one does.
+    fn change(&self, _finding: &Finding, _seen: &TestEvidence<'_>) -> Option<Change> {
+        None
     }
 }

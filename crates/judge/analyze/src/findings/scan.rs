@@ -84,6 +84,7 @@ impl OptionScan {
             tests: points.iter().map(|point| point.test.name.clone()).collect(),
             evidence: points.iter().map(proof).collect(),
             explains: None,
+            proof: None,
             next: None,
         })
     }

@@ -36,6 +36,7 @@ impl FindingRule for ServerSaturated {
             tests: vec![seen.test.name.clone()],
             evidence: vec![server.evidence(host)],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: format!("top -H -p {}", server.program.pid),
                 on: Some(host.to_owned()),

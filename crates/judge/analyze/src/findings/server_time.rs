@@ -113,6 +113,7 @@ impl FindingRule for ServerTime {
             tests: vec![seen.test.name.clone()],
             evidence: times.evidence(&seen.test.from),
             explains: Some(share),
+            proof: None,
             next: alone,
         }]
     }
@@ -152,6 +153,7 @@ impl FindingRule for DelayedAck {
             tests: vec![seen.test.name.clone()],
             evidence: times.evidence(&seen.test.from),
             explains: ratio(times.download.0, times.service.0).map(|share| share.min(1.0)),
+            proof: None,
             next: Some(NextStep {
                 command: format!("tcpdump -ni any tcp {port}"),
                 on: Some(seen.test.from.clone()),

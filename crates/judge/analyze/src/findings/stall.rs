@@ -65,6 +65,7 @@ impl FindingRule for Stall {
                 Evidence { host: host.clone(), counter: "rounds with a stall".to_owned(), value: of_trials },
             ],
             explains: gap::explained_by_time(seen, worst.silent),
+            proof: None,
             next,
         }]
     }

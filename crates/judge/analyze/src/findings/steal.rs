@@ -37,6 +37,7 @@ impl FindingRule for CpuSteal {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
             explains: None,
+            proof: None,
             next: None,
         }]
     }

@@ -73,6 +73,7 @@ fn finding(seen: &TestEvidence<'_>, (short, title): (String, String), causes: &[
         tests: vec![seen.test.name.clone()],
         evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, cause, *n)).collect(),
         explains: None,
+        proof: None,
         next: seen.test.options.text("file").map(|script| NextStep {
             command: format!("fathom app try {script}"),
             on: None,

@@ -54,6 +54,7 @@ impl FindingRule for StepTime {
                 Evidence { host: host.clone(), counter: format!("{name} mean"), value: mean.to_string() },
             ],
             explains: None,
+            proof: None,
             next: None,
         }]
     }

@@ -58,6 +58,7 @@ impl FindingRule for SynCookies {
             tests: vec![seen.test.name.clone()],
             evidence: vec![counter_evidence(host, host::TCP_SYN_COOKIES, n)],
             explains: None,
+            proof: None,
             next: (severity > Severity::Remark).then(|| next(host, is_flood)),
         }]
     }

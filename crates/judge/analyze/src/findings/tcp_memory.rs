@@ -31,6 +31,7 @@ impl FindingRule for TcpMemory {
             tests: vec![seen.test.name.clone()],
             evidence: vec![counter_evidence(host, counter::TCP_MEMORY_PRESSURES, n)],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: "sysctl net.ipv4.tcp_mem".to_owned(),
                 on: Some(host.to_owned()),

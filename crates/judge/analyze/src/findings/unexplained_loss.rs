@@ -8,6 +8,7 @@ use fathom_model::{
 
 use super::FindingRule;
 use crate::{
+    change::{Change, lower_rate},
     conservation::unit_name,
     context::paired_tests,
     evidence::{TestEvidence, counter_evidence, explained_ratio},
@@ -75,8 +76,18 @@ impl FindingRule for UnexplainedLoss {
                 counter_evidence(host, "unexplained", n),
             ],
             explains: explained_ratio(n, Some(sum.n_sent - sum.n_received)),
+            proof: None,
             next: (seen.test.layer == Layer::Udp).then(|| next(seen)).flatten(),
         }]
+    }
+
+    fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        match finding.id.as_str() {
+            RATE_LIMIT => lower_rate(seen),
+            // A loss without a pattern may come with the rate or not.
+            LOSS => lower_rate(seen).map(Change::as_clue),
+            _ => None,
+        }
     }
 }
 

@@ -47,6 +47,7 @@ impl FindingRule for Unreachable {
                 value: format!("0 of {}", grouped(n_sent)),
             }],
             explains: None,
+            proof: None,
             next: Some(NextStep {
                 command: format!("fathom probe {} --test route", probe.target),
                 on: None,

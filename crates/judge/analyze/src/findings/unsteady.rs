@@ -31,6 +31,7 @@ impl FindingRule for NoSteadyState {
             tests: vec![seen.test.name.clone()],
             evidence: vec![evidence],
             explains: None,
+            proof: None,
             next: seen.repeat_run_command(&longer_run_command(seen)).map(|command| NextStep {
                 command,
                 on: None,

@@ -40,6 +40,7 @@ impl FindingRule for UsersGaveUp {
                 counter_evidence(&seen.test.from, "users who came to the end", users.n_finished),
             ],
             explains: None,
+            proof: None,
             next: None,
         }]
     }

@@ -42,6 +42,7 @@ impl FindingRule for UsersLate {
                 counter_evidence(host, "users at once, at most", users.n_most),
             ],
             explains: None,
+            proof: None,
             next: seen.repeat_test_command(&format!("--seats {}", users.n_most.saturating_mul(2))).map(|command| {
                 NextStep {
                     command,

@@ -35,6 +35,7 @@ impl FindingRule for UsersLeftEarly {
                 counter_evidence(host, "visits to the end", users.n_finished),
             ],
             explains: None,
+            proof: None,
             next: seen.repeat_run_command("--warmup 0s").map(|command| NextStep {
                 command,
                 on: None,

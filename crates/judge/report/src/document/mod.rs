@@ -9,6 +9,7 @@ mod curve;
 mod flow;
 mod history;
 mod hosts;
+mod intervention;
 mod notes;
 mod overview;
 mod probe;

@@ -2,7 +2,10 @@
 
 use fathom_model::{FailureCounts, Run, Summary, TestRun, units::grouped};
 
-use super::block::{Block, List, Sentence};
+use super::{
+    block::{Block, List, Sentence},
+    intervention,
+};
 use crate::words::{MISSING, Mark, TOO_FEW, limit_of, quantiles};
 
 /// The maximum number of notes that a terminal shows below a table of several tests.
@@ -76,10 +79,11 @@ fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> TestNot
             None => of_rounds.push((&note.text, 1)),
         }
     }
+    let cut = intervention::cut_short(test);
     let often = |(note, n): (&str, usize)| if n > 1 { format!("{note} ({n} times)") } else { note.to_owned() };
     TestNotes {
         few: few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect(),
-        others: by_text(others).chain(of_rounds.into_iter().map(often)).collect(),
+        others: by_text(others).chain(of_rounds.into_iter().map(often)).chain(cut).collect(),
     }
 }
 

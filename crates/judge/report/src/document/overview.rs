@@ -1,8 +1,8 @@
 //! The top of a report: the head, the state, the bottlenecks, and all tests in one table.
 
 use fathom_model::{
-    Conservation, Derivation, Finding, LimitKind, Metric, NoCause, Run, Severity, StepSummary, Summary, TestRun, Unit,
-    VerdictState,
+    Conservation, Derivation, Finding, LimitKind, Metric, NoCause, Proof, Run, Severity, StepSummary, Summary, TestRun,
+    Unit, VerdictState,
     metric::Better,
     units::{grouped, percent},
 };
@@ -11,7 +11,7 @@ use super::{
     block::{
         Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, section,
     },
-    hosts, probe,
+    hosts, intervention, probe,
     steps::{self, PromiseCell},
 };
 use crate::words::{
@@ -136,7 +136,11 @@ fn without_cause(run: &Run) -> impl Iterator<Item = Sentence> {
             "no cause explains half of what it lacks"
         };
         let told = [Some(format!("{name}{what}{reached}")), list("the largest parts", parts), clue.clone()];
-        let told = told.into_iter().chain([list("ruled out", ruled_out), list("not seen", not_seen)]);
+        let told = told.into_iter().chain([
+            intervention::without_cause(test),
+            list("ruled out", ruled_out),
+            list("not seen", not_seen),
+        ]);
         let text = told.flatten().collect::<Vec<_>>().join("; ");
         Some(Sentence { label: "open", text, id: Some(no_cause_anchor(test)), ..Sentence::default() })
     })
@@ -204,12 +208,17 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
         let of = if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) };
         Sentence {
             label: if finding.severity == Severity::Remark { "remark" } else { "also" },
-            text: format!("{}{of}", run.told(finding)),
+            text: format!("{}{of}{}", run.told(finding), finding.proof.as_ref().map(proof_words).unwrap_or_default()),
             id: Some(format!("finding-{}", finding.id)),
             ..Sentence::default()
         }
     };
     Block::List(List { items: further.map(item).collect(), ..List::default() })
+}
+
+/// Returns the outcome of an intervention behind the text of a finding.
+fn proof_words(proof: &Proof) -> String {
+    format!("; {}: {}", words::proof(proof.outcome).0, proof.text)
 }
 
 /// Draws each test as a bar against its nearest limit that is not a promise, or else against any limit. `None` if no test has a

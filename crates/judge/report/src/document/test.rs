@@ -11,7 +11,7 @@ use super::{
     block::{Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, columns},
     curve, flow,
     hosts::is_one_machine,
-    notes,
+    intervention, notes,
     overview::{marker, sum, why_not},
     probe, steps, time_division,
 };
@@ -37,6 +37,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     if test.unavailable.is_none() {
         blocks.push(Block::Heading(test.named()).on_screen());
         blocks.extend(values(run, test));
+        blocks.extend(intervention::blocks(test));
         blocks.extend(curve::blocks(test));
         blocks.extend(benchmark::section(test));
         blocks.extend(steps::blocks(test));

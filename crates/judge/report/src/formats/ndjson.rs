@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use fathom_model::{Limit, Run, StepSummary, Summary, TestRun, Trial, search::SearchTrial, units::Nanos};
+use fathom_model::{Intervention, Limit, Run, StepSummary, Summary, TestRun, Trial, search::SearchTrial, units::Nanos};
 use serde::Serialize;
 
 use crate::Format;
@@ -31,6 +31,24 @@ pub enum RunEvent<'a> {
         start_skew_ns: Nanos,
         /// The number of errors on all sides together.
         n_errors: u64,
+        /// The totals of every side, by host and counter.
+        totals: TrialTotals<'a>,
+    },
+    /// One trial of an intervention, after all rounds.
+    Intervention {
+        test: &'a str,
+        /// The id of the finding that is tested.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cause: Option<&'a str>,
+        option: &'a str,
+        /// The value of the option in the changed trials.
+        to: &'a str,
+        /// True if this trial has the changed value.
+        changed: bool,
+        /// The place of the trial in its intervention, from 0.
+        place: u32,
+        /// True if every side ran to its end.
+        complete: bool,
         /// The totals of every side, by host and counter.
         totals: TrialTotals<'a>,
     },
@@ -93,6 +111,21 @@ impl<'a> RunEvent<'a> {
         }
     }
 
+    /// Creates the event for a trial of an intervention, with or without the change.
+    #[must_use]
+    pub fn intervention(test: &'a str, tried: &'a Intervention, trial: &'a Trial, is_changed: bool) -> Self {
+        Self::Intervention {
+            test,
+            cause: tried.cause.as_deref(),
+            option: &tried.option,
+            to: &tried.to,
+            changed: is_changed,
+            place: trial.round,
+            complete: trial.records.values().all(|record| record.complete),
+            totals: TrialTotals(trial),
+        }
+    }
+
     /// Creates the event for a trial of a search.
     #[must_use]
     pub const fn step(test: &'a str, offered: f64, trial: &'a SearchTrial) -> Self {
@@ -132,6 +165,14 @@ impl Format for Ndjson {
         for test in &run.tests {
             for trial in &test.trials {
                 RunEvent::trial(&test.name, trial).write(out)?;
+            }
+            for tried in &test.interventions {
+                let unchanged = tried.unchanged.iter().map(|trial| (trial, false));
+                let mut trials: Vec<_> = unchanged.chain(tried.changed.iter().map(|trial| (trial, true))).collect();
+                trials.sort_by_key(|(trial, _)| trial.round);
+                for (trial, is_changed) in trials {
+                    RunEvent::intervention(&test.name, tried, trial, is_changed).write(out)?;
+                }
             }
             let points = test.curve.iter().flat_map(|curve| &curve.points);
             let mut steps: Vec<_> =

@@ -251,6 +251,7 @@ fn test(shape: &Shape) -> TestRun {
         benchmark: None,
         users: None,
         flows: Vec::new(),
+        interventions: Vec::new(),
         anatomy: (shape.name == "tcp_rr").then(anatomy),
         time: if shape.name == "tcp_stream" { time() } else { Vec::new() },
         no_cause: (shape.name == "tcp_crr").then(no_cause),
@@ -477,6 +478,7 @@ fn findings() -> Vec<Finding> {
                 evidence("web-1", "dev_rx_frames ens5 queue 0", "41.2 M of 41.2 M frames"),
             ],
             explains: Some(0.82),
+            proof: None,
             next: Some(NextStep {
                 command: "ethtool -L ens5 combined 8".to_owned(),
                 on: Some("web-1".to_owned()),
@@ -492,6 +494,7 @@ fn findings() -> Vec<Finding> {
             tests: vec!["udp_stream".to_owned()],
             evidence: vec![evidence("web-1", "udp_rcvbuf_errors", "93,114 datagrams")],
             explains: Some(0.969),
+            proof: None,
             next: Some(NextStep {
                 command: "sysctl -w net.core.rmem_max=8388608".to_owned(),
                 on: Some("web-1".to_owned()),
@@ -506,6 +509,7 @@ fn findings() -> Vec<Finding> {
             tests: Vec::new(),
             evidence: Vec::new(),
             explains: None,
+            proof: None,
             next: None,
         },
     ]
@@ -572,6 +576,7 @@ pub(crate) fn run() -> Run {
             title: "Every layer between gen-1 and web-1".to_owned(),
             rounds: ROUNDS,
             until_ci: None,
+            prove: false,
             seed: 42,
             lab: None,
             via: None,

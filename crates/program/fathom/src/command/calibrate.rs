@@ -87,6 +87,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             title: "Own ceilings".to_owned(),
             rounds: 3,
             until_ci: None,
+            prove: false,
             seed: 1,
             tests: kinds_with_ceiling(needs_lab).map(test).collect(),
             lab: ends.lab,

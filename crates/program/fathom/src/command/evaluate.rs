@@ -21,6 +21,7 @@ Examples:
   fathom evaluate 10.0.0.2 --key KEY               from this machine to a `fathom serve`
   fathom evaluate --device router                  through the kernel's router, on a core of its own
   fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read
+  fathom evaluate --prove                          also repeats rows with one option changed, to prove their causes
   fathom evaluate --script shop.scenario           with these users as the top row";
 
 pub(super) fn define(command: Command) -> Command {
@@ -34,7 +35,13 @@ pub(super) fn define(command: Command) -> Command {
         .long("script")
         .value_name("FILE")
         .help("scenario of the top row; default: three steps without a pause");
-    command.arg(target).arg(quick).arg(script).args(measurement::arguments()).after_help(EXAMPLES)
+    command
+        .arg(target)
+        .arg(quick)
+        .arg(script)
+        .arg(measurement::prove())
+        .args(measurement::arguments())
+        .after_help(EXAMPLES)
 }
 
 /// The rounds and times of an evaluation.

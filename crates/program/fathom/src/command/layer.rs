@@ -176,6 +176,7 @@ impl LayerCommand {
             .args(find_limit::arguments())
             .args(scan::arguments())
             .args(methods)
+            .arg(measurement::prove().conflicts_with(find_limit::OBJECTIVE))
             .args(measurement::arguments())
             .after_help(self.examples)
     }

@@ -69,6 +69,22 @@ pub(crate) fn arguments() -> Vec<Arg> {
     arguments
 }
 
+/// The option that tests causes.
+const PROVE: &str = "prove";
+
+/// Returns the option that proves or refutes the causes that were found, for commands whose tests can be repeated.
+pub(crate) fn prove() -> Arg {
+    Arg::new(PROVE)
+        .long(PROVE)
+        .help("afterwards, repeat each test that is held back with one option changed, to prove or refute its cause")
+        .action(ArgAction::SetTrue)
+}
+
+/// Returns true if causes are to be proven.
+pub(crate) fn is_proof_asked(matches: &ArgMatches) -> bool {
+    matches.try_get_one::<bool>(PROVE).ok().flatten().is_some_and(|asked| *asked)
+}
+
 /// Returns the option that adds to the allow-list.
 pub(crate) fn allow() -> Arg {
     Arg::new("allow")
@@ -318,6 +334,7 @@ pub(crate) fn plan(title: String, rounds: u32, ends: TestHosts, tests: Vec<TestP
         title: format!("{title}{}", ends.in_lab().unwrap_or_default()),
         rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
         until_ci,
+        prove: is_proof_asked(matches),
         seed,
         via: ends.via().map(str::to_owned),
         lab: ends.lab,

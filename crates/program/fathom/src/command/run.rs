@@ -19,7 +19,11 @@ pub(super) fn define(command: Command) -> Command {
         .required(true)
         .value_parser(clap::value_parser!(PathBuf))
         .help("a plan in TOML; `--plan` on any command prints one");
-    command.arg(file).args(measurement::arguments()).after_help("Example:\n  fathom run plans/latency.toml")
+    command
+        .arg(file)
+        .arg(measurement::prove())
+        .args(measurement::arguments())
+        .after_help("Example:\n  fathom run plans/latency.toml")
 }
 
 /// The maximum size of a plan, enough for thousands of tests.
@@ -52,6 +56,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     if let Some(width) = matches.get_one::<String>("until-ci") {
         plan.until_ci = Some(width.clone());
     }
+    plan.prove |= measurement::is_proof_asked(matches);
     if let Some(seed) = matches.get_one::<u64>("seed") {
         plan.seed = *seed;
     }

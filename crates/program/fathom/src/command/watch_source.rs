@@ -90,6 +90,7 @@ impl NamedSource {
             title: format!("watch {host}"),
             rounds: 1,
             until_ci: None,
+            prove: false,
             seed: 0,
             lab: None,
             via: None,

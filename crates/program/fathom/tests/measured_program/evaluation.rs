@@ -25,8 +25,9 @@ pub(crate) fn is_whole(run: &Run) {
     }
 }
 
+/// Checks a document against the JSON Schema.
 #[track_caller]
-fn is_valid(document: &str) {
+pub(crate) fn is_valid(document: &str) {
     let schema = fs::read_to_string(tree().join("crates/base/model/schema/fathom.run-1.json")).unwrap();
     let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
     let document = serde_json::from_str(document).unwrap();
@@ -90,6 +91,7 @@ fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_w
     assert!(run.findings.iter().any(|finding| finding.id == "step-errors" && finding.short == "fail fails"));
 }
 
+/// Checks that a page is whole and loads nothing.
 #[track_caller]
 fn is_self_contained(report: &Path) {
     let text = fs::read_to_string(report).unwrap();

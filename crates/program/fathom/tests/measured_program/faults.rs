@@ -13,7 +13,7 @@ use crate::test_bed::{TestBed, lacks_root};
 const SHORT: &[&str] = &["--rounds", "2", "--warmup", "200ms", "--duration", "1600ms", "--json"];
 
 /// Returns true and reports it if a command that faults consist of is missing here.
-fn lacks_commands() -> bool {
+pub(crate) fn lacks_commands() -> bool {
     let is_missing = |name: &&str| {
         let folders = std::env::var_os("PATH").unwrap_or_default();
         !std::env::split_paths(&folders).any(|folder| folder.join(name).exists())

@@ -24,6 +24,7 @@ mod line;
 mod onlookers;
 mod pktgen;
 mod probes;
+mod proofs;
 mod readme;
 mod refusals;
 mod scenarios;

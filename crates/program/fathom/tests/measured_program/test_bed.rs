@@ -123,7 +123,12 @@ impl TestBed {
 
     /// Starts a lab of another preset.
     pub(crate) fn lab_of(&self, preset: &str, name: &'static str) -> RunningLab<'_> {
-        self.fathom(["lab", "up", preset, "--name", name, "--for", "5min"]).succeeded();
+        self.lab_with(&["lab", "up", preset, "--name", name, "--for", "5min"], name)
+    }
+
+    /// Starts the lab with this name by a command.
+    pub(crate) fn lab_with(&self, command: &[&str], name: &'static str) -> RunningLab<'_> {
+        self.fathom(command).succeeded();
         RunningLab { stage: self, name }
     }
 }

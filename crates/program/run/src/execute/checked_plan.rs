@@ -24,6 +24,13 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// The longest interval: fine enough for a plot, coarse enough to cost nothing.
 const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
 
+/// The trials of all interventions of a test: a series of four, and another one if the first cannot tell or refutes its cause.
+pub(super) const PROOF_TRIALS_MAX: u32 = 8;
+/// A trial of an intervention measures no longer than this: long enough for thousands of packets and a steady rate.
+const PROOF_SPAN_MAX: Nanos = Nanos::from_secs(1);
+/// Options that end a trial by something other than its time, or change the load during it: a short trial would be another test.
+const OWN_ENDS: [&str; 5] = ["bytes", "count", "profile", "step-rate", "omit"];
+
 /// A checked plan, ready to run.
 pub struct CheckedPlan {
     plan: Plan,
@@ -81,6 +88,12 @@ impl CheckedPlan {
             }
             tests.push(checked);
         }
+        if plan.prove && !tests.iter().any(CheckedTest::can_be_repeated) {
+            let text = "prove: no test of this plan can be repeated with one option changed";
+            return Err(
+                invalid_plan(text).with_line("use", "a test at one rate, in one direction, that ends by its time")
+            );
+        }
         Ok(Self { plan, tests })
     }
 
@@ -116,6 +129,18 @@ impl CheckedTest {
     pub(super) fn without_warmup(mut self) -> Self {
         self.phases.warmup_max_ns = Nanos::ZERO;
         self
+    }
+
+    /// Returns true if short trials of the test measure the same.
+    pub(super) fn can_be_repeated(&self) -> bool {
+        let is_alone = self.is_leading && self.reverse.is_none();
+        let has_own_end = OWN_ENDS.iter().any(|option| self.options.text(option).is_some());
+        matches!(self.method, TestMethod::Rounds) && is_alone && !has_own_end
+    }
+
+    /// Returns the same test with a short measured time, for an intervention.
+    pub(super) fn shortened(&self) -> Self {
+        self.clone().lasting(self.phases.measure_ns.min(PROOF_SPAN_MAX))
     }
 
     /// Returns the search, if the test is one.

@@ -2,7 +2,7 @@
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::checked_plan::{CheckedPlan, CheckedTest, TestMethod};
+use super::checked_plan::{CheckedPlan, CheckedTest, PROOF_TRIALS_MAX, TestMethod};
 
 /// The time of a trial beyond its warm-up and its measured part: connection setup and teardown, and the transfer of results.
 const TRIAL_OVERHEAD: Nanos = Nanos::from_millis(200);
@@ -13,6 +13,11 @@ fn trial(test: &CheckedTest) -> Nanos {
 
 fn times(span: Nanos, n: u32) -> Nanos {
     Nanos(span.0.saturating_mul(n.into()))
+}
+
+/// Returns the longest time that the interventions of a test take.
+pub(super) fn proof_time_max(test: &CheckedTest) -> Nanos {
+    times(trial(&test.shortened()), PROOF_TRIALS_MAX)
 }
 
 /// Returns the longest duration of a complete plan, or none if a benchmark decides it at run time.
@@ -39,7 +44,14 @@ pub(super) fn estimate_text(plan: &CheckedPlan) -> String {
         Some(search) => format!("up to {} trials", search.bounds.budget.n_trials),
         None => rounds(plan, &tests),
     };
-    format!("{tests_text}{parts}: up to about {}", rounded_text(longest))
+    let proofs = plan.tests.iter().filter(|test| test.can_be_repeated()).map(proof_time_max);
+    let proofs = proofs.fold(Nanos::ZERO, |sum, one| sum + one);
+    let proofs = if plan.plan().prove {
+        format!(", and then up to about {} to prove causes", rounded_text(proofs))
+    } else {
+        String::new()
+    };
+    format!("{tests_text}{parts}: up to about {}{proofs}", rounded_text(longest))
 }
 
 fn rounds(plan: &CheckedPlan, tests: &[&CheckedTest]) -> String {

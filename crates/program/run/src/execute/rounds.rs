@@ -68,15 +68,16 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
         resolved: &resolved,
         progress: progress_line(plan, surroundings),
     };
-    let ending = course.run_rounds(&mut run, &mut hosts);
+    let ceilings = Calibration::load().map(|kept| kept.ceilings_of(&run.tests)).unwrap_or_default();
+    let context = fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings };
+    let ending = course.run_rounds(&mut run, &mut hosts).and_then(|()| course.prove(&mut run, &context, &mut hosts));
     course.progress.clear();
     update_host_descriptions(&mut run, &mut hosts);
     hosts.close()?;
     ending?;
     run.took_ns = clock::now() - began;
     secrets.mask_errors(&mut run);
-    let ceilings = Calibration::load().map(|kept| kept.ceilings_of(&run.tests)).unwrap_or_default();
-    fathom_analyze::analyze(&mut run, &fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings });
+    fathom_analyze::analyze(&mut run, &context);
     Ok(FinishedRun { run, signal: signals.received() })
 }
 
@@ -130,6 +131,7 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
             expect: test.expect.clone(),
             trials: Vec::new(),
             flows: Vec::new(),
+            interventions: Vec::new(),
             anatomy: None,
             time: Vec::new(),
             no_cause: None,
@@ -287,6 +289,16 @@ impl RunExecutor<'_> {
         Ok(outcome.error)
     }
 
+    /// Returns the words for the signal that interrupted the run.
+    pub(super) fn interruption(&self) -> String {
+        let signal = match self.signals.received() {
+            Some(Signal::Interrupt) | None => "ctrl-C",
+            Some(Signal::Terminate) => "SIGTERM",
+            Some(Signal::Hangup) => "SIGHUP",
+        };
+        format!("interrupted by {signal}")
+    }
+
     /// Records whether an error of a trial ends the run or only the test. Returns true if the run continues.
     fn continues_after(
         &self,
@@ -295,12 +307,7 @@ impl RunExecutor<'_> {
         completeness: &mut Completeness,
     ) -> anyhow::Result<bool> {
         if let Error::Interrupted = error {
-            let signal = match self.signals.received() {
-                Some(Signal::Interrupt) | None => "ctrl-C",
-                Some(Signal::Terminate) => "SIGTERM",
-                Some(Signal::Hangup) => "SIGHUP",
-            };
-            *completeness = Completeness::Incomplete { reason: format!("interrupted by {signal}") };
+            *completeness = Completeness::Incomplete { reason: self.interruption() };
             return Ok(false);
         }
         let is_alone = self.plan.leading_tests().count() == 1;
@@ -343,7 +350,8 @@ fn data_exhausted(trial: &Trial) -> Option<String> {
     cut.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone())
 }
 
-fn reason(error: &Error) -> String {
+/// Returns the reason of an error for a person who did not see what was attempted.
+pub(super) fn reason(error: &Error) -> String {
     match error {
         Error::RoleFailed { failure, .. } => match failure.causes.first() {
             Some(cause) => format!("{} ({cause})", failure.message),

@@ -144,6 +144,7 @@ fn run_trials(
         title: "Own maximum".to_owned(),
         rounds: 3,
         until_ci: None,
+        prove: false,
         seed: 1,
         tests: trials.iter().flat_map(|trial| trial.tests(sample, hosts)).collect(),
         via: None,

@@ -25,7 +25,12 @@ const LISTEN: &str = "0A";
 
 /// The CPU times of all programs at one time.
 #[derive(Debug, Default)]
-pub struct ProgramTimes(BTreeMap<u32, ProgramStat>);
+pub struct ProgramTimes {
+    by_pid: BTreeMap<u32, ProgramStat>,
+    /// The name of this program, whose processes are the test's.
+    own_name: Option<String>,
+    n_cores: u64,
+}
 
 /// A program, as `/proc/PID/stat` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,21 +39,33 @@ struct ProgramStat {
     parent: u32,
     /// When it began, in ticks since boot: a new process may have the number of an earlier one.
     began: u64,
-    /// The ticks of its own threads and of the children that it has waited for.
-    ticks: u64,
+    /// The ticks of its own threads.
+    own_ticks: u64,
+    /// The ticks of the children that it has waited for, and of theirs.
+    child_ticks: u64,
     n_threads: u32,
 }
 
+impl ProgramStat {
+    fn ticks(&self) -> u64 {
+        self.own_ticks.saturating_add(self.child_ticks)
+    }
+}
+
 impl ProgramTimes {
-    /// Reads all processes but kernel threads and those of this program's name, which are the test's.
+    /// Reads all processes but kernel threads.
     #[must_use]
     pub fn read(root: &Path) -> Self {
-        let own = fs::read_to_string(root.join("proc/self/stat")).ok().and_then(|text| Some(parse(&text)?.name));
+        let own_name = fs::read_to_string(root.join("proc/self/stat")).ok().and_then(|text| Some(parse(&text)?.name));
         let Ok(entries) = fs::read_dir(root.join("proc")) else { return Self::default() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let stat = |pid| parse(&fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?);
-        let all = pids.filter_map(|pid| Some((pid, stat(pid)?)));
-        Self(all.filter(|(_, stat)| own.as_ref() != Some(&stat.name)).collect())
+        let by_pid = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
+        let cores = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
+        let is_core =
+            |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let n_cores = u64::try_from(cores.lines().filter(is_core).count()).unwrap_or(1).max(1);
+        Self { by_pid, own_name, n_cores }
     }
 
     /// Returns the programs with the most CPU time since an earlier reading, the greatest first, with the ports that they listen on.
@@ -60,11 +77,13 @@ impl ProgramTimes {
         most
     }
 
-    /// Returns the programs with the most CPU time since an earlier reading, the greatest first.
+    /// Returns the programs but the test's with the most CPU time since an earlier reading, the greatest first.
     #[must_use]
     pub fn busiest_since(&self, earlier: &Self, span: Nanos) -> Vec<ProgramTime> {
         let least = span.as_secs_f64() * CORE_SHARE_MIN;
-        let mut all: Vec<_> = self.grown_since(earlier).filter(|(cpu, ..)| cpu.as_secs_f64() > least).collect();
+        let is_others = |stat: &ProgramStat| self.own_name.as_ref() != Some(&stat.name);
+        let grown = self.grown_since(earlier, span).filter(|(_, _, stat)| is_others(stat));
+        let mut all: Vec<_> = grown.filter(|(cpu, ..)| cpu.as_secs_f64() > least).collect();
         all.sort_by_key(|(cpu, ..)| Reverse(*cpu));
         let program = |(cpu_ns, pid, stat): (Nanos, u32, &ProgramStat)| ProgramTime {
             name: stat.name.clone(),
@@ -76,18 +95,49 @@ impl ProgramTimes {
         all.into_iter().take(NAMED_MAX).map(program).collect()
     }
 
-    fn grown_since<'a>(&'a self, earlier: &'a Self) -> impl Iterator<Item = (Nanos, u32, &'a ProgramStat)> {
-        let same =
-            |of: &Self, pid: &u32, began: u64| of.0.get(pid).filter(|stat| stat.began == began).map(|stat| stat.ticks);
-        // The past of children that ended goes to their parents at once.
-        let mut inherited: BTreeMap<u32, u64> = BTreeMap::new();
-        for (_, stat) in earlier.0.iter().filter(|(pid, stat)| same(self, pid, stat.began).is_none()) {
-            *inherited.entry(stat.parent).or_default() += stat.ticks;
-        }
-        self.0.iter().map(move |(pid, stat)| {
-            let past = same(earlier, pid, stat.began).unwrap_or(0) + inherited.get(pid).copied().unwrap_or(0);
-            (Nanos(stat.ticks.saturating_sub(past).saturating_mul(TICK.0)), *pid, stat)
+    /// Returns the CPU time of each program in a span.
+    ///
+    /// A parent inherits the whole life of a child that ends: what the child, and its own children that ended, had used before the span is not
+    /// the parent's. A child whose parent ended first is inherited by a process that no reading names; the time of children is left out where
+    /// it exceeds that of all cores.
+    fn grown_since<'a>(
+        &'a self,
+        earlier: &'a Self,
+        span: Nanos,
+    ) -> impl Iterator<Item = (Nanos, u32, &'a ProgramStat)> {
+        let inherited = self.inherited_since(earlier);
+        let capacity = span.0.saturating_mul(self.n_cores);
+        self.by_pid.iter().map(move |(pid, stat)| {
+            let past = earlier.same(*pid, stat.began);
+            let own = stat.own_ticks.saturating_sub(past.map_or(0, |past| past.own_ticks)).saturating_mul(TICK.0);
+            let before = past.map_or(0, |past| past.child_ticks) + inherited.get(pid).copied().unwrap_or(0);
+            let children = stat.child_ticks.saturating_sub(before).saturating_mul(TICK.0);
+            let all = own.saturating_add(children);
+            (Nanos(if all <= capacity { all } else { own }), *pid, stat)
         })
+    }
+
+    /// Returns the ticks that each process inherited from processes that an earlier reading knows and that ended.
+    fn inherited_since(&self, earlier: &Self) -> BTreeMap<u32, u64> {
+        let is_gone = |pid: u32| earlier.by_pid.get(&pid).is_some_and(|stat| self.same(pid, stat.began).is_none());
+        let mut inherited: BTreeMap<u32, u64> = BTreeMap::new();
+        for stat in earlier.by_pid.iter().filter(|(pid, _)| is_gone(**pid)).map(|(_, stat)| stat) {
+            // Its parent may have ended too; a chain is no longer than there are processes.
+            let mut heir = stat.parent;
+            for _ in 0..earlier.by_pid.len() {
+                match earlier.by_pid.get(&heir).filter(|_| is_gone(heir)) {
+                    Some(gone) => heir = gone.parent,
+                    None => break,
+                }
+            }
+            *inherited.entry(heir).or_default() += stat.ticks();
+        }
+        inherited
+    }
+
+    /// Returns the process with this number that began at this time.
+    fn same(&self, pid: u32, began: u64) -> Option<&ProgramStat> {
+        self.by_pid.get(&pid).filter(|stat| stat.began == began)
     }
 }
 
@@ -105,7 +155,8 @@ fn parse(text: &str) -> Option<ProgramStat> {
         parent: u32::try_from(field(4)?).ok()?,
         began: field(22)?,
         n_threads: u32::try_from(field(20)?).ok()?,
-        ticks: (14..=17).map(field).try_fold(0_u64, |sum, ticks| sum.checked_add(ticks?))?,
+        own_ticks: field(14)?.checked_add(field(15)?)?,
+        child_ticks: field(16)?.checked_add(field(17)?)?,
     })
 }
 
@@ -148,32 +199,68 @@ mod tests {
 
     use super::*;
 
-    fn stat(pid: u32, name: &str, parent: u32, ticks: u64) -> String {
-        format!("{pid} ({name}) R {parent} 1 1 0 -1 4194304 9 9 9 9 {ticks} 0 0 0 20 0 1 0 {} 1 1", 1000 + pid)
+    /// A line with the ticks of a process and of its children.
+    fn stat(pid: u32, name: &str, parent: u32, (own, children): (u64, u64)) -> String {
+        format!("{pid} ({name}) R {parent} 1 1 0 -1 4194304 9 9 9 9 {own} 0 {children} 0 20 0 1 0 {} 1 1", 1000 + pid)
     }
 
-    fn times(all: &[(u32, &str, u32, u64)]) -> ProgramTimes {
+    fn times(all: &[(u32, &str, u32, (u64, u64))]) -> ProgramTimes {
         let parsed =
             all.iter().map(|(pid, name, parent, ticks)| (*pid, parse(&stat(*pid, name, *parent, *ticks)).unwrap()));
-        ProgramTimes(parsed.collect())
+        ProgramTimes { by_pid: parsed.collect(), own_name: Some("fathom".to_owned()), n_cores: 2 }
+    }
+
+    /// The programs with their milliseconds in a second.
+    fn told(before: &ProgramTimes, after: &ProgramTimes) -> Vec<(String, u64)> {
+        let found = after.most_since(before, Nanos::from_secs(1), Path::new("/nowhere"));
+        found.into_iter().map(|program| (program.name, program.cpu_ns.0 / 1_000_000)).collect()
     }
 
     #[test]
     fn a_name_may_hold_anything_and_kernel_threads_are_left_out() {
-        let parsed = parse(&stat(7, "a) (b c", 3, 250)).unwrap();
-        assert_eq!((parsed.name.as_str(), parsed.parent, parsed.ticks, parsed.began), ("a) (b c", 3, 250, 1007));
+        let parsed = parse(&stat(7, "a) (b c", 3, (200, 50))).unwrap();
+        assert_eq!((parsed.name.as_str(), parsed.parent, parsed.ticks(), parsed.began), ("a) (b c", 3, 250, 1007));
         assert_eq!(parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 9 0 0 20 0 1 0 5 0 0"), None);
         assert_eq!(parse("7 (x"), None);
     }
 
     #[test]
     fn the_greatest_come_first_and_the_past_of_a_child_that_ended_is_not_its_parents() {
-        let before = times(&[(1, "init", 0, 5), (10, "make", 1, 100), (11, "cc1", 10, 900), (12, "db", 1, 50)]);
-        let after = times(&[(1, "init", 0, 5), (10, "make", 1, 1010), (12, "db", 1, 90), (13, "new", 1, 30)]);
-        let found = after.most_since(&before, Nanos::from_secs(1), Path::new("/nowhere"));
-        let told: Vec<_> = found.iter().map(|program| (program.name.as_str(), program.cpu_ns)).collect();
-        let millis = Nanos::from_millis;
-        assert_eq!(told, [("db", millis(400)), ("new", millis(300)), ("make", millis(100))]);
+        let before = times(&[
+            (1, "init", 0, (5, 0)),
+            (10, "make", 1, (4, 96)),
+            (11, "cc1", 10, (900, 0)),
+            (12, "db", 1, (50, 0)),
+        ]);
+        let after = times(&[
+            (1, "init", 0, (5, 0)),
+            (10, "make", 1, (4, 1006)),
+            (12, "db", 1, (90, 0)),
+            (13, "new", 1, (30, 0)),
+        ]);
+        let expected = [("db", 400), ("new", 300), ("make", 100)];
+        assert_eq!(told(&before, &after), expected.map(|(name, millis)| (name.to_owned(), millis)));
+    }
+
+    #[test]
+    fn the_past_of_a_family_that_ended_is_not_that_of_the_shell_that_waited_for_it() {
+        let shell = |children| (10, "bash", 1, (1, children));
+        let before = times(&[
+            shell(0),
+            (11, "cargo", 10, (200, 3_000)),
+            (12, "rustc", 11, (900, 0)),
+            (13, "fathom", 10, (70, 0)),
+        ]);
+        // All three ended; the family used 40 ticks in this second, and the other program of the test 10.
+        let after = times(&[shell(200 + 3_000 + 900 + 40 + 70 + 10)]);
+        assert_eq!(told(&before, &after), [("bash".to_owned(), 500)]);
+    }
+
+    #[test]
+    fn more_time_than_all_cores_have_is_no_programs() {
+        let before = times(&[(1, "init", 0, (5, 0)), (12, "fathom", 1, (0, 0))]);
+        let after = times(&[(1, "init", 0, (25, 4_000)), (12, "fathom", 1, (90, 0))]);
+        assert_eq!(told(&before, &after), [("init".to_owned(), 200)], "it was made the parent of an older process");
     }
 
     #[test]
@@ -182,7 +269,7 @@ mod tests {
         let mut busy = Command::new("yes").stdout(Stdio::null()).spawn().unwrap();
         let grown = loop {
             let now = ProgramTimes::read(Path::new("/"));
-            let found = now.grown_since(&before).find(|(_, pid, _)| *pid == busy.id());
+            let found = now.grown_since(&before, Nanos::from_secs(60)).find(|(_, pid, _)| *pid == busy.id());
             if let Some((cpu, _, stat)) = found.filter(|(cpu, ..)| *cpu >= TICK * 3) {
                 break (cpu, stat.name.clone());
             }

@@ -291,14 +291,18 @@ impl Fault {
         for text in given {
             let pair = text.split_once('=').and_then(|(name, value)| Some((values.get_mut(name)?, value)));
             let Some((place, value)) = pair.filter(|(_, value)| is_plain(value)) else {
-                let known: Vec<_> = self.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                let known = if known.is_empty() { "it has no values".to_owned() } else { known.join(", ") };
                 let why = format!("`{text}` is not one of its values");
-                return Err(Error::BadFault { given: self.name.to_owned(), why, known });
+                return Err(Error::BadFault { given: self.name.to_owned(), why, known: self.defaults() });
             };
             value.clone_into(place);
         }
         Ok(values)
+    }
+
+    /// Its values with their defaults, for hints.
+    fn defaults(&self) -> String {
+        let all: Vec<_> = self.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if all.is_empty() { "it has no values".to_owned() } else { all.join(", ") }
     }
 }
 
@@ -334,7 +338,7 @@ pub fn plant(
         left: Vec::new(),
         descriptors: None,
     };
-    let mut planting = Planting { place, host, words, file: &file, guard_program: Some(guard_program) };
+    let mut planting = Planting { place, host, fault, words, file: &file, guard_program: Some(guard_program) };
     let mut done = Vec::new();
     for step in fault.steps {
         // The undo is on disk before the next step, so that a killed program leaves a way back.
@@ -356,6 +360,7 @@ pub fn plant(
 struct Planting<'a> {
     place: &'a FaultPlace<'a>,
     host: &'a Host,
+    fault: &'a Fault,
     words: BTreeMap<String, String>,
     file: &'a Path,
     /// Taken by the one step that needs it.
@@ -439,9 +444,8 @@ impl Planting<'_> {
     fn number<T: std::str::FromStr>(&self, word: &str, is_allowed: impl Fn(&T) -> bool) -> Result<T> {
         let text = filled(word, &self.words);
         text.parse().ok().filter(is_allowed).ok_or_else(|| {
-            let name = word.trim_matches(['{', '}']);
-            let known = format!("see fathom lab fault list for the usual value of {name}");
-            Error::BadFault { given: name.to_owned(), why: format!("`{text}` is not a number that it can have"), known }
+            let why = format!("`{text}` is not a number that {} can have", word.trim_matches(['{', '}']));
+            Error::BadFault { given: self.fault.name.to_owned(), why, known: self.fault.defaults() }
         })
     }
 }

@@ -34,6 +34,11 @@ Examples:
   fathom evaluate --lab pair               measure in the lab that is up
   fathom lab fault add pair shaper rate=50mbit
                                            plant a fault on host b, and see what fathom says about it
+  fathom lab fault add pair quota cores=0.5 --host a
+                                           tests and commands on host a share half a core
+  fathom lab fault remove pair quota
+  fathom tcp --lab pair --device impair:rst=0.1%,direction=back
+                                           a path that resets connections, in a lab of its own
   fathom lab down pair
   fathom lab down --stale                  undo what a killed run left behind";
 

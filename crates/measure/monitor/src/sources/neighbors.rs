@@ -72,7 +72,9 @@ impl Source for Neighbors {
                 BTreeMap::new()
             };
             self.n_left_out = entries.len() / ENTRIES_PER_PAUSE;
-            entries.iter().for_each(|entry| self.follow(entry, &names));
+            for entry in &entries {
+                self.follow(entry, &names);
+            }
         }
         for neighbor in self.known.values() {
             out.value(host::NEIGHBOR_CHANGES, &neighbor.of, neighbor.n_changes);

@@ -32,7 +32,7 @@ impl FindingRule for MemoryPressure {
 
 impl MemoryPressure {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let killed = seen.growth(host, host::CGROUP_OOM_KILLS, None);
+        let killed = killed(seen, host);
         let at_limit =
             seen.growth(host, host::CGROUP_MEMORY_HIGH, None) + seen.growth(host, host::CGROUP_MEMORY_MAX, None);
         let share = waited(seen, host).filter(|share| *share >= PRESSURE_MIN);
@@ -82,6 +82,17 @@ impl MemoryPressure {
             next: Some(NextStep { on: Some(host.to_owned()), ..next }),
         })
     }
+}
+
+/// Returns the tasks that were killed from the first to the last sample of the test.
+///
+/// A trial in which a task was killed does not end well and is left out of the value, and its host may not have counted to the end. So the
+/// time between trials counts too.
+fn killed(seen: &TestEvidence<'_>, host: &str) -> u64 {
+    let records = seen.test.trials.iter().filter_map(|trial| trial.hosts.get(host));
+    let values =
+        || records.clone().flat_map(|record| record.named(host::CGROUP_OOM_KILLS)).flat_map(|series| &series.values);
+    values().max().zip(values().min()).map_or(0, |(most, least)| most - least)
 }
 
 /// Returns the share of the time in which some task of a host waited for memory; `None` if the host does not tell.
@@ -134,5 +145,16 @@ mod tests {
         let finding = builder.finding("memory-pressure").unwrap();
         assert_eq!((finding.short.as_str(), finding.severity), ("oom kill", Severity::HoldsBack));
         assert!(finding.title.ends_with("for want of memory: 2"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_task_that_is_killed_between_the_samples_of_two_trials_counts() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.series("client", (host::CGROUP_OOM_KILLS, ""), &[4]);
+        assert_eq!(builder.finding("memory-pressure"), None, "all of them were before the test");
+        let later = builder.run.tests[0].trials[1].hosts.get_mut("client").unwrap();
+        later.series.last_mut().unwrap().values = vec![5];
+        assert!(builder.finding("memory-pressure").unwrap().title.ends_with("for want of memory: 1"));
     }
 }

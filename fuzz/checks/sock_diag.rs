@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use fathom_sys::{netlink::sock_diag::DiagSocket, socket::tcp_info::TcpState};
 
-/// The length of `struct inet_diag_msg` (linux/inet_diag.h).
+/// The length of `struct inet_diag_msg` (`linux/inet_diag.h`).
 const HEADER: usize = 72;
 /// `AF_INET` and `AF_INET6`.
 const FAMILIES: [u8; 2] = [2, 10];

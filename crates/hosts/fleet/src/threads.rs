@@ -1,6 +1,11 @@
-//! Threads for connections, with a readable error if one cannot be started.
+//! Threads for connections, with a readable error if one cannot be started, and the texts of their panics.
 
-use std::{any::Any, io, thread::JoinHandle};
+use std::{
+    any::Any,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread::JoinHandle,
+};
 
 /// Starts a thread, or returns an error if the host cannot create one.
 pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
@@ -12,4 +17,10 @@ pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("without a message").to_owned()
+}
+
+/// Returns the value, or the text of a panic.
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    // Everything that the work owns is dropped with it, so no partial state remains visible.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(panic.as_ref()))
 }

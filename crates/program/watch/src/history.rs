@@ -303,19 +303,23 @@ mod tests {
     use super::*;
 
     /// A host with one interface that comes after the third sample, and a core that is busy all the time.
-    struct Invented(VecDeque<u64>, Environment);
+    struct Invented {
+        seconds: VecDeque<u64>,
+        host: String,
+        environment: Environment,
+    }
 
     impl SampleStream for Invented {
         fn host(&self) -> &str {
-            "gen-1"
+            &self.host
         }
 
         fn environment(&self) -> &Environment {
-            &self.1
+            &self.environment
         }
 
         fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
-            let Some(second) = self.0.pop_front() else { return Ok(None) };
+            let Some(second) = self.seconds.pop_front() else { return Ok(None) };
             samples.begin(Nanos::from_secs(second));
             let mut set = |name: &str, of: &str, value: u64| {
                 let place = samples.place(Key { name: name.to_owned(), of: of.to_owned() });
@@ -334,7 +338,9 @@ mod tests {
     }
 
     fn told(seconds: impl Iterator<Item = u64>) -> Result<HostHistory, RecordingError> {
-        history(&mut Invented(seconds.collect(), Environment::default()), "fathom report x", "fathom")
+        let environment = Environment::default();
+        let mut invented = Invented { seconds: seconds.collect(), host: "gen-1".to_owned(), environment };
+        history(&mut invented, "fathom report x", "fathom")
     }
 
     #[test]
@@ -360,7 +366,7 @@ mod tests {
         assert_eq!(full[0].finding.severity, Severity::HoldsBack);
         let [first, second] = &full[0].stretches[..] else { panic!("{:?}", full[0].stretches) };
         assert_eq!(first.0, "2026-11-25T10:00:02Z");
-        assert!(first.1 <= "2026-11-25T10:00:33Z".to_owned(), "{first:?}");
+        assert!(first.1.as_str() <= "2026-11-25T10:00:33Z", "{first:?}");
         assert_eq!(second.1, "2026-11-25T10:00:30Z");
     }
 

@@ -109,7 +109,12 @@ fn finding(finding: &Finding, width: Width) -> Vec<Line> {
         Severity::Disturbs => ("disturbs  ", Tone::Fault),
         Severity::HoldsBack | Severity::Invalidates => ("holds back  ", Tone::Fault),
     };
-    let mut lines = wrapped(label, &finding.title, tone, width);
+    // A number and its sign stay on one line of a screen.
+    let title = match width {
+        Width::Any => finding.title.clone(),
+        Width::Columns(_) => finding.title.replace(" %", "\u{a0}%"),
+    };
+    let mut lines = wrapped(label, &title, tone, width);
     if let Some(next) = finding.next.as_ref().filter(|_| finding.severity != Severity::Remark) {
         lines.extend(wrapped("            next: ", &next.command, Tone::Plain, width));
     }
@@ -195,15 +200,17 @@ fn fitted(mut cells: Vec<Vec<String>>, faults: &[&str], width: Width) -> Vec<Vec
         let n_columns = cells.first().map_or(0, Vec::len);
         let whole: usize = (0..n_columns).map(|column| widest(&cells, column) + GAP).sum();
         // The sign behind the titles needs room too.
-        let sign = if is_cut { 1 } else { 0 };
-        if n_columns <= 2 || width.fits((whole + sign * (GAP + 1)).saturating_sub(GAP)) {
+        let sign = usize::from(is_cut) * (GAP + 1);
+        if n_columns <= 2 || width.fits((whole + sign).saturating_sub(GAP)) {
             break;
         }
         let is_idle = |column: &usize| cells[1..].iter().all(|row| matches!(row[*column].as_str(), "0" | "–" | ""));
         let is_work = |column: &usize| !faults.contains(&cells[0][*column].as_str());
         let from_right = || (2..n_columns).rev();
         let removed = from_right().find(is_idle).or_else(|| from_right().find(is_work)).unwrap_or(n_columns - 1);
-        cells.iter_mut().for_each(|row| drop(row.remove(removed)));
+        for row in &mut cells {
+            row.remove(removed);
+        }
         is_cut = true;
     }
     if is_cut {

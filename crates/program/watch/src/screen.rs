@@ -121,9 +121,9 @@ fn foot_text(is_held: bool, n_below: usize, width: usize) -> String {
         1 => "1 line below   ".to_owned(),
         n => format!("{n} lines below   "),
     };
-    let texts = KEYS.iter().map(|keys| format!("{held}{below}{keys}"));
+    let mut texts = KEYS.iter().map(|keys| format!("{held}{below}{keys}"));
     let fitting = texts.clone().find(|text| text.chars().count() <= width);
-    fitting.or_else(|| texts.last()).unwrap_or_default()
+    fitting.or_else(|| texts.next_back()).unwrap_or_default()
 }
 
 impl Drop for Screen {
@@ -266,7 +266,8 @@ mod tests {
         terminal.draw(|frame| draw(frame, &page, place)).unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-        (0..height).map(|y| format!("{}\n", line(y).trim_end())).collect()
+        let lines: Vec<String> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
+        lines.join("\n") + "\n"
     }
 
     #[test]

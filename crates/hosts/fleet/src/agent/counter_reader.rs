@@ -8,8 +8,13 @@ use std::{
 use fathom_engine::CounterFeed;
 use fathom_sys::clock;
 
-use super::{role::catch_panic, send_or_report_size};
-use crate::{AgentFailure, ErrorClass, connection::SendQueue, protocol::FromAgent, threads};
+use super::send_or_report_size;
+use crate::{
+    AgentFailure, ErrorClass,
+    connection::SendQueue,
+    protocol::FromAgent,
+    threads::{self, catch_panic},
+};
 
 /// Requests that may wait. A controller asks again only after a reply, so more come from something else.
 const WAITING_MAX: usize = 1;

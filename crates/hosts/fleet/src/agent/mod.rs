@@ -210,7 +210,7 @@ impl Agent {
     fn send_environment(&self, interfaces: Vec<String>) {
         let (observer, outbox) = (self.config.observer, self.send_queue.clone());
         let looking = threads::start(move || {
-            let answer = match role::catch_panic(|| observer(&interfaces).environment()) {
+            let answer = match threads::catch_panic(|| observer(&interfaces).environment()) {
                 Ok(environment) => FromAgent::Environment(environment),
                 Err(text) => {
                     let failure =

@@ -1,9 +1,6 @@
 //! One role in its own thread, from its preparation to its outcome.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::Receiver,
-};
+use std::sync::mpsc::Receiver;
 
 use fathom_engine::{LiveProgress, StopFlag, TestKind, TrialContext, find};
 use fathom_model::{Note, Record, Role, names::count};
@@ -20,7 +17,7 @@ use crate::{
     connection::SendQueue,
     option_precheck,
     protocol::{FromAgent, RoleId, RoleOutcome},
-    threads,
+    threads::catch_panic,
 };
 
 /// A role with everything that its thread needs.
@@ -105,10 +102,4 @@ fn record_dropped(record: &mut Record, n_dropped: u64) {
         "{packets} dropped at the ports of this test: the source was another address, or the queue of the port was full"
     );
     record.notes.push(Note { id: "port-dropped".to_owned(), text });
-}
-
-/// Returns the value, or the text of a panic.
-pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // Everything that the work owns is dropped with it, so no partial state remains visible.
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| threads::panic_text(panic.as_ref()))
 }

@@ -325,13 +325,20 @@ fn is_of(value: &str, unit: Unit) -> bool {
 const ROUNDS_MAX: u32 = 30;
 
 /// Builds a plan. `rounds` is the default if the command line does not set it.
-pub(crate) fn plan(title: String, rounds: u32, ends: TestHosts, tests: Vec<TestPlan>, matches: &ArgMatches) -> Plan {
+pub(crate) fn plan(
+    mut title: String,
+    rounds: u32,
+    ends: TestHosts,
+    tests: Vec<TestPlan>,
+    matches: &ArgMatches,
+) -> Plan {
+    title.extend(ends.in_lab());
     let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
     let until_ci = matches.get_one::<String>("until-ci").cloned();
     let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
     Plan {
         schema: SCHEMA.to_owned(),
-        title: format!("{title}{}", ends.in_lab().unwrap_or_default()),
+        title,
         rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
         until_ci,
         prove: is_proof_asked(matches),

@@ -215,7 +215,7 @@ fn a_recording_is_reported_with_its_series_and_a_damaged_file_with_the_place() {
     let watch = stage.start(["watch", "--interval", "100ms", "--count", "10", "--ndjson", "--record", file]);
     watch.says("{");
     let mut busy = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    busy.write_all(&[7; 100_000]).unwrap();
+    busy.write_all(&[7; 10_000]).unwrap();
     watch.ends().succeeded();
     let text = stage.fathom(["report", file]).succeeded().stdout;
     for words in ["received, by interface", "busy, by core", "TCP segments", "lo "] {

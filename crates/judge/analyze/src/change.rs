@@ -59,12 +59,12 @@ impl Change {
     }
 
     /// Returns the change as one whose effect proves the cause, while no effect does not refute it.
-    pub(crate) fn as_proof_only(self) -> Self {
+    pub(crate) fn without_refutation(self) -> Self {
         Self { aim: InterventionAim::ProofOnly, ..self }
     }
 
     /// Returns the change as one that tells more about the test, whatever its cause is.
-    pub(crate) fn as_clue(self) -> Self {
+    pub(crate) fn into_clue(self) -> Self {
         Self { aim: InterventionAim::Clue, ..self }
     }
 }

@@ -59,7 +59,7 @@ fn question(seen: &TestEvidence<'_>) -> Option<Change> {
     let Derivation::Rate { counter, .. } = &main_rate(test)?.metric.from else { return None };
     let is_of_connections = matches!(test.layer, Layer::Http | Layer::Tcp) && counted.contains(&counter.as_ref());
     let is_scheduled = ["rate", "pacing", "profile"].iter().any(|option| test.options.text(option).is_some());
-    if is_of_connections && !is_scheduled { Some(more_flows(seen)?.as_clue()) } else { None }
+    if is_of_connections && !is_scheduled { Some(more_flows(seen)?.into_clue()) } else { None }
 }
 
 fn intervention(test: &TestRun, cause: Option<String>, change: Change) -> Intervention {
@@ -90,16 +90,12 @@ mod tests {
         next_intervention(&run, &run.tests[idx], &builder.context)
     }
 
-    /// The change that a test needs next: the cause, the option and its value.
-    fn told(builder: &RunBuilder) -> Option<(Option<String>, String)> {
+    /// The change that the first test needs next, behind its cause.
+    fn told(builder: &RunBuilder) -> Option<String> {
         next(builder, 0).map(|tried| {
             assert!(CHANGEABLE_OPTIONS.contains(&tried.option.as_str()), "{tried:?}");
-            (tried.cause.clone(), tried.change())
+            format!("{}: {}", tried.cause.as_deref().unwrap_or("no cause"), tried.change())
         })
-    }
-
-    fn of_cause(id: &str, change: &str) -> Option<(Option<String>, String)> {
-        Some((Some(id.to_owned()), change.to_owned()))
     }
 
     fn small_buffer() -> RunBuilder {
@@ -113,7 +109,7 @@ mod tests {
     #[test]
     fn a_full_socket_gets_a_larger_buffer() {
         let builder = small_buffer();
-        assert_eq!(told(&builder), of_cause("udp-receive-buffer", "--buffer 4MiB"));
+        assert_eq!(told(&builder).as_deref(), Some("udp-receive-buffer: --buffer 4MiB"));
         let tried = next(&builder, 0).unwrap();
         assert_eq!((tried.from.as_deref(), tried.metric.as_str()), (Some("4KiB"), "loss"));
         assert_eq!(tried.aim, InterventionAim::Verdict);
@@ -129,7 +125,7 @@ mod tests {
         assert_eq!(told(&builder), None, "it was refuted, and nothing else is known");
         builder.host_counter("client", (host::QDISC_DROPPED, "eth0"), 2_000);
         builder.run.tests[0].options.set("pps", "20k/s");
-        assert_eq!(told(&builder), of_cause("qdisc-drops", "--pps 5600/s"));
+        assert_eq!(told(&builder).as_deref(), Some("qdisc-drops: --pps 5600/s"));
         builder.run.tests[0].interventions[0].changed.clear();
         assert_eq!(told(&builder), None, "it was tried without an answer");
     }
@@ -160,13 +156,13 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.tcp_stream(&[12_500_000, 12_500_000]);
         builder.run.tests[0].options.set("flows", "4");
-        assert_eq!(told(&builder), Some((None, "--flows 8".to_owned())));
+        assert_eq!(told(&builder).as_deref(), Some("no cause: --flows 8"));
         assert_eq!(next(&builder, 0).unwrap().aim, InterventionAim::Clue);
         builder.run.tests[0].options.set("pacing", "100Mbit/s");
         assert_eq!(told(&builder), None, "its rate was asked");
         let mut builder = RunBuilder::new();
         builder.http(1000, 32);
-        assert_eq!(told(&builder), Some((None, "--connections 64".to_owned())));
+        assert_eq!(told(&builder).as_deref(), Some("no cause: --connections 64"));
     }
 
     #[test]
@@ -194,7 +190,7 @@ mod tests {
             builder.cpu("target", "cpu0", [10, 60, 10, 0]);
             builder
         };
-        assert_eq!(told(&story([1, 1, 1, 0])), of_cause("core-saturated", "--flows 2"));
+        assert_eq!(told(&story([1, 1, 1, 0])).as_deref(), Some("core-saturated: --flows 2"));
         assert_eq!(told(&story([10, 60, 1, 0])), None);
         let mut shared = story([1, 1, 1, 0]);
         shared.one_machine();
@@ -213,10 +209,48 @@ mod tests {
             facts.note("tcp", "congestion_control_available", "reno cubic bbr");
             builder
         };
-        assert_eq!(told(&story("cubic\n")), of_cause("retransmissions", "--congestion bbr"));
+        assert_eq!(told(&story("cubic\n")).as_deref(), Some("retransmissions: --congestion bbr"));
         assert_eq!(told(&story("bbr")), None, "and the share of retransmissions has no metric here");
         let mut builder = story("bbr");
         builder.run.tests[0].options.set("congestion", "reno");
-        assert_eq!(told(&builder), of_cause("retransmissions", "--congestion bbr"));
+        assert_eq!(told(&builder).as_deref(), Some("retransmissions: --congestion bbr"));
+    }
+
+    #[test]
+    fn a_rate_limit_lets_a_rate_below_it_pass() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 9_000), (10_000, 9_000)]);
+        assert_eq!(told(&builder), None, "no rate in bits is known of it");
+        builder.run.tests[0].options.set("pps", "10k/s");
+        assert_eq!(told(&builder).as_deref(), Some("loss: --pps 5k/s"), "half of what was asked");
+        assert_eq!(next(&builder, 0).unwrap().aim, InterventionAim::Clue);
+        builder.run.tests[0].options.set("pps", "1M/s");
+        assert_eq!(told(&builder).as_deref(), Some("loss: --pps 7200/s"), "less than what arrived");
+    }
+
+    #[test]
+    fn datagrams_that_are_too_large_for_the_path_are_made_smaller() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 0), (1_000, 0)]);
+        builder.total("client", count::BYTES_SENT, 1_450_000);
+        builder.run.tests[0].options.set("size", "1450");
+        assert_eq!(told(&builder).as_deref(), Some("path-mtu-black-hole: --size 500"));
+        builder.run.tests[0].options.set("mix", "imix");
+        assert_eq!(told(&builder), None, "a mix has more than one size");
+    }
+
+    #[test]
+    fn a_queue_that_stands_under_load_is_kept_short_by_small_buffers() {
+        const MS: u64 = 1_000_000;
+        let mut builder = RunBuilder::new();
+        for (load, time) in [("none", MS / 10), ("up", 36 * MS)] {
+            builder.probes(&[(time, 2 * time), (time, 2 * time), (time, 2 * time)]);
+            let test = builder.run.tests.last_mut().unwrap();
+            test.options.set("direction", load);
+            test.name = format!("load={load}");
+        }
+        let tried = next(&builder, 1).unwrap();
+        assert_eq!((tried.change().as_str(), tried.metric.as_str()), ("--buffer 16KiB", "latency_ns_p50"));
+        assert_eq!(next(&builder, 0), None, "the idle test has nothing to prove");
     }
 }

@@ -90,7 +90,7 @@ impl FindingRule for CoreSaturated {
         let in_interrupts = |core: &CoreLoad| core.share(CPU_SOFTIRQ_NS) + core.share(CPU_IRQ_NS) >= core.busy() / 2.0;
         match seen.test.layer {
             // A lower rate relieves everything on the way, so it proves no core.
-            Layer::Udp => lower_rate(seen).map(Change::as_clue),
+            Layer::Udp => lower_rate(seen).map(Change::into_clue),
             _ if seen.cores(host).first().is_some_and(in_interrupts) => None,
             _ => another_core(seen, host),
         }

@@ -124,7 +124,7 @@ impl FindingRule for DeviceDrops {
             // What is full has room at a lower rate.
             device::RING | device::OUTPUT => lower_rate(seen),
             // A rule or a program may be a policer, or drop at any rate.
-            device::RULE | device::PROGRAM => lower_rate(seen).map(Change::as_clue),
+            device::RULE | device::PROGRAM => lower_rate(seen).map(Change::into_clue),
             _ => None,
         }
     }
@@ -178,7 +178,7 @@ impl FindingRule for DeviceCore {
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         // A lower rate relieves everything on the way, so it proves no core.
-        lower_rate(seen).map(Change::as_clue)
+        lower_rate(seen).map(Change::into_clue)
     }
 }
 

@@ -79,7 +79,7 @@ impl FindingRule for ReceiveWindow {
         match receiver {
             Some(receiver) => larger_stream_buffer(seen, receiver, RMEM),
             // The receiver may read too slowly instead, for which no buffer is large enough.
-            None => larger_stream_buffer(seen, seen.host_of(closed()?.1)?, RMEM).map(Change::as_proof_only),
+            None => larger_stream_buffer(seen, seen.host_of(closed()?.1)?, RMEM).map(Change::without_refutation),
         }
     }
 }

@@ -320,7 +320,7 @@ impl FindingRule for HostDrops {
             smaller_datagrams(seen)
         } else if is_of(&INGRESS_FILTER) {
             // It may be a policer, or a filter that drops at any rate.
-            lower_rate(seen).map(Change::as_clue)
+            lower_rate(seen).map(Change::into_clue)
         } else {
             None
         }

@@ -85,7 +85,7 @@ impl FindingRule for Retransmissions {
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         let tolerant = loss_tolerant_control(seen, &finding.evidence.first()?.host);
         // Where the sender tolerates losses already, a lower rate shows whether a queue or a policer makes them.
-        tolerant.or_else(|| lower_stream_rate(seen, "retransmitted_ratio").map(Change::as_clue))
+        tolerant.or_else(|| lower_stream_rate(seen, "retransmitted_ratio").map(Change::into_clue))
     }
 }
 

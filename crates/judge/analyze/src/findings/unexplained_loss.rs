@@ -85,7 +85,7 @@ impl FindingRule for UnexplainedLoss {
         match finding.id.as_str() {
             RATE_LIMIT => lower_rate(seen),
             // A loss without a pattern may come with the rate or not.
-            LOSS => lower_rate(seen).map(Change::as_clue),
+            LOSS => lower_rate(seen).map(Change::into_clue),
             _ => None,
         }
     }

@@ -149,6 +149,8 @@ pub(crate) struct FindingBlock<'a> {
     /// What stands before a cause that spoils a number.
     pub(crate) label: Option<String>,
     pub(crate) title: String,
+    /// What an intervention showed: the label is its outcome.
+    pub(crate) proof: Option<Sentence>,
     pub(crate) evidence: Table,
     /// How much it explains, before the tests.
     pub(crate) explains: String,

@@ -179,6 +179,7 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
     Block::Finding(FindingBlock {
         label,
         title,
+        proof: finding.proof.as_ref().map(|proof| proof_of(run, finding, proof)),
         evidence: Table {
             class: "evidence",
             columns: ["host", "what", "showed"].map(Column::text).to_vec(),
@@ -208,7 +209,7 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
         let of = if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) };
         Sentence {
             label: if finding.severity == Severity::Remark { "remark" } else { "also" },
-            text: format!("{}{of}{}", run.told(finding), finding.proof.as_ref().map(proof_words).unwrap_or_default()),
+            text: format!("{}{of}{}", run.told(finding), proof_words(run, finding)),
             id: Some(format!("finding-{}", finding.id)),
             ..Sentence::default()
         }
@@ -216,9 +217,18 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
     Block::List(List { items: further.map(item).collect(), ..List::default() })
 }
 
-/// Returns the outcome of an intervention behind the text of a finding.
-fn proof_words(proof: &Proof) -> String {
-    format!("; {}: {}", words::proof(proof.outcome).0, proof.text)
+/// Returns the outcome of an intervention, with the name of its test if the finding is about others too.
+fn proof_of(run: &Run, finding: &Finding, proof: &Proof) -> Sentence {
+    let (label, mark) = words::proof(proof.outcome);
+    let test = run.tests.iter().find(|test| test.name == proof.test).filter(|_| finding.tests.len() > 1);
+    let text = test.map_or_else(|| proof.text.clone(), |test| format!("{}: {}", test.named(), proof.text));
+    Sentence { label, text, mark, ..Sentence::default() }
+}
+
+/// Returns the same behind the text of a finding.
+fn proof_words(run: &Run, finding: &Finding) -> String {
+    let proof = finding.proof.as_ref().map(|proof| proof_of(run, finding, proof));
+    proof.map(|proof| format!("; {}: {}", proof.label, proof.text)).unwrap_or_default()
 }
 
 /// Draws each test as a bar against its nearest limit that is not a promise, or else against any limit. `None` if no test has a

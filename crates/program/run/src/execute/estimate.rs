@@ -121,6 +121,14 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_that_proves_causes_says_how_much_longer_that_takes_at_most() {
+        let proving = PLAN.replace("rounds = 5", "rounds = 5\nprove = true");
+        let told =
+            "5 rounds of 2 s after a warm-up of up to 1 s: up to about 16 s, and then up to about 18 s to prove causes";
+        assert_eq!(estimate_text(&planned(&proving)), told);
+    }
+
+    #[test]
     fn a_search_says_how_many_trials_there_are_at_most() {
         let search = "search = { objective = \"lost<0.1 %\", option = \"pps\", low = \"1000\" }\nduration = \"1s\"";
         let text = PLAN.replace("duration = \"2s\"", search).replace("tcp_stream", "udp_stream");

@@ -158,3 +158,87 @@ fn announcement(n_tests: usize, longest: Nanos) -> String {
         rounded_text(longest)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{InterventionAim, ValueKind};
+
+    use super::*;
+    use crate::{
+        execute::{CheckedPlan, read_plan},
+        registry,
+    };
+
+    const PLAN: &str = r#"
+        schema = "fathom.plan/1"
+        title = "one"
+        rounds = 2
+        prove = true
+        [hosts]
+        here = "self"
+        [[tests]]
+        name = "a"
+        kind = "udp_stream"
+        from = "here"
+        to = "here"
+        warmup = "1s"
+        duration = "5s"
+        options = { rate = "10M", buffer = "4096" }
+    "#;
+
+    fn tried(option: &str, to: &str) -> Intervention {
+        Intervention {
+            cause: None,
+            option: option.to_owned(),
+            from: None,
+            to: to.to_owned(),
+            metric: "loss_ratio".to_owned(),
+            effect_min: 0.5,
+            aim: InterventionAim::Verdict,
+            unchanged: Vec::new(),
+            changed: Vec::new(),
+            cut: None,
+            effect: None,
+        }
+    }
+
+    #[test]
+    fn no_option_that_may_change_names_a_destination_or_a_file() {
+        let options = registry::KINDS.iter().flat_map(|kind| kind.options());
+        for option in options.filter(|option| CHANGEABLE_OPTIONS.contains(&option.name)) {
+            let is_harmless = matches!(
+                option.value,
+                ValueKind::Count(..) | ValueKind::CountOr(..) | ValueKind::Size | ValueKind::BitRate | ValueKind::Rate
+            );
+            assert!(is_harmless || option.name == "congestion", "{option:?}");
+        }
+    }
+
+    #[test]
+    fn a_pair_of_tests_differs_in_one_option_and_is_short() {
+        let plan = CheckedPlan::new(read_plan(PLAN).unwrap()).unwrap();
+        let test = &plan.tests[0];
+        let pair = TestPair::of(test, &tried("buffer", "4MiB")).unwrap();
+        let mut options = pair.unchanged.options.clone();
+        assert_eq!(options, test.options);
+        options.set("buffer", "4MiB");
+        assert_eq!(pair.changed.options, options);
+        assert_eq!((pair.changed.phases, pair.changed.phases.measure_ns), (pair.unchanged.phases, Nanos::from_secs(1)));
+        assert_eq!(test.phases.measure_ns, Nanos::from_secs(5));
+        for (option, to) in [("congestion", "bbr"), ("size", "70000"), ("port", "7"), ("buffer", "large")] {
+            assert!(TestPair::of(test, &tried(option, to)).is_none(), "{option} {to}");
+        }
+    }
+
+    #[test]
+    fn a_plan_of_which_no_test_can_be_repeated_is_refused() {
+        let refused = |text: &str| CheckedPlan::new(read_plan(text).unwrap()).map(|_| ()).unwrap_err().to_string();
+        let search = PLAN
+            .replace("[[tests]]", "[[tests]]\nsearch = { objective = \"lost<1%\", low = \"1M\" }")
+            .replace("rate = \"10M\", ", "");
+        assert!(refused(&search).contains("no test of this plan can be repeated"), "{}", refused(&search));
+        let bytes = PLAN.replace("udp_stream", "tcp_stream").replace("buffer = ", "bytes = ");
+        assert!(refused(&bytes).contains("no test of this plan can be repeated"), "{}", refused(&bytes));
+        assert!(CheckedPlan::new(read_plan(&bytes.replace("prove = true", "")).unwrap()).is_ok());
+    }
+}

@@ -9,7 +9,7 @@ use crate::{
         Sentence, State, Table, Weight,
     },
     plot::share::share,
-    words::{self, MISSING, Mark},
+    words::{MISSING, Mark},
 };
 
 /// The maximum number of examples on a page. The JSON document has all of them.
@@ -79,9 +79,8 @@ fn finding(shown: &FindingBlock<'_>) -> Markup {
         article.finding.invalid[finding.severity == Severity::Invalidates] id={ "finding-" (finding.id) } {
             @if let Some(label) = &shown.label { p.badge { (label) } }
             h3 { (shown.title) }
-            @if let Some(proof) = &finding.proof {
-                @let (word, mark) = words::proof(proof.outcome);
-                p.proof { b class=[mark_class(mark)] { (word) } " " (proof.text) }
+            @if let Some(proof) = &shown.proof {
+                p.proof { b class=[mark_class(proof.mark)] { (proof.label) } " " (proof.text) }
             }
             @if let Some(next) = &finding.next {
                 div.next {

@@ -19,7 +19,7 @@ use crate::{
     document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Sentence, State, Table, Weight},
     recording::HostHistory,
     sanitize::one_line,
-    words::{self, MISSING, Mark},
+    words::{MISSING, Mark},
 };
 
 /// The maximum number of causes of failed steps on a screen. The HTML report has all of them.
@@ -174,9 +174,8 @@ fn facts(screen: &mut TextScreen, facts: &[Fact]) {
 fn finding(screen: &mut TextScreen, shown: &FindingBlock<'_>) {
     let label = shown.label.as_ref().map(|label| format!("  {label}")).unwrap_or_default();
     screen.wrapped((Bad, &format!("{label}  ")), (Strong, &shown.title));
-    if let Some(proof) = &shown.finding.proof {
-        let (word, mark) = words::proof(proof.outcome);
-        screen.wrapped((tone(mark), &format!("  {word}:  ")), (Plain, &proof.text));
+    if let Some(proof) = &shown.proof {
+        screen.wrapped((tone(proof.mark), &format!("  {}:  ", proof.label)), (Plain, &proof.text));
     }
     let Some(next) = &shown.finding.next else { return };
     let on = next.on.as_ref().map(|host| format!("on {host}"));

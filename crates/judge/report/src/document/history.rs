@@ -2,8 +2,9 @@
 
 use fathom_model::{Severity, units::Nanos};
 
-use super::block::{
-    Block, Cell, Column, Fact, Figure, FindingBlock, Head, List, Row, Sentence, Table, columns, folded, section,
+use super::{
+    block::{Block, Column, Fact, Figure, FindingBlock, Head, List, Row, Sentence, Table, columns, folded, section},
+    overview,
 };
 use crate::{
     plot::series::{self, sparkline},
@@ -68,21 +69,12 @@ fn findings(history: &HostHistory) -> Block<'_> {
 
 fn finding(seen: &SeenFinding) -> Block<'_> {
     let finding = &seen.finding;
-    let proof = |proof: &fathom_model::finding::Evidence| {
-        let words = crate::counter::words(&proof.counter, |_| None);
-        let what = Cell { hint: proof.counter.clone(), ..Cell::from(words) };
-        Row::new([Cell::from(&proof.host), what, Cell::from(&proof.value).strong()])
-    };
     Block::Finding(FindingBlock {
         finding,
         label: None,
         title: finding.title.clone(),
-        evidence: Table {
-            class: "evidence",
-            columns: ["host", "what", "showed"].map(Column::text).to_vec(),
-            rows: finding.evidence.iter().map(proof).collect(),
-            flows: false,
-        },
+        proof: None,
+        evidence: overview::evidence(finding, |_| None),
         explains: stretches(seen),
         tests: Vec::new(),
     })

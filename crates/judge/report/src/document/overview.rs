@@ -1,8 +1,8 @@
 //! The top of a report: the head, the state, the bottlenecks, and all tests in one table.
 
 use fathom_model::{
-    Conservation, Derivation, Finding, LimitKind, Metric, NoCause, Proof, Run, Severity, StepSummary, Summary, TestRun,
-    Unit, VerdictState,
+    Conservation, Derivation, Evidence, Finding, LimitKind, Metric, NoCause, Proof, Run, Severity, StepSummary,
+    Summary, TestRun, Unit, VerdictState,
     metric::Better,
     units::{grouped, percent},
 };
@@ -14,9 +14,12 @@ use super::{
     hosts, intervention, probe,
     steps::{self, PromiseCell},
 };
-use crate::words::{
-    self, MISSING, Mark, ValueWords, finding_of, headline_value, quantile_value, quantiles, rounds_missing,
-    value_words, with_common_start, with_common_unit,
+use crate::{
+    counter,
+    words::{
+        self, MISSING, Mark, ValueWords, finding_of, headline_value, quantile_value, quantiles, rounds_missing,
+        value_words, with_common_start, with_common_unit,
+    },
 };
 
 /// The maximum number of findings above the table.
@@ -168,10 +171,6 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
     };
     let metrics = || run.tests.iter().flat_map(|test| &test.summaries).map(|summary| &summary.metric);
     let title_of = |name: &str| metrics().find(|metric| metric.name == name).map(|metric| metric.title.to_string());
-    let proof = |proof: &fathom_model::finding::Evidence| {
-        let what = Cell { hint: proof.counter.clone(), ..Cell::from(crate::counter::words(&proof.counter, title_of)) };
-        Row::new([Cell::from(&proof.host), what, Cell::from(&proof.value).strong()])
-    };
     let link = |name: &String| match run.tests.iter().find(|test| test.name == *name) {
         Some(test) => Cell::from(test.named()).linked(anchor(name)),
         None => Cell::from(name),
@@ -180,12 +179,7 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
         label,
         title,
         proof: finding.proof.as_ref().map(|proof| proof_of(run, finding, proof)),
-        evidence: Table {
-            class: "evidence",
-            columns: ["host", "what", "showed"].map(Column::text).to_vec(),
-            rows: finding.evidence.iter().map(proof).collect(),
-            flows: false,
-        },
+        evidence: evidence(finding, title_of),
         explains: match (finding.explains, finding.tests.is_empty()) {
             (Some(share), true) => format!("Explains {} of the shortfall", percent(share)),
             (Some(share), false) => format!("Explains {} of the shortfall in ", percent(share)),
@@ -195,6 +189,20 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
         tests: finding.tests.iter().map(link).collect(),
         finding,
     })
+}
+
+/// Returns the evidence of a finding; `title` names the metrics of the run.
+pub(super) fn evidence(finding: &Finding, title: impl Fn(&str) -> Option<String>) -> Table {
+    let row = |evidence: &Evidence| {
+        let what = Cell { hint: evidence.counter.clone(), ..Cell::from(counter::words(&evidence.counter, &title)) };
+        Row::new([Cell::from(&evidence.host), what, Cell::from(&evidence.value).strong()])
+    };
+    Table {
+        class: "evidence",
+        columns: ["host", "what", "showed"].map(Column::text).to_vec(),
+        rows: finding.evidence.iter().map(row).collect(),
+        flows: false,
+    }
 }
 
 /// Returns the findings that did not fit above the table, and the remarks.

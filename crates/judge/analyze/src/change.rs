@@ -22,6 +22,8 @@ const FALL_EFFECT_MIN: f64 = 0.5;
 const BELOW_DELIVERED: f64 = 0.8;
 /// A lower rate is at most this share of the asked one.
 const BELOW_ASKED: f64 = 0.5;
+/// A smaller loss comes and goes by itself.
+const LOSS_MIN: f64 = 1e-3;
 /// A larger buffer for datagrams has at least this size: 33 ms at 1 Gbit/s.
 const DATAGRAM_BUFFER_MIN: Bytes = Bytes(4 << 20);
 /// A larger buffer for a stream has at least this size: on a path of 10 Mbit/s, a full one still empties within a second.
@@ -69,10 +71,10 @@ impl Change {
     }
 }
 
-/// Returns the loss of a test that lost something.
+/// Returns the loss of a test that lost enough for a proof.
 fn loss(test: &TestRun) -> Option<&Summary> {
     let is_loss = |summary: &&Summary| matches!(summary.metric.from, Derivation::Missing { .. });
-    test.summaries.iter().filter(is_loss).find(|summary| summary.value.is_some_and(|value| value > 0.0))
+    test.summaries.iter().filter(is_loss).find(|summary| summary.value.is_some_and(|value| value >= LOSS_MIN))
 }
 
 /// Returns a metric by its name, if it has a value.

@@ -9,7 +9,7 @@ use fathom_model::{
     Better, Derivation, Effect, Finding, Intervention, InterventionAim, Metric, Proof, ProofOutcome, Severity, Summary,
     TestRun, Unit,
     run::Host,
-    units::{percent, significant},
+    units::{grouped, percent, rounded, significant},
 };
 
 use crate::summaries::summary_of;
@@ -171,6 +171,7 @@ fn factor(factor: f64) -> String {
     const MOST: f64 = 1e6;
     let decimals = match factor {
         factor if factor > MOST => return "over a million".to_owned(),
+        factor if factor >= 1000.0 => return grouped(rounded(factor)),
         factor if factor >= 9.95 => 0,
         factor if factor >= 1.95 => 1,
         _ => 2,

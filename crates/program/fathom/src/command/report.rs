@@ -20,7 +20,7 @@ pub(super) fn define(command: Command) -> Command {
         .value_name("RUN")
         .default_value(store::LATEST)
         .value_parser(clap::value_parser!(PathBuf))
-        .help("the folder of a run, its run.json, its ID, or `latest`; or a recording of `fathom watch --record` or `sadf -j`");
+        .help("the folder of a run, its run.json, its ID, or `latest`; or a recording of `fathom watch --record FILE` or `sadf -j`");
     let file = Arg::new("file")
         .long("file")
         .value_name("FILE")

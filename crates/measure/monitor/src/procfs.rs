@@ -4,7 +4,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read as _},
     os::unix::fs::FileExt as _,
     path::Path,
     str::{self, FromStr},
@@ -61,6 +61,25 @@ impl ProcFile {
             }
         }
     }
+}
+
+/// Reads a short file that is not kept open. The standard library would ask for its size first, which is 0 in /proc, and read it in
+/// pieces of 32 bytes.
+pub(crate) fn read_short(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut text = vec![0; ROOM_FIRST];
+    let mut size = 0;
+    loop {
+        match file.read(&mut text[size..])? {
+            0 => break,
+            n => size += n,
+        }
+        if size == text.len() {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it does not end"));
+        }
+    }
+    text.truncate(size);
+    Ok(text)
 }
 
 /// The lines of a text, without their line ends.

@@ -12,6 +12,8 @@ use std::{
 
 use fathom_model::{record::ProgramTime, units::Nanos};
 
+use crate::procfs::read_short;
+
 /// The most programs that a record names.
 const NAMED_MAX: usize = 3;
 /// Below this share of a core, a program is not named.
@@ -59,7 +61,7 @@ impl ProgramTimes {
         let own_name = fs::read_to_string(root.join("proc/self/stat")).ok().and_then(|text| Some(parse(&text)?.name));
         let Ok(entries) = fs::read_dir(root.join("proc")) else { return Self::default() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let stat = |pid| parse(&fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?);
+        let stat = |pid| parse(&String::from_utf8_lossy(&read_short(&root.join(format!("proc/{pid}/stat"))).ok()?));
         let by_pid = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
         let cores = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
         let is_core =

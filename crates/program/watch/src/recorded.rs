@@ -13,7 +13,7 @@ const SADF_BEGIN: &[u8] = b"{\"sysstat\":";
 /// The bytes that are enough to tell the two formats apart.
 const BEGIN_MAX: u64 = 256;
 
-/// Opens a recording of `fathom watch --record FILE`, or a file that `sadf -j` wrote.
+/// Opens a recording of `fathom watch`, or a file that `sadf -j` wrote.
 ///
 /// # Errors
 /// If it is neither, or cannot be read.

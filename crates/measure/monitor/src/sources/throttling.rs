@@ -1,7 +1,7 @@
 //! Time that a quota of a control group took from this process: `cpu.stat` of its groups (Documentation/scheduler/sched-bwc.rst).
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use fathom_model::names::host;
 use super::{CounterSink, Source};
 use crate::{
     environment::cgroup,
-    procfs::{fields, lines, number},
+    procfs::{fields, lines, number, read_short},
 };
 
 pub(super) struct Throttling {
@@ -38,7 +38,7 @@ impl Source for Throttling {
             self.files.get_or_insert_with(|| cgroup::cpu_groups(root).map(|group| group.join("cpu.stat")).collect());
         let mut all: Option<u64> = None;
         for file in files {
-            match fs::read(file) {
+            match read_short(file) {
                 // A group without a quota has no such line, and nothing was taken.
                 Ok(text) => *all.get_or_insert(0) += throttled_ns(&text).unwrap_or(0),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

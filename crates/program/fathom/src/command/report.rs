@@ -16,11 +16,10 @@ use fathom_run::{
 use fathom_watch::{history, recording};
 
 pub(super) fn define(command: Command) -> Command {
-    let run = Arg::new("run")
-        .value_name("RUN")
-        .default_value(store::LATEST)
-        .value_parser(clap::value_parser!(PathBuf))
-        .help("the folder of a run, its run.json, its ID, or `latest`; or a recording of `fathom watch --record FILE` or `sadf -j`");
+    let run =
+        Arg::new("run").value_name("RUN").default_value(store::LATEST).value_parser(clap::value_parser!(PathBuf)).help(
+            "the folder of a run, its run.json, its ID, or `latest`; or a recording of `fathom watch` or `sadf -j`",
+        );
     let file = Arg::new("file")
         .long("file")
         .value_name("FILE")

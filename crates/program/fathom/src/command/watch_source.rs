@@ -1,4 +1,4 @@
-//! The host of `fathom watch --host HOST`: the counters of this host, or those that an agent reads on another one.
+//! The host of `fathom watch`: the counters of this host, or those that an agent reads on another one.
 
 use std::{collections::BTreeMap, path::Path};
 

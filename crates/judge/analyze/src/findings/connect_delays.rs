@@ -168,4 +168,16 @@ mod tests {
         assert_eq!(connecting(24).finding("connect-delays").unwrap().short, "syn loss");
         assert_eq!(connecting(0).finding("connect-delays"), None);
     }
+
+    #[test]
+    fn a_test_in_which_every_connection_waited_for_another_syn_is_led_by_that() {
+        let mut builder = RunBuilder::new();
+        builder.http(0, 100);
+        builder.total("client", count::CONNECTIONS, 200);
+        builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 24);
+        let found: Vec<_> =
+            builder.analyzed().findings.into_iter().map(|finding| (finding.id, finding.severity)).collect();
+        let expected = ["connect-delays", "nothing-done"].map(|id| (id.to_owned(), Severity::Invalidates));
+        assert_eq!(found[..2], expected);
+    }
 }

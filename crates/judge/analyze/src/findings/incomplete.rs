@@ -14,7 +14,7 @@ impl FindingRule for IncompleteTrials {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["path-mtu-black-hole", "resets"]
+        &["path-mtu-black-hole", "resets", "memory-pressure"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -42,6 +42,9 @@ impl FindingRule for NothingDone {
             "path-mtu-black-hole",
             "ports",
             "descriptors",
+            "connect-delays",
+            "resets",
+            "memory-pressure",
         ]
     }
 

@@ -20,6 +20,20 @@ const NEARLY_TIMEOUT: Nanos = Nanos::from_millis(900);
 /// Compares retransmitted SYNs with connections, and looks for the place that dropped the first ones.
 pub(crate) struct ConnectDelays;
 
+/// Returns the retransmitted SYNs of the initiator's host and the share of connections that waited for them, if that holds a test back.
+fn delayed(seen: &TestEvidence<'_>) -> Option<(u64, f64)> {
+    if !matches!(seen.test.layer, Layer::Tcp | Layer::Http | Layer::App) {
+        return None;
+    }
+    let again = seen.growth(seen.host_of(Side::Initiator).unwrap_or(&seen.test.from), host::TCP_SYN_RETRANS, None);
+    delayed_share(seen, again).filter(|_| again > 0).map(|share| (again, share))
+}
+
+/// Returns true if connections waited for another SYN, so that some were not open at the end.
+pub(super) fn are_connects_delayed(seen: &TestEvidence<'_>) -> bool {
+    delayed(seen).is_some()
+}
+
 /// The place that dropped SYNs.
 enum SynLoss<'a> {
     /// The accept queue of this host, so often.
@@ -36,12 +50,8 @@ impl FindingRule for ConnectDelays {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if !matches!(seen.test.layer, Layer::Tcp | Layer::Http | Layer::App) {
-            return Vec::new();
-        }
+        let Some((again, share)) = delayed(seen) else { return Vec::new() };
         let from = seen.host_of(Side::Initiator).unwrap_or(&seen.test.from);
-        let again = seen.growth(from, host::TCP_SYN_RETRANS, None);
-        let Some(share) = delayed_share(seen, again).filter(|_| again > 0) else { return Vec::new() };
         let place = place_of(seen);
         let mut evidence = vec![counter_evidence(from, host::TCP_SYN_RETRANS, again)];
         evidence.extend(connect_time(seen, from));

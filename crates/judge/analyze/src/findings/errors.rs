@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Cause, Failure, Finding, NextStep, Record, Severity,
+    Cause, Failure, Finding, NextStep, Record, Severity, Stage,
     names::{count, host::TCP_OUT_RESETS},
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, black_hole::BLACK_HOLE};
+use super::{FindingRule, black_hole::BLACK_HOLE, connect_delays::are_connects_delayed};
 use crate::{
     change::{Change, smaller_segments},
     evidence::{TestEvidence, counter_evidence},
@@ -173,7 +173,14 @@ impl FindingRule for ErrorCauses {
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         let known = known_of(most);
-        let severity = if matters || known.is_some_and(|known| known.always_matters) {
+        // Connections that were not open in time are told with the reason of the delay.
+        let is_late_connect = |failure: &Failure| {
+            failure.stage == Stage::Connect && matches!(failure.cause, Cause::Unanswered | Cause::Timeout)
+        };
+        let is_told = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
+        let severity = if is_told {
+            Severity::Remark
+        } else if matters || known.is_some_and(|known| known.always_matters) {
             Severity::HoldsBack
         } else {
             Severity::Remark
@@ -204,6 +211,8 @@ impl FindingRule for ErrorCauses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fathom_model::names::host::TCP_SYN_RETRANS;
+
     use crate::run_builder::{RunBuilder, step, visits};
 
     #[test]
@@ -220,6 +229,22 @@ mod tests {
         );
         assert!(finding.next.unwrap().command.contains("ip_local_port_range"));
         assert_eq!(builder.finding("errors"), None);
+    }
+
+    #[test]
+    fn connections_that_waited_for_another_syn_are_no_errors_of_their_own() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.total("client", count::CONNECTIONS, 200);
+        builder.host_counter("client", (TCP_SYN_RETRANS, ""), 24);
+        let add = |builder: &mut RunBuilder, error| {
+            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().errors.add(error, 20);
+        };
+        add(&mut builder, "connect: unanswered");
+        assert_eq!(builder.finding("errors").unwrap().severity, Severity::Remark);
+        assert!(builder.finding("connect-delays").is_some_and(|finding| finding.severity == Severity::HoldsBack));
+        add(&mut builder, "read: timeout");
+        assert_eq!(builder.finding("errors").unwrap().severity, Severity::HoldsBack);
     }
 
     fn with_errors(n: u64) -> RunBuilder {

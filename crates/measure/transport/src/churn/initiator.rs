@@ -23,7 +23,7 @@ use crate::{
     connection_setup::{ConnectTargets, distribute},
     request_response::{
         connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
-        peer_timeout::{PEER_SILENT, is_silent},
+        peer_timeout::{CONNECT_UNANSWERED, PEER_SILENT, is_silent},
     },
 };
 
@@ -162,10 +162,10 @@ impl ChurnWorker<'_> {
         now - *over_since.get_or_insert(now) > BLOCKING_TIMEOUT || self.session.stop.state() == Stop::Abort
     }
 
-    /// Counts a connection as silent if it has waited too long for a merely slow answer.
-    fn record_silence(&mut self, begin: Nanos) {
+    /// Counts an error of this text if a connection has waited too long for a merely slow answer.
+    fn record_silence(&mut self, begin: Nanos, error: &'static str) {
         if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
-            self.results.errors.count(PEER_SILENT);
+            self.results.errors.count(error);
         }
     }
 
@@ -193,7 +193,7 @@ impl ChurnWorker<'_> {
         socket::set_timeout(&socket, BLOCKING_TIMEOUT)?;
         while socket::connect_begin(&socket, &to)? == Connect::Pending {
             if self.must_stop(over_since) {
-                self.record_silence(begin);
+                self.record_silence(begin, CONNECT_UNANSWERED);
                 return Ok(());
             }
         }
@@ -230,7 +230,7 @@ impl ChurnWorker<'_> {
                     return Ok(true);
                 }
                 TransferStep::WouldBlock if self.must_stop(over_since) => {
-                    self.record_silence(begin);
+                    self.record_silence(begin, PEER_SILENT);
                     return Ok(false);
                 }
                 TransferStep::Sent | TransferStep::Partial | TransferStep::WouldBlock => {}
@@ -258,7 +258,7 @@ impl ChurnWorker<'_> {
                 Some(0) => return Ok(true),
                 Some(_) => self.results.errors.count(UNEXPECTED_MESSAGE),
                 None if self.must_stop(over_since) => {
-                    self.record_silence(begin);
+                    self.record_silence(begin, PEER_SILENT);
                     return Ok(false);
                 }
                 None => {}
@@ -301,8 +301,15 @@ impl EpollInitiator<'_> {
             if self.worker.worker.is_over() {
                 let is_idle = calls.iter().all(|call| matches!(call.state, ConnectionState::Idle));
                 if is_idle || self.worker.must_stop(&mut over_since) {
-                    let left = calls.iter().filter(|call| !matches!(call.state, ConnectionState::Idle));
-                    left.for_each(|call| self.worker.record_silence(call.begin));
+                    for call in &calls {
+                        match call.state {
+                            ConnectionState::Idle => {}
+                            ConnectionState::Connecting(_) => {
+                                self.worker.record_silence(call.begin, CONNECT_UNANSWERED)
+                            }
+                            _ => self.worker.record_silence(call.begin, PEER_SILENT),
+                        }
+                    }
                     return Ok(self.worker.results);
                 }
             } else {

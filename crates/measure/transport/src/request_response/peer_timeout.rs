@@ -8,6 +8,8 @@ const SILENCE: Nanos = Nanos::from_secs(1);
 const SILENCE_FACTOR: u64 = 3;
 /// The error text for a silent peer.
 pub(crate) const PEER_SILENT: &str = "recv: no answer for more than 1 s before the end";
+/// The error text for a connection that was still not open at the end.
+pub(crate) const CONNECT_UNANSWERED: &str = "connect: unanswered";
 /// Whether a wait indicates a lost peer, given the times of the answers that have arrived.
 pub(crate) fn is_silent(waited: Nanos, answers: &Histogram) -> bool {
     waited > SILENCE && waited > Nanos(answers.max().unwrap_or(0)) * SILENCE_FACTOR

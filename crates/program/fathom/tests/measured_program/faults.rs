@@ -7,7 +7,7 @@ use fathom_model::{
     names::{count, host as counter},
 };
 
-use crate::test_bed::{TestBed, lacks_root};
+use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
 /// Rounds long enough for a few hundred datagrams and a few samples of the host's counters.
 const SHORT: &[&str] = &["--rounds", "2", "--warmup", "200ms", "--duration", "1600ms", "--json"];
@@ -39,6 +39,34 @@ fn measured(stage: &TestBed, test: &str, lab: &[&str]) -> Run {
     stage.fathom(words).run()
 }
 
+/// Runs a test with a fault, which is gone afterwards. `None` if this kernel cannot make the fault.
+fn measured_with(stage: &TestBed, lab: &RunningLab<'_>, fault: &[&str], test: &str) -> Option<Run> {
+    let added = stage.fathom([&["lab", "fault", "add", lab.name], fault].concat());
+    if !added.has_succeeded() && added.stderr.contains("this kernel") {
+        fathom_testkit::skip_everywhere(&format!("this kernel cannot make the fault {}: {}", fault[0], added.stderr));
+        return None;
+    }
+    added.succeeded();
+    let planted = stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout;
+    assert!(planted.starts_with(fault[0]), "{planted}");
+    let run = measured(stage, test, &["--lab", lab.name]);
+    stage.fathom(["lab", "fault", "remove", lab.name, fault[0]]).succeeded();
+    assert_eq!(stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout, "");
+    Some(run)
+}
+
+#[test]
+fn a_fault_beside_another_limit_is_named_too() {
+    if lacks_root() || lacks_commands() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("beside");
+    // Connections without room in TIME-WAIT are closed at once, which costs nothing: a core is the limit.
+    let run = measured_with(&stage, &lab, &["time-wait"], "tcp --test crr --flows 20");
+    assert!(run.is_none_or(|run| told(&run).contains(&"time-wait-overflow")));
+}
+
 #[test]
 fn a_planted_fault_leads_the_findings_and_is_gone_when_it_is_removed() {
     if lacks_root() || lacks_commands() {
@@ -46,32 +74,18 @@ fn a_planted_fault_leads_the_findings_and_is_gone_when_it_is_removed() {
     }
     let stage = TestBed::new();
     let lab = stage.lab("faulty");
-    let cases: [(&[&str], &str, &str); 8] = [
+    let cases: [(&[&str], &str, &str); 7] = [
         (&["shaper", "rate=20mbit", "--host", "a"], "udp --rate 40M", "local-shaper"),
         (&["htb", "rate=20mbit", "--host", "a"], "tcp", "local-shaper"),
         (&["policer", "rate=1000"], "udp --rate 20M", "rate-limit"),
         (&["firewall", "permille=100"], "udp --rate 20M", "filter-drops"),
         (&["resets", "permille=20"], "tcp --test rr --flows 4", "resets"),
         (&["syn-loss"], "tcp --test crr --flows 20", "connect-delays"),
-        (&["time-wait"], "tcp --test crr --flows 20", "time-wait-overflow"),
         (&["mtu-hole"], "udp --rate 10M --size 1450B", "path-mtu-black-hole"),
     ];
     for (fault, test, expected) in cases {
-        let added = stage.fathom([&["lab", "fault", "add", lab.name], fault].concat());
-        if !added.has_succeeded() && added.stderr.contains("this kernel") {
-            fathom_testkit::skip_everywhere(&format!(
-                "this kernel cannot make the fault {}: {}",
-                fault[0], added.stderr
-            ));
-            continue;
-        }
-        added.succeeded();
-        let planted = stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout;
-        assert!(planted.starts_with(fault[0]), "{planted}");
-        let run = measured(&stage, test, &["--lab", lab.name]);
+        let Some(run) = measured_with(&stage, &lab, fault, test) else { continue };
         assert_eq!(told(&run).first(), Some(&expected), "{fault:?}: {:#?}", run.findings);
-        stage.fathom(["lab", "fault", "remove", lab.name, fault[0]]).succeeded();
-        assert_eq!(stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout, "");
     }
     let run = measured(&stage, "udp --rate 10M --size 1450B", &["--lab", lab.name]);
     assert!(!told(&run).contains(&"path-mtu-black-hole"), "removed: {:#?}", run.findings);

@@ -302,13 +302,12 @@ impl EpollInitiator<'_> {
                 let is_idle = calls.iter().all(|call| matches!(call.state, ConnectionState::Idle));
                 if is_idle || self.worker.must_stop(&mut over_since) {
                     for call in &calls {
-                        match call.state {
-                            ConnectionState::Idle => {}
-                            ConnectionState::Connecting(_) => {
-                                self.worker.record_silence(call.begin, CONNECT_UNANSWERED)
-                            }
-                            _ => self.worker.record_silence(call.begin, PEER_SILENT),
-                        }
+                        let error = match call.state {
+                            ConnectionState::Idle => continue,
+                            ConnectionState::Connecting(_) => CONNECT_UNANSWERED,
+                            ConnectionState::Exchanging(_) | ConnectionState::Closing(_) => PEER_SILENT,
+                        };
+                        self.worker.record_silence(call.begin, error);
                     }
                     return Ok(self.worker.results);
                 }

@@ -21,8 +21,8 @@ const NOT_GRANTED: [&str; 2] = ["receive-buffer-smaller", "send-buffer-smaller"]
 
 /// What a change means beyond proof and refutation: the option, and the meaning of an effect and of none.
 const MEANINGS: [(&str, &str, &str); 5] = [
-    ("flows", "the path carries more than these flows get", "all flows share what limits them"),
-    ("connections", "more requests at once get more answers", "all connections share what limits them"),
+    ("flows", "the path carries more than these flows get", "all flows share one limit"),
+    ("connections", "more requests at once get more answers", "all connections share one limit"),
     ("rate", "it comes with the rate", "it does not come from the rate"),
     ("pps", "it comes with the rate", "it does not come from the rate"),
     ("buffer", "the size of the buffer limits it", "the size of the buffer does not limit it"),

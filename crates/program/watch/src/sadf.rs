@@ -287,7 +287,7 @@ impl SadfReplay {
         for field in fields {
             let Some(value) = row.get(*field) else { continue };
             let number = value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);
-            let number = number.ok_or_else(|| self.wrong(format!("{field} is {value}, which is no count")))?;
+            let number = number.ok_or_else(|| self.wrong(format!("{field} is {value}, which is not a count")))?;
             sum = Some(sum.unwrap_or(0.0) + number);
         }
         Ok(sum)
@@ -388,11 +388,11 @@ mod tests {
         assert!(told("\"hosts\"", "\"guests\"").contains("no file of sadf -j: missing field `hosts`"));
         assert_eq!(
             told("\"rxpck\": 50.0", "\"rxpck\": -1"),
-            "entry 2 of the statistics: rxpck is -1, which is no count"
+            "entry 2 of the statistics: rxpck is -1, which is not a count"
         );
         assert_eq!(
             told("\"rxpck\": 100.0", "\"rxpck\": \"x\""),
-            "entry 1 of the statistics: rxpck is \"x\", which is no count"
+            "entry 1 of the statistics: rxpck is \"x\", which is not a count"
         );
         assert_eq!(told("\"interval\": 2", "\"interval\": 0"), "entry 2 of the statistics: the interval is 0 s");
         assert_eq!(told("08:46:04", "48:46:04"), "entry 1 of the statistics: 2026-11-25 48:46:04 is no time");

@@ -116,7 +116,7 @@ pub const FORMS: &[(&str, &str, &str)] = &[
     (
         "impair",
         impairment::VALUES,
-        "harms traffic as told, both ways or one way, and counts what it did: only the named values differ from a good wire",
+        "impairs traffic both ways or one way, and counts each impairment; values that are not named are those of a good wire",
     ),
 ];
 

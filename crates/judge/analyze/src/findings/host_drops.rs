@@ -228,22 +228,6 @@ pub(crate) const TCP_BACKLOG: HostDrops = HostDrops {
     },
 };
 
-/// Connections without a place in TIME-WAIT.
-pub(crate) const TIME_WAIT: HostDrops = HostDrops {
-    id: "time-wait-overflow",
-    short: "time-wait",
-    counter: host::TCP_TIME_WAIT_OVERFLOWS,
-    share_of: ShareOf::Connections,
-    of_machine: false,
-    place: |host, _| format!("{host} had no room for more connections in TIME-WAIT"),
-    next: |_, _| {
-        next_step(
-            "sysctl net.ipv4.tcp_max_tw_buckets".to_owned(),
-            "show the limit; it protects memory and is harmless if reached",
-        )
-    },
-};
-
 /// UDP sockets whose reader is too slow. A test of datagrams has a rule of its own, which knows its socket.
 pub(crate) const UDP_BUFFERS: HostDrops = HostDrops {
     id: "udp-receive-buffer",

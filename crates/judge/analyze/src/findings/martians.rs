@@ -48,9 +48,9 @@ impl Martians {
         let place =
             if seen.is_one_machine() { format!("{host}, or another host of its machine,") } else { host.to_owned() };
         let why = if source >= destination {
-            "their source cannot be where they came from (martian packets): most often two hosts have the same address"
+            "their source address is impossible on the interface where they arrived (martian packets): most often two hosts have the same address"
         } else {
-            "their destination is none that a network may carry (martian packets)"
+            "no network may carry their destination address (martian packets)"
         };
         let report = DropReport {
             id: self.id(),

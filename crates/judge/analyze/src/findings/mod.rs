@@ -46,6 +46,7 @@ mod step_errors;
 mod step_time;
 mod syn_cookies;
 mod tcp_memory;
+mod time_wait;
 mod unexplained_loss;
 mod unreachable;
 mod unsteady;
@@ -111,7 +112,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &near_full::CONNECTION_TABLE,
     &near_full::DESCRIPTORS,
     &near_full::LOCAL_PORTS,
-    &host_drops::TIME_WAIT,
+    &time_wait::TimeWaitOverflow,
     &host_drops::NO_LISTENER,
     &refused::RefusedDatagrams,
     &host_drops::TCP_CHECKSUM,
@@ -169,7 +170,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::CONNECTION_TABLE,
     &host_drops::CONNECTION_INSERT,
     &near_full::CONNECTION_TABLE,
-    &host_drops::TIME_WAIT,
+    &time_wait::TimeWaitOverflow,
     &host_drops::TCP_CHECKSUM,
     &host_drops::REASSEMBLY,
     &host_drops::TCP_BACKLOG,

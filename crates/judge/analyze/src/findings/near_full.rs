@@ -120,7 +120,7 @@ impl NearFull {
             id: self.id.to_owned(),
             short: self.short.to_owned(),
             title: format!(
-                "{} is {} full ({used} of {max}): what does not fit will fail",
+                "{} is {} full ({used} of {max}): new connections will fail when it is full",
                 (self.what)(host),
                 percent(share)
             ),
@@ -150,8 +150,7 @@ mod tests {
     #[test]
     fn a_table_that_came_near_its_maximum_is_told_with_its_highest_level() {
         let finding = with_entries([10, 64_000, 10, 10], 65_536).finding("conntrack-near-full").unwrap();
-        let title =
-            "the connection tracking table of target is 98 % full (64,000 of 65,536): what does not fit will fail";
+        let title = "the connection tracking table of target is 98 % full (64,000 of 65,536): new connections will fail when it is full";
         assert_eq!((finding.title.as_str(), finding.severity), (title, Severity::Remark));
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.netfilter.nf_conntrack_max=262144");
     }
@@ -176,7 +175,7 @@ mod tests {
         let finding = builder.finding("descriptors-near-full").unwrap();
         assert_eq!(
             finding.title,
-            "the descriptor table of fathom on client is 98 % full (1,000 of 1,024): what does not fit will fail"
+            "the descriptor table of fathom on client is 98 % full (1,000 of 1,024): new connections will fail when it is full"
         );
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("connect: no descriptors left", 5);

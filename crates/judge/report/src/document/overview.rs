@@ -133,11 +133,8 @@ fn without_cause(run: &Run) -> impl Iterator<Item = Sentence> {
         let reached = reached.as_ref().map(|reached| format!(" (it reaches {reached})")).unwrap_or_default();
         let list =
             |title: &str, items: &[String]| (!items.is_empty()).then(|| format!("{title}: {}", items.join(", ")));
-        let what = if parts.is_empty() {
-            "no counter shows what limits it"
-        } else {
-            "no cause explains half of what it lacks"
-        };
+        let what =
+            if parts.is_empty() { "no counter shows what limits it" } else { "no cause explains half of the gap" };
         let told = [Some(format!("{name}{what}{reached}")), list("the largest parts", parts), clue.clone()];
         let told = told.into_iter().chain([
             intervention::without_cause(test),

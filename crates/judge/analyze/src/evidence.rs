@@ -296,6 +296,19 @@ impl<'a> TestEvidence<'a> {
         ratio(of_others, of_cores)
     }
 
+    /// Returns the time that the threads of both ends had work and no core to run on, together, as a share of the measured time: no
+    /// request waited longer for that. `None` if an end does not tell it, such as a server that is not fathom's.
+    pub(crate) fn time_waited_for_core(&self) -> Option<f64> {
+        let (mut waited, mut measured) = (Nanos::ZERO, Nanos::ZERO);
+        for trial in &self.trials {
+            measured += MeasuredWindow::common(trial, &self.run.hosts)?.span();
+            for record in trial.records.values() {
+                waited += record.run_delay_ns?;
+            }
+        }
+        ratio(waited.0, measured.0).filter(|_| self.test.to.is_some())
+    }
+
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts
     /// share.
     ///

@@ -41,7 +41,7 @@ pub fn watched(host: &WatchedHost<'_>) -> Vec<Finding> {
         run.hosts.values_mut().for_each(|host| host.interface = interface.map(str::to_owned));
         let seen = TestEvidence::new(&run, &run.tests[0], &context);
         let by_rule = HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
-        for finding in with_effects_as_remarks(by_rule.collect()) {
+        for finding in with_effects_as_remarks(by_rule.collect(), &seen) {
             if !found.iter().any(|known| known.title == finding.title) {
                 found.push(finding);
             }

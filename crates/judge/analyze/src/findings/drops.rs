@@ -81,9 +81,6 @@ const UDP_BUFFER_USUAL: Bytes = Bytes(212_992);
 /// The buffer of the receiving socket was full.
 pub(crate) struct UdpReceiveBuffer;
 
-/// The buffer of the receiving socket was full, and the test asked for a small one. That is the cause even if the reader lacks time.
-pub(crate) struct SmallUdpReceiveBuffer;
-
 impl FindingRule for UdpReceiveBuffer {
     fn id(&self) -> &'static str {
         "udp-receive-buffer"
@@ -93,32 +90,28 @@ impl FindingRule for UdpReceiveBuffer {
         &["cpu-quota", "other-programs"]
     }
 
+    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // A buffer that the test made small is the cause even if the reader lacks time.
+        small_buffer(seen).is_some()
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let starved = seen.shares_full_cores();
-        let why = if starved { ", as its reader shares full cores with the sender" } else { "" };
-        let found = small_buffer(seen).is_none().then(|| full_buffer(seen, why)).flatten();
+        let why = match small_buffer(seen) {
+            Some(size) => format!(", which holds {size} (--buffer)"),
+            None if starved => ", as its reader shares full cores with the sender".to_owned(),
+            None => String::new(),
+        };
         // No buffer is large enough for a reader without CPU time.
-        found.map(|found| Finding { next: found.next.filter(|_| !starved), ..found }).into_iter().collect()
+        let helps = !starved || small_buffer(seen).is_some();
+        let found = full_buffer(seen, &why);
+        found.map(|found| Finding { next: found.next.filter(|_| helps), ..found }).into_iter().collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
-        // No buffer is large enough for a reader without CPU time, but at a lower rate it has some.
-        if seen.shares_full_cores() { lower_rate(seen) } else { larger_datagram_buffer(seen) }
-    }
-}
-
-impl FindingRule for SmallUdpReceiveBuffer {
-    fn id(&self) -> &'static str {
-        UdpReceiveBuffer.id()
-    }
-
-    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let found = small_buffer(seen).and_then(|size| full_buffer(seen, &format!(", which holds {size} (--buffer)")));
-        found.into_iter().collect()
-    }
-
-    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
-        larger_datagram_buffer(seen)
+        // At a lower rate, a reader without CPU time has some.
+        let is_starved = seen.shares_full_cores() && small_buffer(seen).is_none();
+        if is_starved { lower_rate(seen) } else { larger_datagram_buffer(seen) }
     }
 }
 

@@ -122,7 +122,6 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &nothing_done::NothingDone,
     &drops::BadChecksum,
     &drops::UdpReceiveBuffer,
-    &drops::SmallUdpReceiveBuffer,
     &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,
     &drops::DeviceReceiveDrops,
@@ -201,7 +200,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
             .iter()
             .flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, with_proof(found, test))))
             .collect();
-        let mut of_test = with_effects_as_remarks(by_rule);
+        let mut of_test = with_effects_as_remarks(by_rule, &seen);
         if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
@@ -274,7 +273,10 @@ fn with_small_parts_as_remarks(mut of_test: Vec<Finding>, reaches_a_limit: bool)
 /// Turns findings into remarks if their cause was found too: one fault must not look like several.
 ///
 /// A finding that invalidates the test stays, and so does its cause: it is raised to the same severity.
-pub(crate) fn with_effects_as_remarks(by_rule: Vec<(&dyn FindingRule, Finding)>) -> Vec<Finding> {
+pub(crate) fn with_effects_as_remarks(
+    by_rule: Vec<(&dyn FindingRule, Finding)>,
+    seen: &TestEvidence<'_>,
+) -> Vec<Finding> {
     let is_cause = |finding: &Finding| finding.severity >= Severity::HoldsBack;
     let causes: Vec<String> =
         by_rule.iter().filter(|(_, finding)| is_cause(finding)).map(|(_, finding)| finding.id.clone()).collect();
@@ -284,7 +286,8 @@ pub(crate) fn with_effects_as_remarks(by_rule: Vec<(&dyn FindingRule, Finding)>)
         .flat_map(|(rule, _)| rule.effect_of().iter().copied())
         .collect();
     let settled = |(rule, finding): (&dyn FindingRule, Finding)| {
-        let is_effect = rule.effect_of().iter().any(|cause| causes.iter().any(|found| found == cause));
+        let is_found = |cause: &&str| causes.iter().any(|found| found == cause);
+        let is_effect = rule.effect_of().iter().any(|cause| is_found(cause) && !rule.stands_beside(cause, seen));
         if fatal.contains(&finding.id.as_str()) && is_cause(&finding) {
             Finding { severity: Severity::Invalidates, ..finding }
         } else if is_effect && finding.id != NOTHING_DONE {

@@ -33,8 +33,8 @@ impl FindingRule for OtherPrograms {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Single packets need no core. With a device in between, the kernel's work for it belongs to the test.
-        if seen.test.layer == Layer::Path || seen.via().is_some() {
+        // Single packets need no core.
+        if seen.test.layer == Layer::Path {
             return Vec::new();
         }
         let of_host = |host| (host, seen.cores(host));
@@ -43,6 +43,9 @@ impl FindingRule for OtherPrograms {
         let server = seen.server();
         let is_server = |program: &Program<'_>| server.is_some_and(|(_, server)| server.program == program.program);
         let share = |host: &str, cores: &[CoreLoad]| {
+            if seen.via().is_some() {
+                return of_named_programs(seen, host, cores.len());
+            }
             let of_server = server.filter(|(at, _)| *at == host).map_or(0.0, |(_, server)| server.cores);
             let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
             Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
@@ -84,6 +87,8 @@ impl FindingRule for OtherPrograms {
             tests: vec![seen.test.name.clone()],
             evidence: cores
                 .iter()
+                // The device's work on a core is not that of others.
+                .filter(|_| seen.via().is_none())
                 .flat_map(|core| {
                     let told = [("others on", core.others()), ("busy", core.busy())];
                     told.map(|(word, share)| ratio_evidence(host, &format!("{word} {}", core.core), share))
@@ -101,10 +106,17 @@ impl FindingRule for OtherPrograms {
     }
 }
 
+/// Returns the share of all cores that other programs used by name. With a device in between, the kernel's work for it belongs to the test,
+/// so that the time of the cores does not show what others used.
+fn of_named_programs(seen: &TestEvidence<'_>, host: &str, n_cores: usize) -> Option<f64> {
+    let used: f64 = seen.programs(host).iter().map(|program| program.cores).sum();
+    Some(used / approximate(u64::try_from(n_cores).ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::run_builder::RunBuilder;
-    use fathom_model::{Severity, plan::HostReach, units::Nanos};
+    use fathom_model::{Severity, names::host as counter, plan::HostReach, record::ProgramTime, units::Nanos};
 
     #[test]
     fn a_target_that_is_not_ours_may_be_what_uses_the_cores() {
@@ -143,6 +155,37 @@ mod tests {
         let disturbed = waited(100);
         assert_eq!(disturbed.severity, Severity::Disturbs);
         assert!(disturbed.title.contains("the test waited for a core 10 % of the time"), "{}", disturbed.title);
+    }
+
+    #[test]
+    fn beside_a_device_only_programs_that_are_named_count_as_others() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 9_900)]);
+        builder.device_between("hop");
+        builder.one_machine();
+        builder.cpu("client", "cpu0", [20, 70, 5, 0]);
+        builder.own_cpu("client", &[("cpu0", 100)]);
+        builder.own_cpu("target", &[("cpu0", 100)]);
+        builder.host_counter("target", (counter::UDP_RCVBUF_ERRORS, ""), 100);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
+            record.run_delay_ns = Some(Nanos::from_millis(150));
+        }
+        assert_eq!(builder.finding("other-programs"), None, "the rest is the work of the device");
+        let busy = ProgramTime {
+            name: "sh".to_owned(),
+            pid: 7,
+            cpu_ns: Nanos::from_millis(720),
+            n_threads: 1,
+            listens: Vec::new(),
+        };
+        for record in builder.run.tests[0].trials[0].hosts.values_mut() {
+            record.programs = vec![busy.clone()];
+        }
+        let found = builder.finding("other-programs").unwrap();
+        assert!(found.title.starts_with("other programs used 60 % of the core of this machine (sh 60 %"), "{}", found.title);
+        assert_eq!(found.severity, Severity::Disturbs);
+        let overflow = builder.finding("udp-receive-buffer").unwrap();
+        assert_eq!(overflow.severity, Severity::Remark, "its reader waited for a core");
     }
 
     #[test]

@@ -52,6 +52,8 @@ impl FindingRule for Retransmissions {
             "backlog-overflow",
             "connect-delays",
             "latency-under-load",
+            // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
+            "path-full",
         ]
     }
 

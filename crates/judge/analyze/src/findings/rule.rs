@@ -19,6 +19,11 @@ pub trait FindingRule: Sync {
         &[]
     }
 
+    /// Returns true if a finding stands beside one of those causes, because it is known to hold the test back by itself.
+    fn stands_beside(&self, _cause: &str, _seen: &TestEvidence<'_>) -> bool {
+        false
+    }
+
     /// The change of an option that shows whether a finding of this rule is the cause, or `None` if no harmless one does.
     fn change(&self, _finding: &Finding, _seen: &TestEvidence<'_>) -> Option<Change> {
         None

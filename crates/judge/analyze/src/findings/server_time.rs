@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Nanos, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, other_programs::OtherPrograms};
 use crate::evidence::TestEvidence;
 
 /// A shorter response time is not slow for a server, whatever the network takes.
@@ -46,6 +46,16 @@ impl RequestTimes {
         })
     }
 
+    /// The time from the request to the first byte without that of the network.
+    fn of_server(&self) -> Nanos {
+        self.first_byte - self.connect
+    }
+
+    /// The share of the time of a request that the server takes.
+    fn server_share(&self) -> f64 {
+        ratio(self.of_server().0, self.service.0).unwrap_or(0.0).min(1.0)
+    }
+
     fn evidence(&self, host: &str) -> Vec<Evidence> {
         let parts = [
             (distribution::CONNECT_TIME, self.connect),
@@ -83,12 +93,17 @@ impl FindingRule for ServerTime {
         ]
     }
 
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // While a thread waits for a core, all of its requests wait: that part of the time is not the server's.
+        let own = |waited| RequestTimes::of(seen).is_some_and(|times| times.server_share() - waited >= MOST);
+        cause == OtherPrograms.id() && seen.time_waited_for_core().is_some_and(own)
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let times =
             (seen.test.layer == Layer::Http && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
         let Some(times) = times else { return Vec::new() };
-        let own = times.first_byte - times.connect;
-        let share = ratio(own.0, times.service.0).unwrap_or(0.0).min(1.0);
+        let (own, share) = (times.of_server(), times.server_share());
         let is_slow = times.first_byte >= SLOW && times.first_byte >= times.connect * ROUND_TRIPS_MIN;
         if !is_slow || share < MOST || resent_per_request(seen) >= RESENT_MAX {
             return Vec::new();
@@ -199,6 +214,24 @@ mod tests {
             "{}",
             finding.title
         );
+    }
+
+    #[test]
+    fn a_server_that_is_slow_by_itself_stands_beside_other_programs() {
+        let severity = |waited_ms| {
+            let mut builder = with_times(100, 20_000, 100);
+            for host in ["client", "target"] {
+                builder.cpu(host, "cpu0", [60, 30, 5, 0]);
+                builder.own_cpu(host, &[("cpu0", 100)]);
+            }
+            for record in builder.run.tests[0].trials[0].records.values_mut() {
+                record.run_delay_ns = Some(Nanos::from_millis(waited_ms));
+            }
+            assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
+            builder.finding("server-time").unwrap().severity
+        };
+        assert_eq!(severity(100), Severity::HoldsBack, "the threads waited a fifth of the time at most");
+        assert_eq!(severity(300), Severity::Remark);
     }
 
     #[test]

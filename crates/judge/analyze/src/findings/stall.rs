@@ -39,6 +39,13 @@ impl FindingRule for Stall {
         &["other-programs"]
     }
 
+    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // Other programs take many short times, which the percentiles show. A long silence in every round is the target's own.
+        let stalls = stall_waits(seen);
+        let is_long = |wait: &StallWait| wait.silent >= HOLDS_BACK;
+        stalls.len() > 1 && stalls.len() == seen.trials().len() && stalls.iter().all(is_long)
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let stalls = stall_waits(seen);
         let Some(worst) = stalls.iter().max_by_key(|wait| wait.longest) else { return Vec::new() };
@@ -158,6 +165,23 @@ mod tests {
         users.run.tests[0].layer = Layer::App;
         let finding = users.finding("stall").unwrap();
         assert!(finding.title.ends_with("hide it") && finding.next.is_none(), "{finding:?}");
+    }
+
+    #[test]
+    fn a_long_silence_in_every_round_is_no_work_of_other_programs() {
+        let severity = |n_trials| {
+            let mut builder = stalled(400, 7);
+            builder.cpu("client", "cpu0", [60, 30, 5, 0]);
+            for host in ["client", "target"] {
+                builder.own_cpu(host, &[("cpu0", 100)]);
+            }
+            let trials = &mut builder.run.tests[0].trials;
+            *trials = vec![trials[0].clone(); n_trials];
+            assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
+            builder.finding("stall").unwrap().severity
+        };
+        assert_eq!(severity(1), Severity::Remark);
+        assert_eq!(severity(2), Severity::HoldsBack);
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::{
 
 /// If connections wait for a buffer for more than this share of their busy time, the stream is held back.
 const HOLDS_BACK: f64 = 0.2;
-/// A rate of at least this share of one size per round trip is bound by it: the round trip varies, and a part of a buffer is overhead.
-const BOUND: f64 = 0.5;
+/// A rate of at least this share of one size per round trip is bound by it: the round trip varies, a part of a buffer is overhead, and a
+/// sender may write again only when a third of its buffer is free (`sk_stream_write_space`, net/core/stream.c).
+const BOUND: f64 = 0.4;
 /// The sizes of receive and send buffers that the kernel chooses from.
 const RMEM: &str = "net.ipv4.tcp_rmem";
 const WMEM: &str = "net.ipv4.tcp_wmem";

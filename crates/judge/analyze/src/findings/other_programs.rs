@@ -182,7 +182,11 @@ mod tests {
             record.programs = vec![busy.clone()];
         }
         let found = builder.finding("other-programs").unwrap();
-        assert!(found.title.starts_with("other programs used 60 % of the core of this machine (sh 60 %"), "{}", found.title);
+        assert!(
+            found.title.starts_with("other programs used 60 % of the core of this machine (sh 60 %"),
+            "{}",
+            found.title
+        );
         assert_eq!(found.severity, Severity::Disturbs);
         let overflow = builder.finding("udp-receive-buffer").unwrap();
         assert_eq!(overflow.severity, Severity::Remark, "its reader waited for a core");

@@ -3,11 +3,11 @@
 # make test-quick     what needs no clock: units, virtual time, corpora, snapshots, documents
 # make test-measured  what sends and measures: over loopback, between namespaces, against real peers
 # make lint   formatting, clippy, layering, licences
-# make test-pktgen  the kernel's pktgen, on Debian's kernel in a machine of software
+# make test-vm  the kernel's pktgen and netem, on Debian's kernel in an emulated machine
 # make findings  planted faults against what fathom says of them; writes docs/findings.md
 # make findings-ci  a few of them, in less than a minute
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-measured test-pktgen lint findings findings-ci bench schema man
+.PHONY: run test test-quick test-measured test-vm lint findings findings-ci bench schema man
 
 CARGO ?= cargo
 NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10)
@@ -27,8 +27,8 @@ test-quick:
 test-measured:
 	$(NICE) $(CARGO) test --workspace --test 'measured*'
 
-test-pktgen:
-	$(CARGO) xtask test-pktgen
+test-vm:
+	$(CARGO) xtask test-vm
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,4 +1,4 @@
-//! Developer tasks of the workspace: `cargo xtask tidy`, `cargo xtask schema`, `cargo xtask test-pktgen`.
+//! Developer tasks of the workspace: `cargo xtask tidy`, `cargo xtask schema`, `cargo xtask test-vm`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
 mod circles;
@@ -17,12 +17,8 @@ mod vm;
 use std::{path::Path, process::ExitCode};
 
 type Task = fn(&Path) -> anyhow::Result<Vec<String>>;
-const TASKS: &[(&str, Task)] = &[
-    ("tidy", tidy::check),
-    ("schema", schema::write),
-    ("test-pktgen", vm::test_pktgen),
-    ("findings", findings::prove),
-];
+const TASKS: &[(&str, Task)] =
+    &[("tidy", tidy::check), ("schema", schema::write), ("test-vm", vm::test_vm), ("findings", findings::prove)];
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

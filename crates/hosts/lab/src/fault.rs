@@ -82,6 +82,22 @@ pub const FAULTS: &[Fault] = &[
         ],
     },
     Fault {
+        name: "netem",
+        about: "netem delays, loses, duplicates, damages or reorders what leaves the host, in percent",
+        values: &[
+            ("delay", "0ms"),
+            ("jitter", "0ms"),
+            ("loss", "2"),
+            ("duplicate", "0"),
+            ("corrupt", "0"),
+            ("reorder", "0"),
+        ],
+        steps: &[Run(
+            "tc qdisc replace dev {interface} root netem limit 100000 delay {delay} {jitter} loss {loss} duplicate {duplicate} corrupt {corrupt} reorder {reorder}",
+            "tc qdisc del dev {interface} root",
+        )],
+    },
+    Fault {
         name: "policer",
         about: "drops what arrives above a rate, uncounted",
         values: &[("rate", "6250")],

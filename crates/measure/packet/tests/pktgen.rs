@@ -1,6 +1,6 @@
 //! The kernel's pktgen itself: what it accepts, refuses and changes, and what a receiver sees of it.
 //!
-//! Most kernels have not loaded it. `make test-pktgen` boots a kernel with pktgen in an emulated machine, and runs this there.
+//! Most kernels have not loaded it. `make test-vm` boots a kernel with pktgen in an emulated machine, and runs this there.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -53,8 +53,8 @@ const PORT: u16 = 49_152;
 fn is_there() -> bool {
     let is_there = Path::new("/proc/net/pktgen").exists();
     if !is_there {
-        assert!(std::env::var_os("FATHOM_TEST_PKTGEN").is_none(), "this machine was booted to have pktgen");
-        fathom_testkit::skip_everywhere("this kernel has no pktgen loaded; make test-pktgen boots one that has");
+        assert!(std::env::var_os("FATHOM_TEST_VM").is_none(), "this machine was booted to have pktgen");
+        fathom_testkit::skip_everywhere("this kernel has no pktgen loaded; make test-vm boots one that has");
     }
     is_there
 }

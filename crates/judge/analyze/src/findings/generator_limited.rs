@@ -6,7 +6,7 @@ use fathom_model::{
     units::{approximate, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, other_programs::OtherPrograms};
 use crate::change::{Change, another_core};
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 
@@ -114,7 +114,12 @@ impl FindingRule for OfferedTooLittle {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota"]
+        &["local-shaper", "cpu-quota", "other-programs"]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // Far below the asked rate, the test is not the one that was asked for, whoever took the sender's time.
+        cause == OtherPrograms.id() && seen.offered().is_some_and(|offered| offered.share < OFFERED_MIN)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -1,7 +1,7 @@
 //! Translates frames into pktgen's parameters, or says why pktgen cannot send them.
 //!
 //! pktgen builds UDP over IPv4 or IPv6, optionally with tags or labels, and steps through ranges of some fields by itself. Its behavior is
-//! taken from `net/core/pktgen.c` of Linux 6.1 and checked on real frames by `make test-pktgen`. This module knows no device and
+//! taken from `net/core/pktgen.c` of Linux 6.1 and checked on real frames by `make test-vm`. This module knows no device and
 //! no time.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

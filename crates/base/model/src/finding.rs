@@ -40,6 +40,26 @@ pub struct NextStep {
     pub expected: Option<String>,
 }
 
+impl NextStep {
+    /// A command that may run anywhere, or a sentence if there is no command for the step.
+    #[must_use]
+    pub fn new(command: impl Into<String>) -> Self {
+        Self { command: command.into(), on: None, expected: None }
+    }
+
+    /// The same step on a host.
+    #[must_use]
+    pub fn on(self, host: &str) -> Self {
+        Self { on: Some(host.to_owned()), ..self }
+    }
+
+    /// The same step with its effect, which follows "to": `show its rate`.
+    #[must_use]
+    pub fn expected(self, effect: impl Into<String>) -> Self {
+        Self { expected: Some(effect.into()), ..self }
+    }
+}
+
 /// Whether an intervention proved a cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -93,6 +113,32 @@ pub struct Finding {
     /// The next thing to try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextStep>,
+}
+
+impl Finding {
+    /// The same finding about other tests.
+    #[must_use]
+    pub fn tests(self, names: impl IntoIterator<Item = String>) -> Self {
+        Self { tests: names.into_iter().collect(), ..self }
+    }
+
+    /// The same finding with the counters that prove it.
+    #[must_use]
+    pub fn evidence(self, counters: impl IntoIterator<Item = Evidence>) -> Self {
+        Self { evidence: counters.into_iter().collect(), ..self }
+    }
+
+    /// The same finding with the share of the distance to the limit that it explains, from 0 to 1.
+    #[must_use]
+    pub fn explains(self, share: impl Into<Option<f64>>) -> Self {
+        Self { explains: share.into(), ..self }
+    }
+
+    /// The same finding with the next thing to try.
+    #[must_use]
+    pub fn next(self, step: impl Into<Option<NextStep>>) -> Self {
+        Self { next: step.into(), ..self }
+    }
 }
 
 /// What is known about a test that no finding explains.

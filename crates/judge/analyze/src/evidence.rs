@@ -2,10 +2,11 @@
 //!
 //! This module collects and counts. It does not judge.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{cmp::Reverse, collections::BTreeMap, fmt::Display};
 
 use fathom_model::{
-    Derivation, Environment, Evidence, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Side, Trial,
+    Derivation, Environment, Evidence, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Severity,
+    Side, Trial,
     host_port::{port_number, split_host_port},
     names::{count, host as counter},
     plan::HostReach,
@@ -60,7 +61,7 @@ impl Program<'_> {
     /// Its name and number, and the CPU time that it used.
     pub(crate) fn evidence(&self, host: &str) -> Evidence {
         let counter = format!("{} (pid {})", self.program.name, self.program.pid);
-        Evidence { host: host.to_owned(), counter, value: format!("{} of a core", percent(self.cores)) }
+        text_evidence(host, counter, format!("{} of a core", percent(self.cores)))
     }
 }
 
@@ -79,9 +80,35 @@ impl<'a> TestEvidence<'a> {
         Self { run, test, context, trials: usable_trials(&test.trials) }
     }
 
+    /// Returns a finding about this test, to which its evidence and the next step are added.
+    pub(crate) fn finding(
+        &self,
+        id: impl Into<String>,
+        severity: Severity,
+        short: impl Into<String>,
+        title: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            id: id.into(),
+            short: short.into(),
+            title: title.into(),
+            severity,
+            tests: vec![self.test.name.clone()],
+            evidence: Vec::new(),
+            explains: None,
+            proof: None,
+            next: None,
+        }
+    }
+
     /// Returns the hosts of the test, the initiating host first.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &'a str> {
         hosts_of(self.test)
+    }
+
+    /// Returns one host of each machine of the test: what belongs to the kernel is the same for all hosts of one machine.
+    pub(crate) fn machines(&self) -> impl Iterator<Item = &'a str> {
+        self.hosts().take(if self.is_one_machine() { 1 } else { usize::MAX })
     }
 
     /// Returns the command that repeats the whole run with other options.
@@ -449,13 +476,18 @@ impl<'a> TestEvidence<'a> {
 }
 
 /// Builds evidence from a counter that grew.
-pub(crate) fn counter_evidence(host: &str, counter: &str, n: u64) -> Evidence {
-    Evidence { host: host.to_owned(), counter: counter.to_owned(), value: grouped(n) }
+pub(crate) fn counter_evidence(host: &str, counter: impl Into<String>, n: u64) -> Evidence {
+    text_evidence(host, counter, grouped(n))
 }
 
 /// Builds evidence from a share.
-pub(crate) fn ratio_evidence(host: &str, counter: &str, share: f64) -> Evidence {
-    Evidence { host: host.to_owned(), counter: counter.to_owned(), value: percent(share) }
+pub(crate) fn ratio_evidence(host: &str, counter: impl Into<String>, share: f64) -> Evidence {
+    text_evidence(host, counter, percent(share))
+}
+
+/// Builds evidence from a value with its unit.
+pub(crate) fn text_evidence(host: &str, counter: impl Into<String>, value: impl Display) -> Evidence {
+    Evidence { host: host.to_owned(), counter: counter.into(), value: value.to_string() }
 }
 
 /// Returns the part of a loss that a number of drops explains, at most 1.

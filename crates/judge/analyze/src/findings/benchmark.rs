@@ -1,9 +1,12 @@
 //! The result of a benchmark, as a finding.
 
-use fathom_model::{Evidence, Finding, Severity};
+use fathom_model::{Finding, Severity};
 
 use super::FindingRule;
-use crate::{benchmark, evidence::TestEvidence};
+use crate::{
+    benchmark,
+    evidence::{TestEvidence, text_evidence},
+};
 
 /// Reports the first rate of the smallest frames, the single number that RFC 2544 section 26.1 asks for.
 pub(crate) struct BenchmarkHeadline;
@@ -20,18 +23,12 @@ impl FindingRule for BenchmarkHeadline {
         let Some(title) = benchmark::sentence(found) else { return Vec::new() };
         let evidence = found.results.iter().filter_map(|result| {
             let counter = result.metric.name.to_string();
-            Some(Evidence { host: test.from.clone(), counter, value: result.metric.show(result.value?) })
+            Some(text_evidence(&test.from, counter, result.metric.show(result.value?)))
         });
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "benchmark".to_owned(),
-            title,
-            severity: Severity::HoldsBack,
-            tests: all().map(|(test, _)| test.name.clone()).collect(),
-            evidence: evidence.collect(),
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "benchmark", title)
+                .tests(all().map(|(test, _)| test.name.clone()))
+                .evidence(evidence),
+        ]
     }
 }

@@ -1,7 +1,7 @@
 //! Long packets are lost without a `too big` message.
 
 use fathom_model::{
-    Evidence, Finding, Layer, NextStep, Severity,
+    Finding, Layer, NextStep, Severity,
     names::count,
     units::{grouped, ratio},
 };
@@ -9,7 +9,7 @@ use fathom_model::{
 use super::{FindingRule, martians};
 use crate::{
     change::{Change, smaller_datagrams},
-    evidence::{TestEvidence, counter_evidence},
+    evidence::{TestEvidence, counter_evidence, text_evidence},
 };
 
 /// The id of these findings.
@@ -34,25 +34,20 @@ impl FindingRule for BlackHole {
         });
         let Some((host, probe, mtu, from)) = found else { return Vec::new() };
         let what = format!("packets of {} B and more to {} vanish", grouped(from), probe.target);
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "black hole".to_owned(),
-            title: format!("a black hole: {what}, and no router says that they are too big (ICMP is missing)"),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![Evidence {
-                host: host.to_owned(),
-                counter: "path_mtu_bytes".to_owned(),
-                value: format!("{} B answered, {} B neither answered nor refused", grouped(mtu), grouped(from)),
-            }],
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: format!("ip route replace {} mtu lock {mtu}", probe.target),
-                on: Some(host.to_owned()),
-                expected: Some("avoid it, until ICMP type 3 code 4 (IPv6: type 2) is let through".to_owned()),
-            }),
-        }]
+        let title = format!("a black hole: {what}, and no router says that they are too big (ICMP is missing)");
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "black hole", title)
+                .evidence([text_evidence(
+                    host,
+                    "path_mtu_bytes",
+                    format!("{} B answered, {} B neither answered nor refused", grouped(mtu), grouped(from)),
+                )])
+                .next(
+                    NextStep::new(format!("ip route replace {} mtu lock {mtu}", probe.target))
+                        .on(host)
+                        .expected("avoid it, until ICMP type 3 code 4 (IPv6: type 2) is let through"),
+                ),
+        ]
     }
 }
 
@@ -80,25 +75,20 @@ impl FindingRule for UdpBlackHole {
         });
         let size = bytes.checked_div(sent).filter(|size| is_unexplained && *size >= SIZE_MIN);
         let Some(size) = size else { return Vec::new() };
-        vec![Finding {
-            id: BLACK_HOLE.to_owned(),
-            short: "black hole".to_owned(),
-            title: format!(
-                "a black hole: {sender} and {receiver} exchange small datagrams, but those of {} B vanish and no router says that \
+        let title = format!(
+            "a black hole: {sender} and {receiver} exchange small datagrams, but those of {} B vanish and no router says that \
                  they are too big (ICMP is missing)",
-                grouped(size)
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(sender, count::SENT, sent), counter_evidence(receiver, count::RECEIVED, 0)],
-            explains: Some(1.0),
-            proof: None,
-            next: seen.repeat_with_option("size", "500B").map(|command| NextStep {
-                command,
-                on: None,
-                expected: Some("pass if the MTU of the path is the reason".to_owned()),
-            }),
-        }]
+            grouped(size)
+        );
+        vec![
+            seen.finding(BLACK_HOLE, Severity::HoldsBack, "black hole", title)
+                .evidence([counter_evidence(sender, count::SENT, sent), counter_evidence(receiver, count::RECEIVED, 0)])
+                .explains(1.0)
+                .next(
+                    seen.repeat_with_option("size", "500B")
+                        .map(|command| NextStep::new(command).expected("pass if the MTU of the path is the reason")),
+                ),
+        ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {

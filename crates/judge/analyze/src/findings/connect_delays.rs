@@ -6,8 +6,11 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 
-use super::{FindingRule, host_drops::SYN_QUEUE_STEP};
-use crate::evidence::{TestEvidence, counter_evidence};
+use super::{
+    FindingRule,
+    host_drops::{ACCEPT_QUEUE_STEP, SYN_QUEUE_STEP},
+};
+use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
 /// If waiting for another SYN took at least this share of the time of all connections, it holds the test back.
 const HOLDS_BACK: f64 = 0.2;
@@ -55,51 +58,28 @@ impl FindingRule for ConnectDelays {
         let place = place_of(seen);
         let mut evidence = vec![counter_evidence(from, host::TCP_SYN_RETRANS, again)];
         evidence.extend(connect_time(seen, from));
+        let waits = format!("{} of the connections waited a second or more for another SYN", percent(share));
         let (short, title, next) = match place {
             SynLoss::AcceptQueue(at, n) => {
                 evidence.push(counter_evidence(at, host::TCP_LISTEN_OVERFLOWS, n));
-                (
-                    "listen queue",
-                    format!("the accept queue of the server on {at} overflowed {} times: {}", grouped(n), waits(share)),
-                    step(
-                        at,
-                        "ss -ltn",
-                        "show the queue (Recv-Q) and its size (Send-Q); raise the server's backlog and net.core.somaxconn",
-                    ),
-                )
+                let title = format!("the accept queue of the server on {at} overflowed {} times: {waits}", grouped(n));
+                ("listen queue", title, NextStep::new("ss -ltn").on(at).expected(ACCEPT_QUEUE_STEP))
             }
             SynLoss::SynQueue(at, n) => {
                 evidence.push(counter_evidence(at, host::TCP_SYN_QUEUE_DROPS, n));
-                (
-                    "syn queue",
-                    format!("the SYN queue on {at} was full {} times: {}", grouped(n), waits(share)),
-                    step(at, "sysctl -w net.ipv4.tcp_syncookies=1", SYN_QUEUE_STEP),
-                )
+                let title = format!("the SYN queue on {at} was full {} times: {waits}", grouped(n));
+                let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(SYN_QUEUE_STEP);
+                ("syn queue", title, next)
             }
-            SynLoss::Unknown => (
-                "syn loss",
-                format!(
-                    "SYNs of {from} or their answers were lost where no counter of these hosts shows it: {}",
-                    waits(share)
-                ),
-                step(
-                    from,
-                    "ss -tn state syn-sent",
-                    "show connections that wait; look at the accept queue of the server (ss -ltn there) and at firewalls",
-                ),
-            ),
+            SynLoss::Unknown => {
+                let title = format!(
+                    "SYNs of {from} or their answers were lost where no counter of these hosts shows it: {waits}"
+                );
+                let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there) and at firewalls";
+                ("syn loss", title, NextStep::new("ss -tn state syn-sent").on(from).expected(expected))
+            }
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: short.to_owned(),
-            title,
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: Some(next),
-        }]
+        vec![seen.finding(self.id(), Severity::HoldsBack, short, title).evidence(evidence).next(next)]
     }
 }
 
@@ -118,10 +98,6 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     (holds_back && share >= SHARE_MIN).then_some(share)
 }
 
-fn waits(share: f64) -> String {
-    format!("{} of the connections waited a second or more for another SYN", percent(share))
-}
-
 fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     let most = |counter: &str| {
         let of_host = |host: &'a str| (host, seen.growth(host, counter, None));
@@ -137,15 +113,7 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
 /// Returns the longest time to connect as evidence.
 fn connect_time(seen: &TestEvidence<'_>, from: &str) -> Option<Evidence> {
     let longest = seen.distribution(Side::Initiator, distribution::CONNECT_TIME).max()?;
-    Some(Evidence {
-        host: from.to_owned(),
-        counter: format!("{} max", distribution::CONNECT_TIME),
-        value: Nanos(longest).to_string(),
-    })
-}
-
-fn step(host: &str, command: &str, expected: &str) -> NextStep {
-    NextStep { command: command.to_owned(), on: Some(host.to_owned()), expected: Some(expected.to_owned()) }
+    Some(text_evidence(from, format!("{} max", distribution::CONNECT_TIME), Nanos(longest)))
 }
 
 #[cfg(test)]

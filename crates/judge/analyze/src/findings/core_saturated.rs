@@ -71,18 +71,14 @@ impl FindingRule for CoreSaturated {
         // TCP waits for lost segments first; the core would be next.
         let comes_next = seen.test.layer == Layer::Tcp && retransmissions::path_limits_window(seen);
         let short = if shared { "shared cores".to_owned() } else { format!("{} cpu", seen.role_of(host)) };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short,
-            title: title(seen, host, cores),
-            severity: if comes_next { Severity::Remark } else { Severity::HoldsBack },
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            // Of a full core, what the test did not use itself, others took from it.
-            explains: Some(cores[0].own.min(1.0)),
-            proof: None,
-            next: (!comes_next).then(|| next(seen, host, cores)),
-        }]
+        let severity = if comes_next { Severity::Remark } else { Severity::HoldsBack };
+        vec![
+            seen.finding(self.id(), severity, short, title(seen, host, cores))
+                .evidence(evidence)
+                // Of a full core, what the test did not use itself, others took from it.
+                .explains(cores[0].own.min(1.0))
+                .next((!comes_next).then(|| next(seen, host, cores))),
+        ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -101,8 +97,8 @@ impl FindingRule for CoreSaturated {
 fn core_evidence(host: &str, core: &CoreLoad) -> [Evidence; 2] {
     let (counter, _, share) = core.main_state();
     [
-        ratio_evidence(host, &format!("busy {}", core.core), core.busy()),
-        ratio_evidence(host, &format!("{counter} {}", core.core), share),
+        ratio_evidence(host, format!("busy {}", core.core), core.busy()),
+        ratio_evidence(host, format!("{counter} {}", core.core), share),
     ]
 }
 
@@ -130,38 +126,31 @@ fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
 fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
     let n_cores = cores.len();
     let free = cores.iter().filter(|core| core.busy() < FREE).count();
-    let step = |command: String, expected: &str| NextStep {
-        command,
-        on: Some(host.to_owned()),
-        expected: Some(expected.to_owned()),
-    };
+    let here = |command: String| NextStep::new(command).on(host);
+    let code =
+        || here(format!("perf top -C {}", core_number(&cores[0].core))).expected("show which code takes the time");
     let interface = seen.interface(host);
     let in_interrupts = cores[0].share(CPU_SOFTIRQ_NS) + cores[0].share(CPU_IRQ_NS) >= cores[0].busy() / 2.0;
     match (free > 0, in_interrupts, seen.test.layer) {
-        _ if seen.is_one_machine() => NextStep {
-            command: "fathom serve".to_owned(),
-            on: Some("another machine".to_owned()),
-            expected: Some("give each end its own cores".to_owned()),
-        },
+        _ if seen.is_one_machine() => {
+            NextStep::new("fathom serve").on("another machine").expected("give each end its own cores")
+        }
         (true, true, _) if !seen.is_memory(host) => {
-            step(format!("ethtool -L {interface} combined {n_cores}"), "spread arriving frames over all cores")
+            here(format!("ethtool -L {interface} combined {n_cores}")).expected("spread arriving frames over all cores")
         }
         (true, true, _) => {
             let mask = mask_of_all(n_cores);
             let queue = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
-            step(format!("echo {mask} > {queue}"), "spread arriving packets over all cores")
+            here(format!("echo {mask} > {queue}")).expected("spread arriving packets over all cores")
         }
         (true, false, Layer::Tcp | Layer::Udp) => {
-            let code =
-                || step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time");
-            let more =
-                |command| NextStep { command, on: None, expected: Some("give each flow a core of its own".to_owned()) };
+            let more = |command| NextStep::new(command).expected("give each flow a core of its own");
             seen.repeat_test_command(&format!("--flows {n_cores}")).map_or_else(code, more)
         }
         _ if seen.role_of(host) == "client" => {
-            step("fathom calibrate".to_owned(), "measure this client's maximum; add clients to go beyond it")
+            here("fathom calibrate".to_owned()).expected("measure this client's maximum; add clients to go beyond it")
         }
-        _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time"),
+        _ => code(),
     }
 }
 

@@ -49,26 +49,18 @@ impl CpuQuota {
         let limit = seen.environment(host).and_then(|facts| facts.get("cpu", "cgroup_limit_cores"));
         let cores =
             limit.filter(|limit| *limit != "none").map_or_else(String::new, |limit| format!(" of {limit} cores"));
-        Finding {
-            id: self.id().to_owned(),
-            short: "cpu quota".to_owned(),
-            title: format!(
-                "the CPU quota{cores} of its control group stopped fathom on {host} {} of the time",
-                percent(share)
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![ratio_evidence(host, host::CGROUP_THROTTLED_NS, share)],
-            explains: gap::explained_by_time(seen, share),
-            proof: None,
-            next: Some(NextStep {
-                command: "cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max".to_owned(),
-                on: Some(host.to_owned()),
-                expected: Some(
-                    "show the group and its quota; raise it (CPU limit of the container or unit)".to_owned(),
-                ),
-            }),
-        }
+        let title = format!(
+            "the CPU quota{cores} of its control group stopped fathom on {host} {} of the time",
+            percent(share)
+        );
+        seen.finding(self.id(), Severity::HoldsBack, "cpu quota", title)
+            .evidence([ratio_evidence(host, host::CGROUP_THROTTLED_NS, share)])
+            .explains(gap::explained_by_time(seen, share))
+            .next(
+                NextStep::new("cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max")
+                    .on(host)
+                    .expected("show the group and its quota; raise it (CPU limit of the container or unit)"),
+            )
     }
 }
 

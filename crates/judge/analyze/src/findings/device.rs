@@ -99,24 +99,16 @@ impl FindingRule for DeviceDrops {
         let n_lost = sum.n_sent.saturating_sub(sum.n_received);
         let share = percent(fathom_model::units::ratio(n, sum.n_sent).unwrap_or(1.0).min(1.0));
         let (n, of) = (n, grouped(sum.n_sent));
-        vec![Finding {
-            id: self.id.to_owned(),
-            short: self.short.to_owned(),
-            title: format!("the device {via} {}: {} dropped of {of} ({share})", self.what, grouped(n)),
-            severity: Severity::HoldsBack,
-            tests: std::iter::once(seen.test)
-                .chain(paired_tests(seen.run, seen.test))
-                .map(|test| test.name.clone())
-                .collect(),
-            evidence: evidence.collect(),
-            explains: explained_ratio(n, Some(n_lost)),
-            proof: None,
-            next: Some(NextStep {
-                command: self.command.to_owned(),
-                on: Some(via.to_owned()),
-                expected: Some(self.expected.to_owned()),
-            }),
-        }]
+        let title = format!("the device {via} {}: {} dropped of {of} ({share})", self.what, grouped(n));
+        vec![
+            seen.finding(self.id, Severity::HoldsBack, self.short, title)
+                .tests(
+                    std::iter::once(seen.test).chain(paired_tests(seen.run, seen.test)).map(|test| test.name.clone()),
+                )
+                .evidence(evidence)
+                .explains(explained_ratio(n, Some(n_lost)))
+                .next(NextStep::new(self.command).on(via).expected(self.expected)),
+        ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -153,27 +145,20 @@ impl FindingRule for DeviceCore {
         // Kernel threads never run in user mode.
         let meaning = if word == "user" { "others take its time" } else { "it forwards no more than this" };
         let evidence = [("busy", core.busy()), (counter, share)];
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "device cpu".to_owned(),
-            title: format!(
-                "the device {via} runs on {}, which was busy {} of the time, mostly {word}: {meaning}",
-                core.core,
-                percent(core.busy())
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: evidence
-                .map(|(name, share)| ratio_evidence(via, &format!("{name} {}", core.core), share))
-                .to_vec(),
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: format!("perf top -C {}", core.core.trim_start_matches("cpu")),
-                on: Some(via.to_owned()),
-                expected: Some("show what the core of the device does for each frame".to_owned()),
-            }),
-        }]
+        let title = format!(
+            "the device {via} runs on {}, which was busy {} of the time, mostly {word}: {meaning}",
+            core.core,
+            percent(core.busy())
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "device cpu", title)
+                .evidence(evidence.map(|(name, share)| ratio_evidence(via, format!("{name} {}", core.core), share)))
+                .next(
+                    NextStep::new(format!("perf top -C {}", core.core.trim_start_matches("cpu")))
+                        .on(via)
+                        .expected("show what the core of the device does for each frame"),
+                ),
+        ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {

@@ -53,20 +53,12 @@ impl FindingRule for Disorder {
         let (n, received) = (seen.total(to, self.counter), seen.total(to, count::RECEIVED));
         let Some(share) = ratio(n, received).filter(|share| *share >= REPORT_MIN) else { return Vec::new() };
         let units = unit_name(seen.test.layer).unwrap_or("packets");
-        vec![Finding {
-            id: self.id.to_owned(),
-            short: self.id.to_owned(),
-            title: format!("{} of the {units} {}: {}", percent(share), self.event, self.cause),
-            severity: if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                counter_evidence(receiver, self.counter, n),
-                counter_evidence(receiver, count::RECEIVED, received),
-            ],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let severity = if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
+        let title = format!("{} of the {units} {}: {}", percent(share), self.event, self.cause);
+        vec![seen.finding(self.id, severity, self.id, title).evidence([
+            counter_evidence(receiver, self.counter, n),
+            counter_evidence(receiver, count::RECEIVED, received),
+        ])]
     }
 }
 

@@ -46,22 +46,14 @@ impl DropReport<'_> {
         let explains = explained_ratio(self.n, seen.packets_lost());
         let is_cause = share >= SEVERITY_MIN && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
-        Some(Finding {
-            id: self.id.to_owned(),
-            short: self.short.to_owned(),
-            title: format!("{}: {} dropped{of}", self.what, grouped(self.n)),
-            severity: if is_cause { Severity::HoldsBack } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence: self.evidence,
-            explains,
-            proof: None,
-            next: self.next.filter(|_| is_cause).map(|next| NextStep { on: Some(self.host.to_owned()), ..next }),
-        })
+        let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
+        Some(
+            seen.finding(self.id, severity, self.short, format!("{}: {} dropped{of}", self.what, grouped(self.n)))
+                .evidence(self.evidence)
+                .explains(explains)
+                .next(self.next.filter(|_| is_cause).map(|next| next.on(self.host))),
+        )
     }
-}
-
-pub(super) fn next_step(command: String, expected: &str) -> NextStep {
-    NextStep { command, on: None, expected: Some(expected.to_owned()) }
 }
 
 /// Returns twice the current value of a `sysctl`, but at least `least`.
@@ -151,10 +143,10 @@ fn larger_buffer(seen: &TestEvidence<'_>, receiver: &str) -> NextStep {
     let room = Bytes(given.0.saturating_mul(4).max(LEAST.0));
     let expected = format!("hold bursts of {room}, unless the reader is always too slow");
     if let Some(command) = seen.repeat_with_option("buffer", &room.exact()) {
-        return NextStep { command, on: None, expected: Some(expected) };
+        return NextStep::new(command).expected(expected);
     }
     let room = doubled_sysctl(seen, receiver, "net.core.rmem_default", LEAST.0);
-    next_step(format!("sysctl -w net.core.rmem_default={room}"), &format!("hold bursts of {}", Bytes(room)))
+    NextStep::new(format!("sysctl -w net.core.rmem_default={room}")).expected(format!("hold bursts of {}", Bytes(room)))
 }
 
 pub(crate) struct BadChecksum;
@@ -176,10 +168,10 @@ impl FindingRule for BadChecksum {
             evidence: vec![counter_evidence(receiver, host::UDP_IN_CSUM_ERRORS, n)],
             n,
             of: seen.total(from, count::SENT),
-            next: Some(next_step(
-                format!("ip -s -s link show {}", seen.interface(receiver)),
-                "show whether frames arrive damaged (crc, frame); else a device on the way changes them",
-            )),
+            next: Some(
+                NextStep::new(format!("ip -s -s link show {}", seen.interface(receiver)))
+                    .expected("show whether frames arrive damaged (crc, frame); else a device on the way changes them"),
+            ),
         };
         dropped.into_finding(seen).into_iter().collect()
     }
@@ -210,20 +202,19 @@ impl FindingRule for BacklogDrops {
                 what: format!("the backlog of {core} on {host} was full"),
                 evidence: grown
                     .iter()
-                    .map(|(core, n)| counter_evidence(host, &format!("softnet_dropped {core}"), *n))
+                    .map(|(core, n)| counter_evidence(host, format!("softnet_dropped {core}"), *n))
                     .collect(),
                 n,
                 of: n + seen.growth(host, host::SOFTNET_PROCESSED, None),
-                next: Some(next_step(
-                    format!("sysctl -w net.core.netdev_max_backlog={most}"),
-                    "let longer bursts wait instead of being dropped",
-                )),
+                next: Some(
+                    NextStep::new(format!("sysctl -w net.core.netdev_max_backlog={most}"))
+                        .expected("let longer bursts wait instead of being dropped"),
+                ),
             };
             dropped.into_finding(seen)
         };
         // The backlog belongs to a core, so all hosts on one machine show the same drops.
-        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
-        hosts.filter_map(on_host).collect()
+        seen.machines().filter_map(on_host).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -254,8 +245,7 @@ impl FindingRule for DeviceReceiveDrops {
             let fifo = seen.growth(host, host::DEV_RX_FIFO, Some(interface));
             let counters =
                 [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
-            let evidence =
-                counters.map(|(name, n)| counter_evidence(host, &format!("{name} {interface}"), n)).collect();
+            let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n)).collect();
             // The device also counts the drops of the core's backlog behind it.
             let n = dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo);
             let dropped = DropReport {
@@ -268,8 +258,9 @@ impl FindingRule for DeviceReceiveDrops {
                 // Packets that did not fit in a ring, or in a memory device, do not count as received.
                 of: packets_received(seen, host) + if seen.is_memory(host) { n } else { fifo },
                 // A memory device has no ring with a configurable size.
-                next: (!seen.is_memory(host))
-                    .then(|| next_step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring")),
+                next: (!seen.is_memory(host)).then(|| {
+                    NextStep::new(format!("ethtool -G {interface} rx 4096")).expected("hold longer bursts in the ring")
+                }),
             };
             dropped.into_finding(seen)
         };
@@ -310,17 +301,16 @@ impl FindingRule for DeviceSendDrops {
                 short: "device drops",
                 host,
                 what: format!("{interface} on {host} dropped outgoing packets"),
-                evidence: vec![counter_evidence(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
+                evidence: vec![counter_evidence(host, format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
                 // A memory device has no queue of its own: its other end did not take the frames.
                 next: Some(if seen.is_memory(host) {
-                    next_step(
-                        format!("ip link show {interface}"),
-                        "show whether its MTU is larger than that of its other end",
-                    )
+                    NextStep::new(format!("ip link show {interface}"))
+                        .expected("show whether its MTU is larger than that of its other end")
                 } else {
-                    next_step(format!("ip link set {interface} txqueuelen 10000"), "hold longer bursts in the queue")
+                    NextStep::new(format!("ip link set {interface} txqueuelen 10000"))
+                        .expected("hold longer bursts in the queue")
                 }),
             };
             dropped.into_finding(seen)
@@ -354,13 +344,13 @@ impl FindingRule for QdiscDrops {
                 short: "qdisc drops",
                 host,
                 what: format!("the queueing discipline of {interface} on {host} dropped outgoing packets"),
-                evidence: vec![counter_evidence(host, &format!("{} {interface}", host::QDISC_DROPPED), n)],
+                evidence: vec![counter_evidence(host, format!("{} {interface}", host::QDISC_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                next: Some(next_step(
-                    format!("tc -s qdisc show dev {interface}"),
-                    "show which discipline drops, and its limit",
-                )),
+                next: Some(
+                    NextStep::new(format!("tc -s qdisc show dev {interface}"))
+                        .expected("show which discipline drops, and its limit"),
+                ),
             };
             dropped.into_finding(seen)
         };

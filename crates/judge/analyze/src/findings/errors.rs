@@ -90,17 +90,11 @@ const KNOWN: &[KnownCause] = &[
 
 impl KnownCause {
     fn next_step(&self, seen: &TestEvidence<'_>, host: &str) -> Option<NextStep> {
-        let step = |command: String, expected: &str| NextStep {
-            command,
-            on: Some(host.to_owned()),
-            expected: Some(expected.to_owned()),
+        let (command, expected) = match self.next {
+            Some((command, expected)) => (command.to_owned(), expected),
+            None => (seen.repeat_test_command("--mss 536")?, "pass if the MTU of the path is the reason"),
         };
-        match self.next {
-            Some((command, expected)) => Some(step(command.to_owned(), expected)),
-            None => seen
-                .repeat_test_command("--mss 536")
-                .map(|command| step(command, "pass if the MTU of the path is the reason")),
-        }
+        Some(NextStep::new(command).on(host).expected(expected))
     }
 }
 
@@ -190,17 +184,13 @@ impl FindingRule for ErrorCauses {
         } else {
             format!("{} errors{of}, most often `{most}`", grouped(n_errors))
         };
-        vec![Finding {
-            id: known.map_or(self.id(), |known| known.id).to_owned(),
-            short: known.map_or("errors", |known| known.short).to_owned(),
-            title: known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(seen, host))),
-            severity,
-            tests: vec![seen.test.name.clone()],
-            evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, &cause.to_string(), *n)).collect(),
-            explains: None,
-            proof: None,
-            next: known.and_then(|known| known.next_step(seen, host)),
-        }]
+        let (id, short) = known.map_or((self.id(), "errors"), |known| (known.id, known.short));
+        let title = known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(seen, host)));
+        vec![
+            seen.finding(id, severity, short, title)
+                .evidence(causes.iter().map(|((host, cause), n)| counter_evidence(host, cause.to_string(), *n)))
+                .next(known.and_then(|known| known.next_step(seen, host))),
+        ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {

@@ -12,7 +12,7 @@ use fathom_statistics::mean;
 use super::FindingRule;
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
-    evidence::TestEvidence,
+    evidence::{TestEvidence, text_evidence},
 };
 
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
@@ -53,17 +53,12 @@ impl FindingRule for FlowBottleneck {
             (held, all) => format!("{held} of {all} connections"),
         };
         let path = FlowPath::of(seen, &held);
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: self.0.short().to_owned(),
-            title: self.title(&who, &first.sender, &path),
-            severity: if self.0 == Bottleneck::Pacing { Severity::Remark } else { Severity::HoldsBack },
-            tests: vec![seen.test.name.clone()],
-            evidence: path.evidence(&first.sender),
-            explains: None,
-            proof: None,
-            next: self.next(seen),
-        }]
+        let severity = if self.0 == Bottleneck::Pacing { Severity::Remark } else { Severity::HoldsBack };
+        vec![
+            seen.finding(self.id(), severity, self.0.short(), self.title(&who, &first.sender, &path))
+                .evidence(path.evidence(&first.sender))
+                .next(self.next(seen)),
+        ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -96,19 +91,16 @@ impl FlowBottleneck {
     }
 
     fn next(&self, seen: &TestEvidence<'_>) -> Option<NextStep> {
-        let step = |options: &str, expected: &str| {
-            let (command, expected) = (seen.repeat_test_command(options)?, Some(expected.to_owned()));
-            Some(NextStep { command, on: Some(seen.test.from.clone()), expected })
-        };
-        match self.0 {
+        let (options, expected) = match self.0 {
             Bottleneck::CongestionWindow => {
-                step("--flows 4", "show whether several connections get more: then each is held back and not the path")
+                ("--flows 4", "show whether several connections get more: then each is held back and not the path")
             }
             Bottleneck::Queue => {
-                step("--congestion bbr", "carry as much with a shorter queue, if nothing else uses the path")
+                ("--congestion bbr", "carry as much with a shorter queue, if nothing else uses the path")
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(NextStep::new(seen.repeat_test_command(options)?).on(&seen.test.from).expected(expected))
     }
 }
 
@@ -141,8 +133,7 @@ impl FlowPath {
     }
 
     fn evidence(&self, sender: &str) -> Vec<Evidence> {
-        let told =
-            |counter: &str, value: String| Evidence { host: sender.to_owned(), counter: counter.to_owned(), value };
+        let told = |counter: &str, value: String| text_evidence(sender, counter, value);
         let rate = self.rate.map(|rate| told("acknowledged", rate.to_string()));
         let rest = [
             told(tcp::RTT_NS, self.rtt.to_string()),

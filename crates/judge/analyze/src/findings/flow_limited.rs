@@ -15,7 +15,7 @@ use super::FindingRule;
 use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
-    evidence::{TestEvidence, ratio_evidence},
+    evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
 };
 
@@ -58,20 +58,16 @@ impl FindingRule for ReceiveWindow {
         if seen.cores(receiver).first().is_some_and(CoreLoad::is_full_of_own_work) {
             return Vec::new();
         }
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "peer window".to_owned(),
-            title: format!(
-                "the sender on {sender} waited {} of its time for room in the receiver on {receiver}: it reads too slowly, or its buffer is smaller than the path holds",
-                percent(share)
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
-            explains: gap::explained_by_time(seen, share),
-            proof: None,
-            next: Some(larger_receive_buffer(seen, receiver)),
-        }]
+        let title = format!(
+            "the sender on {sender} waited {} of its time for room in the receiver on {receiver}: it reads too slowly, or its buffer is smaller than the path holds",
+            percent(share)
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
+                .evidence([ratio_evidence(sender, format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)])
+                .explains(gap::explained_by_time(seen, share))
+                .next(larger_receive_buffer(seen, receiver)),
+        ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -88,20 +84,14 @@ impl FindingRule for ReceiveWindow {
 impl ReceiveWindow {
     /// Reports a window that was small all the time, so that each round trip carries one window at most.
     fn small_window(&self, seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), bound: &SizeBound) -> Finding {
-        Finding {
-            id: self.id().to_owned(),
-            short: "peer window".to_owned(),
-            title: format!(
-                "the receive window of {receiver} is at most {}, and each round trip of {} carries no more than that",
-                bound.size, bound.rtt
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: bound.evidence(sender, tcp::SND_WND_BYTES),
-            explains: gap::explained_by_time(seen, bound.share),
-            proof: None,
-            next: Some(larger_receive_buffer(seen, receiver)),
-        }
+        let title = format!(
+            "the receive window of {receiver} is at most {}, and each round trip of {} carries no more than that",
+            bound.size, bound.rtt
+        );
+        seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
+            .evidence(bound.evidence(sender, tcp::SND_WND_BYTES))
+            .explains(gap::explained_by_time(seen, bound.share))
+            .next(larger_receive_buffer(seen, receiver))
     }
 }
 
@@ -132,36 +122,28 @@ impl FindingRule for SendBuffer {
             Some((sender, bound_by(seen, side, |_| Some(most))?))
         });
         if let Some((sender, bound)) = small {
-            return vec![Finding {
-                id: self.id().to_owned(),
-                short: "send buffer".to_owned(),
-                title: format!(
-                    "the send buffer on {sender} holds {} at most, and each round trip of {} carries no more than that",
-                    bound.size, bound.rtt
-                ),
-                severity: Severity::HoldsBack,
-                tests: vec![seen.test.name.clone()],
-                evidence: bound.evidence(sender, "send buffer, most"),
-                explains: gap::explained_by_time(seen, bound.share),
-                proof: None,
-                next: Some(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
-            }];
+            let title = format!(
+                "the send buffer on {sender} holds {} at most, and each round trip of {} carries no more than that",
+                bound.size, bound.rtt
+            );
+            return vec![
+                seen.finding(self.id(), Severity::HoldsBack, "send buffer", title)
+                    .evidence(bound.evidence(sender, "send buffer, most"))
+                    .explains(gap::explained_by_time(seen, bound.share))
+                    .next(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
+            ];
         }
         let limited =
             SIDES.into_iter().find_map(|(side, _)| Some((side, wait_ratio(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
         let Some((side, share)) = limited else { return Vec::new() };
         let Some(sender) = seen.host_of(side) else { return Vec::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "send buffer".to_owned(),
-            title: format!("the send buffer on {sender} was too small for the path {} of the time", percent(share)),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
-            explains: gap::explained_by_time(seen, share),
-            proof: None,
-            next: Some(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
-        }]
+        let title = format!("the send buffer on {sender} was too small for the path {} of the time", percent(share));
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "send buffer", title)
+                .evidence([ratio_evidence(sender, format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)])
+                .explains(gap::explained_by_time(seen, share))
+                .next(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
+        ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -185,7 +167,7 @@ impl SizeBound {
             (tcp::RTT_NS, self.rtt.to_string()),
             ("acknowledged", self.rate.to_string()),
         ];
-        told.map(|(counter, value)| Evidence { host: host.to_owned(), counter: counter.to_owned(), value }).to_vec()
+        told.map(|(counter, value)| text_evidence(host, counter, value)).to_vec()
     }
 }
 
@@ -258,11 +240,9 @@ fn larger_buffer(seen: &TestEvidence<'_>, host: &str, name: &str, usual: [u64; 3
     let now: Vec<u64> = now.split_whitespace().filter_map(|part| part.parse().ok()).collect();
     let at_least = |idx: usize| now.get(idx).copied().unwrap_or(0).max(usual[idx]);
     let most = now.get(2).map_or(UNKNOWN, |most| most.saturating_mul(2).max(usual[2]));
-    NextStep {
-        command: format!("sysctl -w {name}=\"{} {} {most}\"", at_least(0), at_least(1)),
-        on: Some(host.to_owned()),
-        expected: Some("let more data be on its way at once".to_owned()),
-    }
+    NextStep::new(format!("sysctl -w {name}=\"{} {} {most}\"", at_least(0), at_least(1)))
+        .on(host)
+        .expected("let more data be on its way at once")
 }
 
 #[cfg(test)]

@@ -44,21 +44,13 @@ impl FindingRule for GeneratorLimited {
             return Vec::new();
         }
         let Some((title, evidence)) = near_ceiling(seen).or_else(|| threads_saturated(seen)) else { return Vec::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "own limit".to_owned(),
-            title,
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![evidence],
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: "fathom calibrate".to_owned(),
-                on: Some(seen.test.from.clone()),
-                expected: Some("show the maximum that this machine can generate".to_owned()),
-            }),
-        }]
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "own limit", title).evidence([evidence]).next(
+                NextStep::new("fathom calibrate")
+                    .on(&seen.test.from)
+                    .expected("show the maximum that this machine can generate"),
+            ),
+        ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -73,7 +65,7 @@ fn near_ceiling(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
     let limit = seen.test.limits.iter().find(near)?;
     let used = limit.used?;
     let title = format!("fathom itself was the limit: {} of its {}", percent(used), limit.text);
-    Some((title, ratio_evidence(&seen.test.from, &format!("{} of its own ceiling", limit.metric), used)))
+    Some((title, ratio_evidence(&seen.test.from, format!("{} of its own ceiling", limit.metric), used)))
 }
 
 /// Returns the finding that fathom's threads have no CPU time left while every core of the target has.
@@ -148,21 +140,14 @@ impl FindingRule for OfferedTooLittle {
             ),
             None => (String::new(), "fathom calibrate".to_owned(), "show the highest rate that this machine can offer"),
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "offered less".to_owned(),
-            title: format!(
-                "only {:.1} % of the asked rate was sent{}{held}",
-                100.0 * share,
-                offered_rate_text(seen, share)
-            ),
-            severity: if share < OFFERED_MIN { Severity::Invalidates } else { Severity::HoldsBack },
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: Some(NextStep { command, on: Some(sender.to_owned()), expected: Some(expected.to_owned()) }),
-        }]
+        let severity = if share < OFFERED_MIN { Severity::Invalidates } else { Severity::HoldsBack };
+        let title =
+            format!("only {:.1} % of the asked rate was sent{}{held}", 100.0 * share, offered_rate_text(seen, share));
+        vec![
+            seen.finding(self.id(), severity, "offered less", title)
+                .evidence(evidence)
+                .next(NextStep::new(command).on(sender).expected(expected)),
+        ]
     }
 }
 

@@ -7,7 +7,7 @@ use fathom_model::{
 
 use super::{
     FindingRule,
-    drops::{DropReport, next_step, packets_received},
+    drops::{DropReport, packets_received},
     flow_limited::larger_receive_buffer,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) const FILTER: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, rule| format!("a firewall rule on {host} ({rule}) drops packets"),
-    next: |_, _| next_step("nft -a list ruleset".to_owned(), "show the rule by its handle"),
+    next: |_, _| NextStep::new("nft -a list ruleset").expected("show the rule by its handle"),
 };
 
 /// A filter or policer of `tc` on the way in.
@@ -60,7 +60,8 @@ pub(crate) const INGRESS_FILTER: HostDrops = HostDrops {
     of_machine: false,
     place: |host, interface| format!("a tc filter or policer on the way into {interface} of {host} drops packets"),
     next: |seen, host| {
-        next_step(format!("tc -s filter show dev {} ingress", seen.interface(host)), "show the filter and its rate")
+        NextStep::new(format!("tc -s filter show dev {} ingress", seen.interface(host)))
+            .expected("show the filter and its rate")
     },
 };
 
@@ -75,10 +76,8 @@ pub(crate) const REVERSE_PATH: HostDrops = HostDrops {
         format!("{host} dropped packets because its route back to their source uses another interface (rp_filter)")
     },
     next: |seen, host| {
-        next_step(
-            format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", seen.interface(host)),
-            "accept packets whose way back is asymmetric; or repair the route",
-        )
+        NextStep::new(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", seen.interface(host)))
+            .expected("accept packets whose way back is asymmetric; or repair the route")
     },
 };
 
@@ -91,7 +90,7 @@ pub(crate) const NO_ROUTE: HostDrops = HostDrops {
     of_machine: false,
     place: |host, _| format!("{host} had no route for packets"),
     next: |_, _| {
-        next_step("ip route".to_owned(), "show the routes; the one to the other end is missing or unreachable")
+        NextStep::new("ip route").expected("show the routes; the one to the other end is missing or unreachable")
     },
 };
 
@@ -105,10 +104,8 @@ pub(crate) const CONNECTION_TABLE: HostDrops = HostDrops {
     place: |host, _| format!("the connection tracking table of {host} was full"),
     next: |seen, host| {
         let now = seen.last_value(host, host::CONNTRACK_ENTRIES_MAX).unwrap_or(65_536);
-        next_step(
-            format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4)),
-            "make room for more connections; or exempt the test with a notrack rule",
-        )
+        NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4)))
+            .expected("make room for more connections; or exempt the test with a notrack rule")
     },
 };
 
@@ -128,8 +125,7 @@ pub(crate) const CONNECTION_INSERT: HostDrops = HostDrops {
         )
     },
     next: |_, _| {
-        next_step(
-            "conntrack -S".to_owned(),
+        NextStep::new("conntrack -S").expected(
             "show insert_failed by core; give NAT more ports or addresses, or exempt the test with a notrack rule",
         )
     },
@@ -143,7 +139,7 @@ pub(crate) const NEIGHBOR: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: true,
     place: |host, _| format!("packets of {host} waited for a neighbor that did not answer ARP or neighbor discovery"),
-    next: |_, _| next_step("ip neigh show nud failed".to_owned(), "show the addresses that nobody answers for"),
+    next: |_, _| NextStep::new("ip neigh show nud failed").expected("show the addresses that nobody answers for"),
 };
 
 /// The table of neighbors.
@@ -155,7 +151,7 @@ pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
     of_machine: true,
     place: |host, _| format!("the neighbor table of {host} was full"),
     next: |_, _| {
-        next_step("sysctl -w net.ipv4.neigh.default.gc_thresh3=16384".to_owned(), "make room for more neighbors")
+        NextStep::new("sysctl -w net.ipv4.neigh.default.gc_thresh3=16384").expected("make room for more neighbors")
     },
 };
 
@@ -168,10 +164,8 @@ pub(crate) const TCP_CHECKSUM: HostDrops = HostDrops {
     of_machine: false,
     place: |host, _| format!("TCP segments reached {host} damaged, with a wrong checksum"),
     next: |seen, host| {
-        next_step(
-            format!("ip -s -s link show {}", seen.interface(host)),
-            "show whether frames arrive damaged (crc, frame); else a device on the way changes them",
-        )
+        NextStep::new(format!("ip -s -s link show {}", seen.interface(host)))
+            .expected("show whether frames arrive damaged (crc, frame); else a device on the way changes them")
     },
 };
 
@@ -183,7 +177,7 @@ pub(crate) const NO_LISTENER: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, _| format!("datagrams reached {host} for a port that no program listens on"),
-    next: |_, _| next_step("ss -lun".to_owned(), "show the ports that programs listen on"),
+    next: |_, _| NextStep::new("ss -lun").expected("show the ports that programs listen on"),
 };
 
 /// Fragments without their rest.
@@ -196,7 +190,7 @@ pub(crate) const REASSEMBLY: HostDrops = HostDrops {
     place: |host, _| format!("{host} could not reassemble packets because fragments were missing"),
     next: |seen, _| {
         let smaller = seen.repeat_with_option("size", "1400B").unwrap_or_else(|| "ip -s link".to_owned());
-        next_step(smaller, "avoid fragments; a device on the way may drop them")
+        NextStep::new(smaller).expected("avoid fragments; a device on the way may drop them")
     },
 };
 
@@ -209,7 +203,8 @@ pub(crate) const FRAGMENTATION: HostDrops = HostDrops {
     of_machine: false,
     place: |host, _| format!("packets of {host} were larger than the MTU of the next hop and must not be fragmented"),
     next: |seen, host| {
-        next_step(format!("ip link show {}", seen.interface(host)), "compare the MTU of all interfaces of the path")
+        NextStep::new(format!("ip link show {}", seen.interface(host)))
+            .expected("compare the MTU of all interfaces of the path")
     },
 };
 
@@ -222,10 +217,7 @@ pub(crate) const TCP_BACKLOG: HostDrops = HostDrops {
     of_machine: false,
     place: |host, _| format!("the backlog of TCP sockets on {host} was full"),
     // The backlog of a socket holds as much as its two buffers (`tcp_add_backlog` of Linux).
-    next: |seen, host| NextStep {
-        expected: Some("let sockets hold more while their reader is busy".to_owned()),
-        ..larger_receive_buffer(seen, host)
-    },
+    next: |seen, host| larger_receive_buffer(seen, host).expected("let sockets hold more while their reader is busy"),
 };
 
 /// UDP sockets whose reader is too slow. A test of datagrams has a rule of its own, which knows its socket.
@@ -236,7 +228,7 @@ pub(crate) const UDP_BUFFERS: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, _| format!("the receive buffer of a UDP socket on {host} was full"),
-    next: |_, _| next_step("ss -uam".to_owned(), "show the socket (d: what it dropped) and its buffer (rb)"),
+    next: |_, _| NextStep::new("ss -uam").expected("show the socket (d: what it dropped) and its buffer (rb)"),
 };
 
 /// Datagrams that arrive damaged.
@@ -249,7 +241,8 @@ pub(crate) const UDP_CHECKSUM: HostDrops = HostDrops {
     place: |host, _| format!("datagrams reach {host} damaged, with a wrong checksum"),
     next: |seen, host| {
         let interface = seen.interface(host);
-        next_step(format!("ip -s -s link show {interface}"), "show whether frames arrive damaged (crc, frame)")
+        NextStep::new(format!("ip -s -s link show {interface}"))
+            .expected("show whether frames arrive damaged (crc, frame)")
     },
 };
 
@@ -261,11 +254,7 @@ pub(crate) const ACCEPT_QUEUE: HostDrops = HostDrops {
     share_of: ShareOf::Connections,
     of_machine: false,
     place: |host, _| format!("the accept queue of a server on {host} was full"),
-    next: |_, _| {
-        let expected =
-            "show the queue (Recv-Q) and its size (Send-Q); raise the server's backlog and net.core.somaxconn";
-        next_step("ss -ltn".to_owned(), expected)
-    },
+    next: |_, _| NextStep::new("ss -ltn").expected(ACCEPT_QUEUE_STEP),
 };
 
 /// Servers whose SYN queue was full, on a host that sends no SYN cookies.
@@ -276,9 +265,12 @@ pub(crate) const SYN_QUEUE: HostDrops = HostDrops {
     share_of: ShareOf::Connections,
     of_machine: false,
     place: |host, _| format!("the SYN queue of a server on {host} was full"),
-    next: |_, _| next_step("sysctl -w net.ipv4.tcp_syncookies=1".to_owned(), SYN_QUEUE_STEP),
+    next: |_, _| NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").expected(SYN_QUEUE_STEP),
 };
 
+/// What to do about a full accept queue.
+pub(super) const ACCEPT_QUEUE_STEP: &str =
+    "show the queue (Recv-Q) and its size (Send-Q); raise the server's backlog and net.core.somaxconn";
 /// What to do about a full SYN queue. It holds as many connections as the accept queue (`inet_csk_reqsk_queue_is_full` of Linux).
 pub(super) const SYN_QUEUE_STEP: &str =
     "answer SYNs without a place in the queue; or raise the server's backlog and net.core.somaxconn";

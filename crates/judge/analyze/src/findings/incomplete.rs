@@ -3,7 +3,10 @@
 use fathom_model::{Evidence, Finding, Severity};
 
 use super::FindingRule;
-use crate::{evidence::TestEvidence, window::is_complete};
+use crate::{
+    evidence::{TestEvidence, text_evidence},
+    window::is_complete,
+};
 
 /// Counts the trials that ended early.
 pub(crate) struct IncompleteTrials;
@@ -24,27 +27,15 @@ impl FindingRule for IncompleteTrials {
             return Vec::new();
         }
         let all = broken.len() == trials.len();
-        let proof = |(host, _): (&String, _)| Evidence {
-            host: host.clone(),
-            counter: "complete".to_owned(),
-            value: "ended early".to_owned(),
-        };
+        let proof = |(host, _): (&String, _)| text_evidence(host, "complete", "ended early");
         let cut =
             broken.iter().flat_map(|trial| trial.records.iter().filter(|(_, record)| !record.complete).map(proof));
         let mut evidence: Vec<Evidence> = cut.collect();
         evidence.dedup();
         let what = if all { "the values cover the time before that" } else { "they are left out" };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "incomplete".to_owned(),
-            title: format!("{} of {} trials did not come to their end; {what}", broken.len(), trials.len()),
-            severity: if all { Severity::Invalidates } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let severity = if all { Severity::Invalidates } else { Severity::Remark };
+        let title = format!("{} of {} trials did not come to their end; {what}", broken.len(), trials.len());
+        vec![seen.finding(self.id(), severity, "incomplete", title).evidence(evidence)]
     }
 }
 

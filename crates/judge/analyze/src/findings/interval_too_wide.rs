@@ -1,12 +1,15 @@
 //! The rounds ended before the confidence interval was as narrow as requested.
 
 use fathom_model::{
-    Evidence, Finding, NextStep, Severity,
+    Finding, NextStep, Severity,
     units::{Nanos, percent, share_of_percent},
 };
 
 use super::FindingRule;
-use crate::{evidence::TestEvidence, precision::half_width};
+use crate::{
+    evidence::{TestEvidence, text_evidence},
+    precision::half_width,
+};
 
 /// Compares the interval of the first value with the width that the plan requests.
 pub(crate) struct IntervalTooWide;
@@ -28,30 +31,23 @@ impl FindingRule for IntervalTooWide {
             return Vec::new();
         }
         let n_rounds = seen.trials().len();
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "wide interval".to_owned(),
-            title: format!(
-                "the interval of {} is still {} wide to one side after {n_rounds} rounds; {} was asked for",
-                first.metric.title,
-                percent(width),
-                percent(asked)
-            ),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![Evidence {
-                host: seen.test.from.clone(),
-                counter: format!("{} in each round", first.metric.name),
-                value: first.trials.iter().map(|value| first.metric.show(*value)).collect::<Vec<_>>().join(", "),
-            }],
-            explains: None,
-            proof: None,
-            next: seen.repeat_run_command(&more_rounds_command(seen, 4 * n_rounds)).map(|command| NextStep {
-                command,
-                on: None,
-                expected: Some("halve the interval, if the rounds differ by chance alone".to_owned()),
-            }),
-        }]
+        let title = format!(
+            "the interval of {} is still {} wide to one side after {n_rounds} rounds; {} was asked for",
+            first.metric.title,
+            percent(width),
+            percent(asked)
+        );
+        vec![
+            seen.finding(self.id(), Severity::Remark, "wide interval", title)
+                .evidence([text_evidence(
+                    &seen.test.from,
+                    format!("{} in each round", first.metric.name),
+                    first.trials.iter().map(|value| first.metric.show(*value)).collect::<Vec<_>>().join(", "),
+                )])
+                .next(seen.repeat_run_command(&more_rounds_command(seen, 4 * n_rounds)).map(|command| {
+                    NextStep::new(command).expected("halve the interval, if the rounds differ by chance alone")
+                })),
+        ]
     }
 }
 

@@ -5,7 +5,7 @@ use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun,
 use super::FindingRule;
 use crate::{
     change::{Change, smaller_stream_buffer},
-    evidence::TestEvidence,
+    evidence::{TestEvidence, text_evidence},
 };
 
 /// The option for the direction of the streams, and its value for no streams.
@@ -67,11 +67,11 @@ impl<'a> LatencyGrowth<'a> {
             let span = |value: f64| Nanos(rounded(value)).to_string();
             let interval =
                 summary.confidence.map_or_else(String::new, |c| format!(" ({} to {})", span(c.low), span(c.high)));
-            Evidence {
-                host: test.from.clone(),
-                counter: format!("{} of {}", summary.metric.name, test.name),
-                value: format!("{}{interval}", summary.value.map_or_else(String::new, span)),
-            }
+            text_evidence(
+                &test.from,
+                format!("{} of {}", summary.metric.name, test.name),
+                format!("{}{interval}", summary.value.map_or_else(String::new, span)),
+            )
         })
     }
 }
@@ -84,7 +84,9 @@ impl LatencyUnderLoad {
         // few.
         let queue = LatencyGrowth::of(pair, MEDIAN).filter(|median| median.added() >= BY_PROCESSORS);
         let tail = LatencyGrowth::of(pair, TAIL);
-        let Some(grown) = tail.as_ref().or(queue.as_ref()) else { return idle_disturbed_finding(self.id(), pair) };
+        let Some(grown) = tail.as_ref().or(queue.as_ref()) else {
+            return idle_disturbed_finding(self.id(), seen, idle);
+        };
         let load = load(seen.test)?;
         let show = |value: f64| Nanos(rounded(value)).to_string();
         let q = if tail.is_some() { "p99" } else { "p50" };
@@ -101,39 +103,29 @@ impl LatencyUnderLoad {
             ),
         };
         let median = queue.as_ref().filter(|_| tail.is_some()).map(|median| median.evidence(pair));
-        Some(Finding {
-            id: self.id().to_owned(),
-            title: format!("{grows}: {why}"),
-            short,
-            severity: if queue.is_some() { Severity::HoldsBack } else { Severity::Remark },
-            tests: vec![idle.name.clone(), seen.test.name.clone()],
-            evidence: grown.evidence(pair).into_iter().chain(median.into_iter().flatten()).collect(),
-            explains: None,
-            proof: None,
-            next: queue.map(|_| next(seen)),
-        })
+        let severity = if queue.is_some() { Severity::HoldsBack } else { Severity::Remark };
+        Some(
+            seen.finding(self.id(), severity, short, format!("{grows}: {why}"))
+                .tests([idle, seen.test].map(|test| test.name.clone()))
+                .evidence(grown.evidence(pair).into_iter().chain(median.into_iter().flatten()))
+                .next(queue.map(|_| next(seen))),
+        )
     }
 }
 
 /// Reports idle probes that took longer than those under load: something else delayed them.
-fn idle_disturbed_finding(id: &str, (idle, loaded): (&TestRun, &TestRun)) -> Option<Finding> {
+fn idle_disturbed_finding(id: &str, seen: &TestEvidence<'_>, idle: &TestRun) -> Option<Finding> {
     let value = |test: &TestRun| test.summaries.iter().find(|summary| summary.metric.name == TAIL)?.value;
-    let (reference, other) = (value(idle)?, value(loaded)?);
+    let (reference, other) = (value(idle)?, value(seen.test)?);
     let show = |value: f64| Nanos(rounded(value)).to_string();
-    (reference >= MATTERS * other).then(|| Finding {
-        id: id.to_owned(),
-        short: "idle spoilt".to_owned(),
-        title: format!(
+    (reference >= MATTERS * other).then(|| {
+        let title = format!(
             "the idle round trip ({} p99) was longer than the loaded one ({} p99): something else delayed it, so the two cannot be compared",
             show(reference),
             show(other)
-        ),
-        severity: Severity::Remark,
-        tests: vec![idle.name.clone(), loaded.name.clone()],
-        evidence: Vec::new(),
-        explains: None,
-        proof: None,
-        next: None,
+        );
+        let tests = [idle, seen.test].map(|test| test.name.clone());
+        seen.finding(id, Severity::Remark, "idle spoilt", title).tests(tests)
     })
 }
 
@@ -180,7 +172,7 @@ fn next(seen: &TestEvidence<'_>) -> NextStep {
             "show a shorter queue if senders can keep it short; else the bottleneck needs fq_codel or cake",
         )
     };
-    NextStep { command, on: Some(sender.clone()), expected: Some(expected.to_owned()) }
+    NextStep::new(command).on(sender).expected(expected)
 }
 
 #[cfg(test)]

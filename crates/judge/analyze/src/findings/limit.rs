@@ -1,9 +1,12 @@
 //! The result of a search, as a finding.
 
-use fathom_model::{Evidence, Finding, NextStep, Severity, search};
+use fathom_model::{Finding, NextStep, Severity, search};
 
 use super::FindingRule;
-use crate::{curve, evidence::TestEvidence};
+use crate::{
+    curve,
+    evidence::{TestEvidence, text_evidence},
+};
 
 /// Reports the highest rate that keeps the objective.
 pub(crate) struct LimitFound;
@@ -21,22 +24,16 @@ impl FindingRule for LimitFound {
         let shown = [("kept at", curve.kept), ("broken at", curve.broken)];
         let evidence = |(word, rate): (&str, Option<f64>)| {
             let counter = format!("{} {word}", curve.objective);
-            Some(Evidence { host: seen.test.from.clone(), counter, value: curve.unit.show(rate?) })
+            Some(text_evidence(&seen.test.from, counter, curve.unit.show(rate?)))
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: if own { "own limit" } else { "limit" }.to_owned(),
-            title,
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: shown.into_iter().filter_map(evidence).collect(),
-            explains: None,
-            proof: None,
-            next: own.then(|| NextStep {
-                command: "fathom calibrate".to_owned(),
-                on: Some(seen.test.from.clone()),
-                expected: Some("show the highest rate that this machine can offer".to_owned()),
-            }),
-        }]
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, if own { "own limit" } else { "limit" }, title)
+                .evidence(shown.into_iter().filter_map(evidence))
+                .next(own.then(|| {
+                    NextStep::new("fathom calibrate")
+                        .on(&seen.test.from)
+                        .expected("show the highest rate that this machine can offer")
+                })),
+        ]
     }
 }

@@ -1,10 +1,10 @@
 //! The wire between the hosts is full, or there is none.
 
-use fathom_model::{Evidence, Finding, Layer, LimitKind, Severity, Unit, units::percent};
+use fathom_model::{Finding, Layer, LimitKind, Severity, Unit, units::percent};
 
 use super::FindingRule;
 use crate::{
-    evidence::{TestEvidence, ratio_evidence},
+    evidence::{TestEvidence, ratio_evidence, text_evidence},
     path::{PathLink, is_virtual, link_of},
     summaries::main_rate,
 };
@@ -24,17 +24,12 @@ impl FindingRule for LinkFull {
         let mut limits = seen.test.limits.iter().filter(|limit| limit.kind == LimitKind::LineRate);
         let full = limits.find_map(|limit| Some((limit, limit.used.filter(|used| *used >= FULL)?)));
         let Some((limit, used)) = full else { return Vec::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "link full".to_owned(),
-            title: format!("the link is full: {} of its {}", percent(used), limit.text),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![ratio_evidence(&seen.test.from, &format!("{} of the line rate", limit.metric), used)],
-            explains: Some(1.0),
-            proof: None,
-            next: None,
-        }]
+        let title = format!("the link is full: {} of its {}", percent(used), limit.text);
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "link full", title)
+                .evidence([ratio_evidence(&seen.test.from, format!("{} of the line rate", limit.metric), used)])
+                .explains(1.0),
+        ]
     }
 }
 
@@ -65,21 +60,8 @@ impl FindingRule for NoLineRate {
             Some(driver) => format!("there is no line rate: {driver} tells no speed of {interface} on {host}"),
             None => format!("there is no line rate: the speed of {interface} on {host} is not known"),
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "no line rate".to_owned(),
-            title,
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![Evidence {
-                counter: format!("driver {interface}"),
-                value: driver.unwrap_or_else(|| "unknown".to_owned()),
-                host,
-            }],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let driver = text_evidence(&host, format!("driver {interface}"), driver.as_deref().unwrap_or("unknown"));
+        vec![seen.finding(self.id(), Severity::Remark, "no line rate", title).evidence([driver])]
     }
 }
 

@@ -1,9 +1,9 @@
 //! The interface of a host was down.
 
-use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
+use fathom_model::{Finding, Layer, NextStep, Severity};
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::evidence::{TestEvidence, text_evidence};
 
 /// Looks at the state of the interface that a host was tested on.
 pub(crate) struct LinkDown;
@@ -20,25 +20,16 @@ impl FindingRule for LinkDown {
         let on_host = |host: &str| {
             let interface = seen.run.hosts.get(host)?.interface.as_deref()?;
             let state = seen.environment(host)?.get(interface, "operstate").filter(|state| *state == "down")?;
-            Some(Finding {
-                id: self.id().to_owned(),
-                short: "link down".to_owned(),
-                title: format!("the interface {interface} of {host} is down or has no carrier"),
-                severity: Severity::HoldsBack,
-                tests: vec![seen.test.name.clone()],
-                evidence: vec![Evidence {
-                    host: host.to_owned(),
-                    counter: format!("operstate {interface}"),
-                    value: state.to_owned(),
-                }],
-                explains: None,
-                proof: None,
-                next: Some(NextStep {
-                    command: format!("ip link set {interface} up"),
-                    on: Some(host.to_owned()),
-                    expected: Some("bring it up; without a carrier look at the cable and the other end".to_owned()),
-                }),
-            })
+            let title = format!("the interface {interface} of {host} is down or has no carrier");
+            Some(
+                seen.finding(self.id(), Severity::HoldsBack, "link down", title)
+                    .evidence([text_evidence(host, format!("operstate {interface}"), state)])
+                    .next(
+                        NextStep::new(format!("ip link set {interface} up"))
+                            .on(host)
+                            .expected("bring it up; without a carrier look at the cable and the other end"),
+                    ),
+            )
         };
         seen.hosts().filter_map(on_host).collect()
     }

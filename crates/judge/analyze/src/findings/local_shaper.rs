@@ -9,7 +9,7 @@ use fathom_model::{
 use super::FindingRule;
 use crate::{
     change::{Change, lower_rate, lower_rate_against, lower_stream_rate},
-    evidence::{TestEvidence, counter_evidence},
+    evidence::{TestEvidence, counter_evidence, text_evidence},
     gap,
 };
 
@@ -48,38 +48,34 @@ fn on_host(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
     let kind = fact("qdisc").unwrap_or("discipline").rsplit(", ").next().unwrap_or_default();
     let rate = fact("qdisc_rate_bps").and_then(|rate| rate.parse().ok()).and_then(BitsPerSec::new);
     let rate_text = rate.map_or_else(String::new, |rate| format!(" to {rate}"));
-    Some(Finding {
-        id: LOCAL_SHAPER.to_owned(),
-        short: kind.chars().take(6).collect::<String>() + " queue",
-        title: format!(
-            "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
-            percent(share)
-        ),
-        severity: Severity::HoldsBack,
-        tests: vec![seen.test.name.clone()],
-        evidence: evidence(seen, (host, interface), n),
-        explains: rate.and_then(|rate| gap::explained_by_rate(seen, rate)).or(Some(share)),
-        proof: None,
-        next: Some(NextStep {
-            command: format!("tc -s qdisc show dev {interface}"),
-            on: Some(host.to_owned()),
-            expected: Some("show its rate and its queue; remove it or raise the rate".to_owned()),
-        }),
-    })
+    let title = format!(
+        "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
+        percent(share)
+    );
+    Some(
+        seen.finding(LOCAL_SHAPER, Severity::HoldsBack, kind.chars().take(6).collect::<String>() + " queue", title)
+            .evidence(evidence(seen, (host, interface), n))
+            .explains(rate.and_then(|rate| gap::explained_by_rate(seen, rate)).or(Some(share)))
+            .next(
+                NextStep::new(format!("tc -s qdisc show dev {interface}"))
+                    .on(host)
+                    .expected("show its rate and its queue; remove it or raise the rate"),
+            ),
+    )
 }
 
 fn evidence(seen: &TestEvidence<'_>, (host, interface): (&str, &str), n: u64) -> Vec<Evidence> {
     let dropped = seen.growth(host, host::QDISC_DROPPED, Some(interface));
     let sent = seen.growth(host, host::DEV_TX_FRAMES, Some(interface));
     let backlog = seen.mean_value(host, host::QDISC_BACKLOG_BYTES, interface);
-    let mut all = vec![counter_evidence(host, &format!("{} {interface}", host::QDISC_OVERLIMITS), n)];
+    let mut all = vec![counter_evidence(host, format!("{} {interface}", host::QDISC_OVERLIMITS), n)];
     if let Some(backlog) = backlog.filter(|bytes| *bytes > 0) {
-        all.push(counter_evidence(host, &format!("{} {interface}", host::QDISC_BACKLOG_BYTES), backlog));
+        all.push(counter_evidence(host, format!("{} {interface}", host::QDISC_BACKLOG_BYTES), backlog));
     }
     if let Some(share) = ratio(dropped, dropped + sent).filter(|_| approximate(dropped) > 0.0) {
         let text = format!("{dropped} ({})", percent(share));
         let counter = format!("{} {interface}", host::QDISC_DROPPED);
-        all.push(Evidence { host: host.to_owned(), counter, value: text });
+        all.push(text_evidence(host, counter, text));
     }
     all
 }

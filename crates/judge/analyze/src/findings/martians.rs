@@ -1,10 +1,10 @@
 //! A host dropped packets whose source or destination address cannot be right.
 
-use fathom_model::{Finding, Layer, names::host};
+use fathom_model::{Finding, Layer, NextStep, names::host};
 
 use super::{
     FindingRule,
-    drops::{DropReport, next_step, packets_received},
+    drops::{DropReport, packets_received},
 };
 use crate::evidence::{TestEvidence, counter_evidence};
 
@@ -64,8 +64,7 @@ impl Martians {
                 .collect(),
             n,
             of: packets_received(seen, host).max(n),
-            next: Some(next_step(
-                "sysctl -w net.ipv4.conf.all.log_martians=1".to_owned(),
+            next: Some(NextStep::new("sysctl -w net.ipv4.conf.all.log_martians=1").expected(
                 "write their addresses to the kernel log (dmesg); compare them with ip address on both hosts",
             )),
         };

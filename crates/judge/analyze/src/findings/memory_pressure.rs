@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, drops::next_step};
+use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence, ratio_evidence};
 
 /// If some task waits for memory in at least this share of the time, the work that it does is measurably late.
@@ -25,8 +25,7 @@ impl FindingRule for MemoryPressure {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // The pressure is that of the machine.
-        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
-        hosts.filter_map(|host| self.on_host(seen, host)).collect()
+        seen.machines().filter_map(|host| self.on_host(seen, host)).collect()
     }
 }
 
@@ -61,26 +60,15 @@ impl MemoryPressure {
         let counted = [(host::CGROUP_OOM_KILLS, killed), ("cgroup_memory_high and _max", at_limit)];
         let mut evidence: Vec<Evidence> =
             counted.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| counter_evidence(host, name, n)).collect();
-        evidence.extend(share.map(|share| ratio_evidence(host, &format!("{} memory", host::PRESSURE_SOME_NS), share)));
+        evidence.extend(share.map(|share| ratio_evidence(host, format!("{} memory", host::PRESSURE_SOME_NS), share)));
         let next = if severity == Severity::Disturbs {
-            next_step("vmstat 1".to_owned(), "show free memory and swapping (si, so); end other programs or add memory")
+            NextStep::new("vmstat 1")
+                .expected("show free memory and swapping (si, so); end other programs or add memory")
         } else {
-            next_step(
-                "cat /proc/self/cgroup; cat /sys/fs/cgroup/memory.max".to_owned(),
-                "show the group and its limit; raise it, or start fathom outside it",
-            )
+            NextStep::new("cat /proc/self/cgroup; cat /sys/fs/cgroup/memory.max")
+                .expected("show the group and its limit; raise it, or start fathom outside it")
         };
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: short.to_owned(),
-            title,
-            severity,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: Some(NextStep { on: Some(host.to_owned()), ..next }),
-        })
+        Some(seen.finding(self.id(), severity, short, title).evidence(evidence).next(next.on(host)))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The interfaces of the two ends have different MTUs.
 
-use fathom_model::{Evidence, Finding, Layer, NextStep, Severity, units::Bytes};
+use fathom_model::{Finding, Layer, NextStep, Severity, units::Bytes};
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::evidence::{TestEvidence, text_evidence};
 
 /// Compares the MTUs of the two ends. It is a remark, because path MTU discovery copes with it where a router is between them.
 ///
@@ -26,31 +26,21 @@ impl FindingRule for MtuMismatch {
             return Vec::new();
         }
         let end = |host, mtu: u64| format!("{} of {host} has {}", seen.interface(host), Bytes(mtu).exact());
-        let evidence = |(host, mtu): &(&str, u64)| Evidence {
-            host: (*host).to_owned(),
-            counter: format!("mtu_bytes {}", seen.interface(host)),
-            value: mtu.to_string(),
-        };
+        let evidence =
+            |(host, mtu): &(&str, u64)| text_evidence(host, format!("mtu_bytes {}", seen.interface(host)), mtu);
         let address = seen.run.hosts.get(*to).and_then(|host| host.address.as_deref());
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "mtu differs".to_owned(),
-            title: format!(
-                "the MTU of the two ends differs: {}, {}; on one link the larger frames of one end are dropped at the other",
-                end(from, *of_from),
-                end(to, *of_to)
-            ),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: ends.iter().map(evidence).collect(),
-            explains: None,
-            proof: None,
-            next: address.map(|address| NextStep {
-                command: format!("fathom probe {address} --test mtu"),
-                on: Some((*from).to_owned()),
-                expected: Some("show the largest packet that the path carries".to_owned()),
+        let title = format!(
+            "the MTU of the two ends differs: {}, {}; on one link the larger frames of one end are dropped at the other",
+            end(from, *of_from),
+            end(to, *of_to)
+        );
+        vec![seen.finding(self.id(), Severity::Remark, "mtu differs", title).evidence(ends.iter().map(evidence)).next(
+            address.map(|address| {
+                NextStep::new(format!("fathom probe {address} --test mtu"))
+                    .on(from)
+                    .expected("show the largest packet that the path carries")
             }),
-        }]
+        )]
     }
 }
 

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, drops::next_step};
+use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// At this share of its maximum a table has no room for a burst of connections.
@@ -45,10 +45,8 @@ pub(crate) const CONNECTION_TABLE: NearFull = NearFull {
     has_failed: |seen, host| seen.growth(host, host::CONNTRACK_DROPPED, None) > 0,
     what: |host| format!("the connection tracking table of {host}"),
     next: |level| {
-        next_step(
-            format!("sysctl -w net.netfilter.nf_conntrack_max={}", level.max.saturating_mul(4)),
-            "make room for more connections; or exempt the test with a notrack rule",
-        )
+        NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", level.max.saturating_mul(4)))
+            .expected("make room for more connections; or exempt the test with a notrack rule")
     },
 };
 
@@ -63,7 +61,9 @@ pub(crate) const DESCRIPTORS: NearFull = NearFull {
     },
     has_failed: |seen, _| has_error(seen, &Cause::NoDescriptor),
     what: |host| format!("the descriptor table of fathom on {host}"),
-    next: |_| next_step("ulimit -n 1048576".to_owned(), "allow more open sockets in the shell that starts the program"),
+    next: |_| {
+        NextStep::new("ulimit -n 1048576").expected("allow more open sockets in the shell that starts the program")
+    },
 };
 
 /// The local ports of the side that opens connections: as many as its open connections and those in TIME-WAIT, if all go to one server.
@@ -81,10 +81,8 @@ pub(crate) const LOCAL_PORTS: NearFull = NearFull {
     has_failed: |seen, _| has_error(seen, &Cause::NoPort),
     what: |host| format!("the range of local ports of {host} for one server"),
     next: |_| {
-        next_step(
-            "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"".to_owned(),
-            "allow more connections to one server; or use several source addresses",
-        )
+        NextStep::new("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"")
+            .expected("allow more connections to one server; or use several source addresses")
     },
 };
 
@@ -116,21 +114,16 @@ impl NearFull {
             return None;
         }
         let (used, max) = (grouped(level.used), grouped(level.max));
-        Some(Finding {
-            id: self.id.to_owned(),
-            short: self.short.to_owned(),
-            title: format!(
-                "{} is {} full ({used} of {max}): new connections will fail when it is full",
-                (self.what)(host),
-                percent(share)
-            ),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(host, self.gauge, level.used)],
-            explains: None,
-            proof: None,
-            next: Some(NextStep { on: Some(host.to_owned()), ..(self.next)(level) }),
-        })
+        let title = format!(
+            "{} is {} full ({used} of {max}): new connections will fail when it is full",
+            (self.what)(host),
+            percent(share)
+        );
+        Some(
+            seen.finding(self.id, Severity::Remark, self.short, title)
+                .evidence([counter_evidence(host, self.gauge, level.used)])
+                .next((self.next)(level).on(host)),
+        )
     }
 }
 

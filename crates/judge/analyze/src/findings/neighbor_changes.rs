@@ -2,7 +2,7 @@
 
 use fathom_model::{Finding, Layer, NextStep, Severity, names::host, units::grouped};
 
-use super::{FindingRule, drops::next_step};
+use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// Looks for neighbors that were at one Ethernet address and then at another.
@@ -35,27 +35,20 @@ impl NeighborChanges {
         let (interface, address) = of.split_once(' ')?;
         let is_of_test = of_test(of);
         let times = if *n == 1 { "once".to_owned() } else { format!("{} times", grouped(*n)) };
-        let next = next_step(
-            format!("arping -c 5 -I {interface} {address}"),
-            "show whether two Ethernet addresses answer; then two hosts have this address",
-        );
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: "mac changed".to_owned(),
-            title: format!(
-                "the Ethernet address of {address} on {interface} of {host} changed {times}: two hosts have this address, or one took \
+        let next = NextStep::new(format!("arping -c 5 -I {interface} {address}"))
+            .expected("show whether two Ethernet addresses answer; then two hosts have this address");
+        let severity = if is_of_test { Severity::Disturbs } else { Severity::Remark };
+        let title = format!(
+            "the Ethernet address of {address} on {interface} of {host} changed {times}: two hosts have this address, or one took \
                  over from another"
-            ),
-            severity: if is_of_test { Severity::Disturbs } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence: grown
-                .iter()
-                .map(|(of, n)| counter_evidence(host, &format!("{} {of}", host::NEIGHBOR_CHANGES), *n))
-                .collect(),
-            explains: None,
-            proof: None,
-            next: Some(NextStep { on: Some(host.to_owned()), ..next }),
-        })
+        );
+        Some(
+            seen.finding(self.id(), severity, "mac changed", title)
+                .evidence(
+                    grown.iter().map(|(of, n)| counter_evidence(host, format!("{} {of}", host::NEIGHBOR_CHANGES), *n)),
+                )
+                .next(next.on(host)),
+        )
     }
 }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use fathom_model::{Evidence, Finding, Note, Severity};
 
 use super::FindingRule;
-use crate::{evidence::TestEvidence, window::host_of};
+use crate::{
+    evidence::{TestEvidence, text_evidence},
+    window::host_of,
+};
 
 /// Reports every kind of note once per test, with the hosts that wrote it.
 pub(crate) struct EngineNotes;
@@ -20,22 +23,14 @@ impl FindingRule for EngineNotes {
         let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
         for (host, note) in records.flat_map(|(key, record)| record.notes.iter().map(move |note| (host_of(key), note)))
         {
-            let proof = Evidence { host: host.to_owned(), counter: note.id.clone(), value: note.text.clone() };
+            let proof = text_evidence(host, &note.id, &note.text);
             let (_, told) = by_id.entry(&note.id).or_insert((note, Vec::new()));
             if !told.contains(&proof) {
                 told.push(proof);
             }
         }
-        let finding = |(note, evidence): (&Note, Vec<Evidence>)| Finding {
-            id: note.id.clone(),
-            short: "note".to_owned(),
-            title: note.text.clone(),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: None,
+        let finding = |(note, evidence): (&Note, Vec<Evidence>)| {
+            seen.finding(&note.id, Severity::Remark, "note", &note.text).evidence(evidence)
         };
         by_id.into_values().map(finding).collect()
     }

@@ -55,17 +55,7 @@ impl FindingRule for NothingDone {
         }
         let nothing = if seen.test.layer == Layer::Path { no_answer(seen) } else { no_work(seen) };
         let Some((what, evidence)) = nothing else { return Vec::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "nothing done".to_owned(),
-            title: what,
-            severity: Severity::Invalidates,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: next(seen),
-        }]
+        vec![seen.finding(self.id(), Severity::Invalidates, "nothing done", what).evidence(evidence).next(next(seen))]
     }
 }
 
@@ -74,11 +64,11 @@ fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
     let is_served = matches!(seen.run.plan.hosts.get(to), Some(HostReach::Tls { .. }));
     let address = seen.run.hosts.get(to)?.address.as_ref().filter(|_| is_served)?;
-    Some(NextStep {
-        command: format!("fathom probe {address} --test mtu"),
-        on: Some(seen.test.from.clone()),
-        expected: Some("show whether the path loses large packets".to_owned()),
-    })
+    Some(
+        NextStep::new(format!("fathom probe {address} --test mtu"))
+            .on(&seen.test.from)
+            .expected("show whether the path loses large packets"),
+    )
 }
 
 /// Reports that no probe of any kind was answered.

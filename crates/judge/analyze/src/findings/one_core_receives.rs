@@ -9,10 +9,10 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{FindingRule, drops::next_step, receive_budget::dropped_before_core};
+use super::{FindingRule, receive_budget::dropped_before_core};
 use crate::{
     cores::CoreLoad,
-    evidence::{TestEvidence, explained_ratio, ratio_evidence},
+    evidence::{TestEvidence, explained_ratio, ratio_evidence, text_evidence},
 };
 
 /// A core that takes at least this share of all packets receives for the whole host.
@@ -53,8 +53,7 @@ impl FindingRule for OneCoreReceives {
             return Vec::new();
         }
         // Cores and interrupts belong to the machine.
-        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
-        hosts.filter_map(|host| self.on_host(seen, host)).collect()
+        seen.machines().filter_map(|host| self.on_host(seen, host)).collect()
     }
 }
 
@@ -73,9 +72,9 @@ impl OneCoreReceives {
         }
         let queues = active_queues(seen, host);
         let mut evidence = vec![
-            ratio_evidence(host, &format!("{counter} {core}"), share),
-            ratio_evidence(host, &format!("busy {core}"), load.busy()),
-            ratio_evidence(host, &format!("{CPU_SOFTIRQ_NS} {core}"), load.share(CPU_SOFTIRQ_NS)),
+            ratio_evidence(host, format!("{counter} {core}"), share),
+            ratio_evidence(host, format!("busy {core}"), load.busy()),
+            ratio_evidence(host, format!("{CPU_SOFTIRQ_NS} {core}"), load.share(CPU_SOFTIRQ_NS)),
         ];
         evidence.extend(queues.iter().map(|queue| queue.evidence(host)));
         let from = match queues.as_slice() {
@@ -83,23 +82,21 @@ impl OneCoreReceives {
             [one] => format!("; of {n_queues} queues only {} is in use", one.name),
             several => format!("; {} queues interrupt it", several.len()),
         };
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: "rx one core".to_owned(),
-            title: format!(
-                "{core} of {host} receives {} of all packets and is busy {}, while the others are busy {}{from}",
-                percent(share),
-                percent(load.busy()),
-                percent(rest)
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: explained_ratio(dropped_before_core(seen, host, core), seen.packets_lost())
-                .filter(|share| *share > 0.0),
-            proof: None,
-            next: Some(NextStep { on: Some(host.to_owned()), ..next(seen, host, &queues, n_queues) }),
-        })
+        let title = format!(
+            "{core} of {host} receives {} of all packets and is busy {}, while the others are busy {}{from}",
+            percent(share),
+            percent(load.busy()),
+            percent(rest)
+        );
+        Some(
+            seen.finding(self.id(), Severity::HoldsBack, "rx one core", title)
+                .evidence(evidence)
+                .explains(
+                    explained_ratio(dropped_before_core(seen, host, core), seen.packets_lost())
+                        .filter(|share| *share > 0.0),
+                )
+                .next(next(seen, host, &queues, n_queues).on(host)),
+        )
     }
 }
 
@@ -107,7 +104,7 @@ impl ActiveQueue<'_> {
     fn evidence(&self, host: &str) -> Evidence {
         let core = self.core.map_or(String::new(), |core| format!(" on cpu{core}"));
         let counter = format!("{} irq{} {}", host::QUEUE_INTERRUPTS, self.irq, self.name);
-        Evidence { host: host.to_owned(), counter, value: format!("{}{core}", percent(self.share)) }
+        text_evidence(host, counter, format!("{}{core}", percent(self.share)))
     }
 }
 
@@ -164,8 +161,11 @@ fn next(seen: &TestEvidence<'_>, host: &str, queues: &[ActiveQueue<'_>], n_queue
     if let [first, .., last] = queues
         && first.core == last.core
     {
-        return next_step(
-            format!("grep . /proc/irq/{}/smp_affinity_list /proc/irq/{}/smp_affinity_list", first.irq, last.irq),
+        return NextStep::new(format!(
+            "grep . /proc/irq/{}/smp_affinity_list /proc/irq/{}/smp_affinity_list",
+            first.irq, last.irq
+        ))
+        .expected(
             "show the cores that may take these queues; write an idle one to smp_affinity_list, or start irqbalance",
         );
     }
@@ -173,9 +173,10 @@ fn next(seen: &TestEvidence<'_>, host: &str, queues: &[ActiveQueue<'_>], n_queue
     let is_few = n_flows.is_some_and(|n| approximate(n) < approximate(FLOWS_PER_QUEUE * n_queues));
     let more = seen.repeat_test_command(&format!("--flows {}", FLOWS_PER_QUEUE * n_queues));
     if let Some(command) = more.filter(|_| is_few && matches!(seen.test.layer, Layer::Tcp | Layer::Udp)) {
-        return next_step(command, "give each queue several flows; RSS puts each flow into one queue");
+        return NextStep::new(command).expected("give each queue several flows; RSS puts each flow into one queue");
     }
-    next_step(format!("ethtool -x {interface}"), "show how RSS spreads flows over queues; ethtool -X changes it")
+    NextStep::new(format!("ethtool -x {interface}"))
+        .expected("show how RSS spreads flows over queues; ethtool -X changes it")
 }
 
 #[cfg(test)]

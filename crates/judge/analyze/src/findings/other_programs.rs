@@ -79,30 +79,23 @@ impl FindingRule for OtherPrograms {
         let named = if named.is_empty() { String::new() } else { format!(" ({} of a core)", named.join(", ")) };
         let n_cores = cores.len();
         let of = if n_cores == 1 { "core".to_owned() } else { format!("{n_cores} cores") };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "others' cpu".to_owned(),
-            title: format!("{who} used {} of the {of} of {whose}{named}{waited}{end}", percent(share)),
-            severity: if disturbs && !may_be_target { Severity::Disturbs } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence: cores
-                .iter()
-                // The device's work on a core is not that of others.
-                .filter(|_| seen.via().is_none())
-                .flat_map(|core| {
-                    let told = [("others on", core.others()), ("busy", core.busy())];
-                    told.map(|(word, share)| ratio_evidence(host, &format!("{word} {}", core.core), share))
-                })
-                .chain(others.iter().map(|other| other.evidence(host)))
-                .collect(),
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: "top".to_owned(),
-                on: Some(host.to_owned()),
-                expected: Some("show which programs; end them or use a quiet machine".to_owned()),
-            }),
-        }]
+        let severity = if disturbs && !may_be_target { Severity::Disturbs } else { Severity::Remark };
+        let title = format!("{who} used {} of the {of} of {whose}{named}{waited}{end}", percent(share));
+        vec![
+            seen.finding(self.id(), severity, "others' cpu", title)
+                .evidence(
+                    cores
+                        .iter()
+                        // The device's work on a core is not that of others.
+                        .filter(|_| seen.via().is_none())
+                        .flat_map(|core| {
+                            let told = [("others on", core.others()), ("busy", core.busy())];
+                            told.map(|(word, share)| ratio_evidence(host, format!("{word} {}", core.core), share))
+                        })
+                        .chain(others.iter().map(|other| other.evidence(host))),
+                )
+                .next(NextStep::new("top").on(host).expected("show which programs; end them or use a quiet machine")),
+        ]
     }
 }
 

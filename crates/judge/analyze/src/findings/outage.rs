@@ -1,14 +1,14 @@
 //! Probes went unanswered for a while.
 
 use fathom_model::{
-    Evidence, Finding, Severity, Trial,
+    Finding, Severity, Trial,
     names::count,
     units::{Nanos, grouped},
 };
 
 use super::FindingRule;
 use crate::{
-    evidence::{TestEvidence, has_answers},
+    evidence::{TestEvidence, has_answers, text_evidence},
     window::host_of,
 };
 
@@ -33,21 +33,12 @@ impl FindingRule for Outage {
             1 => String::new(),
             n => format!("; {n} outages in all"),
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "outage".to_owned(),
-            title: format!("{} did not answer {length} from {} on{others}", probe.target, outage.from),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![Evidence {
-                host: (*host).to_owned(),
-                counter: "probes without an answer".to_owned(),
-                value: format!("{} in a row", grouped(outage.n_probes)),
-            }],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let title = format!("{} did not answer {length} from {} on{others}", probe.target, outage.from);
+        vec![seen.finding(self.id(), Severity::HoldsBack, "outage", title).evidence([text_evidence(
+            host,
+            "probes without an answer",
+            format!("{} in a row", grouped(outage.n_probes)),
+        )])]
     }
 }
 
@@ -78,25 +69,16 @@ impl FindingRule for LateStart {
         let most = all.iter().max_by_key(|(_, late)| *late).filter(|(_, late)| Nanos(*late) >= LATE_START);
         let Some((host, late)) = most else { return Vec::new() };
         let n_late = all.iter().filter(|(_, late)| Nanos(*late) >= LATE_START).count();
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "outage".to_owned(),
-            title: format!(
-                "an outage: nothing passed to or from {host} for {} when the stream was to begin ({n_late} of {} rounds)",
-                Nanos(*late),
-                all.len()
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![Evidence {
-                host: (*host).to_owned(),
-                counter: count::LATE_START_NS_MAX.to_owned(),
-                value: Nanos(*late).to_string(),
-            }],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let title = format!(
+            "an outage: nothing passed to or from {host} for {} when the stream was to begin ({n_late} of {} rounds)",
+            Nanos(*late),
+            all.len()
+        );
+        vec![seen.finding(self.id(), Severity::HoldsBack, "outage", title).evidence([text_evidence(
+            host,
+            count::LATE_START_NS_MAX.to_owned(),
+            Nanos(*late),
+        )])]
     }
 }
 

@@ -1,10 +1,10 @@
 //! A promise was not kept.
 
-use fathom_model::{Evidence, Finding, Severity, finding::PromiseOutcome};
+use fathom_model::{Finding, Severity, finding::PromiseOutcome};
 
 use super::FindingRule;
 use crate::{
-    evidence::TestEvidence,
+    evidence::{TestEvidence, text_evidence},
     judged_promise::{PromiseResult, judge_promises},
 };
 
@@ -21,18 +21,16 @@ impl FindingRule for PromiseBroken {
         let finding = |judged: PromiseResult<'_>| {
             let summary = judged.summary?;
             let value = summary.metric.show(summary.value?);
-            let evidence = Evidence { host: seen.test.from.clone(), counter: judged.counter()?, value };
-            Some(Finding {
-                id: self.id().to_owned(),
-                short: "not kept".to_owned(),
-                title: format!("a promise was not kept: {}", judged.reason),
-                severity: Severity::Remark,
-                tests: vec![seen.test.name.clone()],
-                evidence: vec![evidence],
-                explains: None,
-                proof: None,
-                next: None,
-            })
+            let evidence = text_evidence(&seen.test.from, judged.counter()?, value);
+            Some(
+                seen.finding(
+                    self.id(),
+                    Severity::Remark,
+                    "not kept",
+                    format!("a promise was not kept: {}", judged.reason),
+                )
+                .evidence([evidence]),
+            )
         };
         broken.filter_map(finding).collect()
     }

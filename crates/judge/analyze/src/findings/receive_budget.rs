@@ -1,15 +1,12 @@
 //! A core ended its turn at receiving with packets left, although it had time for more.
 
 use fathom_model::{
-    Finding, Severity,
+    Finding, NextStep, Severity,
     names::host,
     units::{approximate, grouped, percent},
 };
 
-use super::{
-    FindingRule,
-    drops::{doubled_sysctl, next_step},
-};
+use super::{FindingRule, drops::doubled_sysctl};
 use crate::{
     cores::CoreLoad,
     evidence::{TestEvidence, counter_evidence, explained_ratio, ratio_evidence},
@@ -39,8 +36,7 @@ impl FindingRule for ReceiveBudget {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // The counter belongs to a core, so all hosts on one machine show the same one.
-        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
-        hosts.filter_map(|host| self.on_host(seen, host)).collect()
+        seen.machines().filter_map(|host| self.on_host(seen, host)).collect()
     }
 }
 
@@ -60,26 +56,21 @@ impl ReceiveBudget {
             return None;
         }
         let mut evidence = vec![
-            counter_evidence(host, &format!("{} {core}", host::SOFTNET_SQUEEZED), *n),
-            ratio_evidence(host, &format!("busy {core}"), load.busy()),
+            counter_evidence(host, format!("{} {core}", host::SOFTNET_SQUEEZED), *n),
+            ratio_evidence(host, format!("busy {core}"), load.busy()),
         ];
         evidence.extend((n_dropped > 0).then(|| counter_evidence(host, "dropped before this core", n_dropped)));
         let budget = doubled_sysctl(seen, host, "net.core.netdev_budget", BUDGET_DOUBLED);
-        let next = next_step(
-            format!("sysctl -w net.core.netdev_budget={budget}"),
+        let next = NextStep::new(format!("sysctl -w net.core.netdev_budget={budget}")).expected(
             "let a core take more packets in one turn; raise net.core.netdev_budget_usecs by the same factor",
         );
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: "rx budget".to_owned(),
-            title: title((core, host), *n, n_dropped, &load),
-            severity: if has_time { Severity::HoldsBack } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: explained_ratio(n_dropped, seen.packets_lost()).filter(|_| has_time),
-            proof: None,
-            next: has_time.then(|| fathom_model::NextStep { on: Some(host.to_owned()), ..next }),
-        })
+        let severity = if has_time { Severity::HoldsBack } else { Severity::Remark };
+        Some(
+            seen.finding(self.id(), severity, "rx budget", title((core, host), *n, n_dropped, &load))
+                .evidence(evidence)
+                .explains(explained_ratio(n_dropped, seen.packets_lost()).filter(|_| has_time))
+                .next(has_time.then(|| next.on(host))),
+        )
     }
 }
 

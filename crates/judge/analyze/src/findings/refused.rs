@@ -23,23 +23,17 @@ impl FindingRule for RefusedDatagrams {
         }
         let refused = seen.hosts().map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
         let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "refused".to_owned(),
-            title: format!(
-                "ICMP told {host} that its datagrams are refused: nobody listens where it sends to, or a firewall refuses them"
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(host, counter::ICMP_IN_UNREACHABLE, n)],
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: "ss -lun; nft list ruleset".to_owned(),
-                on: seen.hosts().find(|other| *other != host).map(str::to_owned),
-                expected: Some("show the ports that programs listen on, and rules that reject".to_owned()),
-            }),
-        }]
+        let other = seen.hosts().find(|other| *other != host);
+        let next = NextStep::new("ss -lun; nft list ruleset")
+            .expected("show the ports that programs listen on, and rules that reject");
+        let title = format!(
+            "ICMP told {host} that its datagrams are refused: nobody listens where it sends to, or a firewall refuses them"
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "refused", title)
+                .evidence([counter_evidence(host, counter::ICMP_IN_UNREACHABLE, n)])
+                .next(NextStep { on: other.map(str::to_owned), ..next }),
+        ]
     }
 }
 

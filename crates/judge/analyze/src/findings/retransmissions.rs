@@ -67,21 +67,17 @@ impl FindingRule for Retransmissions {
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
         let told = counters.iter().filter(|(counter, n)| *n > 0 || *counter != TCP_DSACK_SEGMENTS);
         let (why, needless) = reason(seen, host);
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "resent".to_owned(),
-            title: format!("{} of the TCP segments of {host} were retransmitted, {why}", percent(share)),
-            severity: if needless { Severity::Remark } else { Severity::HoldsBack },
-            tests: vec![seen.test.name.clone()],
-            evidence: told.map(|(counter, n)| counter_evidence(host, counter, *n)).collect(),
-            explains: None,
-            proof: None,
-            next: (!needless).then(|| NextStep {
-                command: format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)),
-                on: Some(host.to_owned()),
-                expected: Some("show whether this host's own queue drops, or the network behind it".to_owned()),
-            }),
-        }]
+        let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
+        let title = format!("{} of the TCP segments of {host} were retransmitted, {why}", percent(share));
+        vec![
+            seen.finding(self.id(), severity, "resent", title)
+                .evidence(told.map(|(counter, n)| counter_evidence(host, *counter, *n)))
+                .next((!needless).then(|| {
+                    NextStep::new(format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)))
+                        .on(host)
+                        .expected("show whether this host's own queue drops, or the network behind it")
+                })),
+        ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {

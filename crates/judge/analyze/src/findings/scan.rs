@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use fathom_model::{Bottleneck, Evidence, Finding, Severity, Summary, run::TestRun, units::Bytes};
+use fathom_model::{Bottleneck, Finding, Severity, Summary, run::TestRun, units::Bytes};
 
 use super::FindingRule;
-use crate::{evidence::TestEvidence, summaries::main_rate};
+use crate::{
+    evidence::{TestEvidence, text_evidence},
+    summaries::main_rate,
+};
 
 /// A value within this share of the best one counts as equal. Rounds of the same test differ by as much.
 const AS_GOOD: f64 = 0.95;
@@ -71,22 +74,18 @@ impl OptionScan {
             ),
             (_, false) => format!("{what} is best with {}, {}", shown(best), plateau_text(&points, knee)),
         };
-        let proof = |point: &ScanPoint<'_>| Evidence {
-            host: seen.test.from.clone(),
-            counter: format!("{} at {option}={}", point.value.metric.name, point.text),
-            value: point.value.metric.show(point.mean),
+        let proof = |point: &ScanPoint<'_>| {
+            text_evidence(
+                &seen.test.from,
+                format!("{} at {option}={}", point.value.metric.name, point.text),
+                point.value.metric.show(point.mean),
+            )
         };
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: format!("knee at {}", knee.text),
-            title,
-            severity: Severity::Remark,
-            tests: points.iter().map(|point| point.test.name.clone()).collect(),
-            evidence: points.iter().map(proof).collect(),
-            explains: None,
-            proof: None,
-            next: None,
-        })
+        Some(
+            seen.finding(self.id(), Severity::Remark, format!("knee at {}", knee.text), title)
+                .tests(points.iter().map(|point| point.test.name.clone()))
+                .evidence(points.iter().map(proof)),
+        )
     }
 }
 

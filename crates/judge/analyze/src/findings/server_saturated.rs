@@ -24,25 +24,18 @@ impl FindingRule for ServerSaturated {
             .filter(|(_, server)| server.program.n_threads == 1 && (FULL_CORE..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
         let name = &server.program.name;
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "server cpu".to_owned(),
-            title: format!(
-                "the server {name} (pid {}) has one thread, and it used {} of a core",
-                server.program.pid,
-                percent(server.cores)
+        let title = format!(
+            "the server {name} (pid {}) has one thread, and it used {} of a core",
+            server.program.pid,
+            percent(server.cores)
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title).evidence([server.evidence(host)]).next(
+                NextStep::new(format!("top -H -p {}", server.program.pid))
+                    .on(host)
+                    .expected("show its busy thread; give the server more workers"),
             ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![server.evidence(host)],
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: format!("top -H -p {}", server.program.pid),
-                on: Some(host.to_owned()),
-                expected: Some("show its busy thread; give the server more workers".to_owned()),
-            }),
-        }]
+        ]
     }
 }
 

@@ -7,7 +7,7 @@ use fathom_model::{
 };
 
 use super::{FindingRule, other_programs::OtherPrograms};
-use crate::evidence::TestEvidence;
+use crate::evidence::{TestEvidence, text_evidence};
 
 /// A shorter response time is not slow for a server, whatever the network takes.
 const SLOW: Nanos = Nanos::from_millis(2);
@@ -63,11 +63,7 @@ impl RequestTimes {
             (distribution::DOWNLOAD_TIME, self.download),
             (distribution::SERVICE_TIME, self.service),
         ];
-        let median = |(name, time): (&str, Nanos)| Evidence {
-            host: host.to_owned(),
-            counter: format!("{name} p50"),
-            value: time.to_string(),
-        };
+        let median = |(name, time): (&str, Nanos)| text_evidence(host, format!("{name} p50"), time);
         parts.map(median).into()
     }
 }
@@ -108,29 +104,22 @@ impl FindingRule for ServerTime {
         if !is_slow || share < MOST || resent_per_request(seen) >= RESENT_MAX {
             return Vec::new();
         }
-        let alone = seen.repeat_with_option("connections", "1").map(|command| NextStep {
-            command,
-            on: None,
-            expected: Some(
-                "tell work from waiting: a server that is as slow for one connection is slow itself".to_owned(),
-            ),
+        let alone = seen.repeat_with_option("connections", "1").map(|command| {
+            NextStep::new(command)
+                .expected("tell work from waiting: a server that is as slow for one connection is slow itself")
         });
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "server time".to_owned(),
-            title: format!(
-                "the server takes {own} of the {} of a request ({}), and the network {}",
-                times.service,
-                percent(share),
-                times.connect
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: times.evidence(&seen.test.from),
-            explains: Some(share),
-            proof: None,
-            next: alone,
-        }]
+        let title = format!(
+            "the server takes {own} of the {} of a request ({}), and the network {}",
+            times.service,
+            percent(share),
+            times.connect
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "server time", title)
+                .evidence(times.evidence(&seen.test.from))
+                .explains(share)
+                .next(alone),
+        ]
     }
 }
 
@@ -157,26 +146,20 @@ impl FindingRule for DelayedAck {
             |times: &RequestTimes| DELAYED_ACK.contains(&times.download) && times.download > times.first_byte;
         let Some(times) = times.filter(|times| is_short && is_delayed(times)) else { return Vec::new() };
         let port = seen.server_port().map_or("port 80".to_owned(), |port| format!("port {port}"));
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "delayed ack".to_owned(),
-            title: format!(
-                "responses stop for {} after their first part: the server waits for its ACK, which this host delays (Nagle's algorithm)",
-                times.download
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: times.evidence(&seen.test.from),
-            explains: ratio(times.download.0, times.service.0).map(|share| share.min(1.0)),
-            proof: None,
-            next: Some(NextStep {
-                command: format!("tcpdump -ni any tcp {port}"),
-                on: Some(seen.test.from.clone()),
-                expected: Some(
-                    "show it; set TCP_NODELAY in the server, or let it write head and body at once".to_owned(),
+        let title = format!(
+            "responses stop for {} after their first part: the server waits for its ACK, which this host delays (Nagle's algorithm)",
+            times.download
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "delayed ack", title)
+                .evidence(times.evidence(&seen.test.from))
+                .explains(ratio(times.download.0, times.service.0).map(|share| share.min(1.0)))
+                .next(
+                    NextStep::new(format!("tcpdump -ni any tcp {port}"))
+                        .on(&seen.test.from)
+                        .expected("show it; set TCP_NODELAY in the server, or let it write head and body at once"),
                 ),
-            }),
-        }]
+        ]
     }
 }
 

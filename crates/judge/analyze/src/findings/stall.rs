@@ -3,7 +3,7 @@
 //! A closed loop sends nothing while it waits (coordinated omission): a stall of any length is one slow request per connection.
 
 use fathom_model::{
-    Evidence, Finding, Histogram, Layer, NextStep, Severity, Side,
+    Finding, Histogram, Layer, NextStep, Severity, Side,
     names::{
         count,
         distribution::{SCHEDULE_LAG, SERVICE_TIME},
@@ -13,7 +13,7 @@ use fathom_model::{
 
 use super::FindingRule;
 use crate::{
-    evidence::{TestEvidence, ratio_evidence},
+    evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
     window::{MeasuredWindow, rates, record_of},
 };
@@ -57,24 +57,19 @@ impl FindingRule for Stall {
             worst.longest, worst.measured
         );
         let host = &seen.test.from;
-        let longest =
-            Evidence { host: host.clone(), counter: "longest wait".to_owned(), value: worst.longest.to_string() };
+        let longest = text_evidence(host, "longest wait", worst.longest);
         let of_trials = format!("{} of {}", stalls.len(), seen.trials().len());
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "stall".to_owned(),
-            title,
-            severity: if worst.silent >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                longest,
-                ratio_evidence(host, "time without an answer", worst.silent),
-                Evidence { host: host.clone(), counter: "rounds with a stall".to_owned(), value: of_trials },
-            ],
-            explains: gap::explained_by_time(seen, worst.silent),
-            proof: None,
-            next,
-        }]
+        let severity = if worst.silent >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
+        vec![
+            seen.finding(self.id(), severity, "stall", title)
+                .evidence([
+                    longest,
+                    ratio_evidence(host, "time without an answer", worst.silent),
+                    text_evidence(host, "rounds with a stall", of_trials),
+                ])
+                .explains(gap::explained_by_time(seen, worst.silent))
+                .next(next),
+        ]
     }
 }
 
@@ -87,8 +82,7 @@ fn next(seen: &TestEvidence<'_>, worst: &StallWait) -> Option<NextStep> {
     let rate = rounded(worst.per_second / 2.0).max(1);
     // If the command names a test, that is the closed-loop one, which takes no rate.
     let command = seen.repeat_with_option("rate", &rate.to_string()).filter(|command| !command.contains(" --test"))?;
-    let expected = Some("show the latency of all requests that are due during a stall".to_owned());
-    Some(NextStep { command, on: None, expected })
+    Some(NextStep::new(command).expected("show the latency of all requests that are due during a stall"))
 }
 
 /// The longest wait of a trial that its percentiles hide.

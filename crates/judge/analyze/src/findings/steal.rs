@@ -25,21 +25,17 @@ impl FindingRule for CpuSteal {
             return Vec::new();
         };
         let share = core.share(CPU_STEAL_NS);
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "stolen time".to_owned(),
-            title: format!(
-                "the hypervisor took {} of {} of {host} away while it was needed; repeat the run on a dedicated machine",
-                percent(share),
-                core.core
-            ),
-            severity: if share > DISTURBS { Severity::Disturbs } else { Severity::Remark },
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![ratio_evidence(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let severity = if share > DISTURBS { Severity::Disturbs } else { Severity::Remark };
+        let title = format!(
+            "the hypervisor took {} of {} of {host} away while it was needed; repeat the run on a dedicated machine",
+            percent(share),
+            core.core
+        );
+        vec![seen.finding(self.id(), severity, "stolen time", title).evidence([ratio_evidence(
+            host,
+            format!("{CPU_STEAL_NS} {}", core.core),
+            share,
+        )])]
     }
 }
 

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 
 use fathom_model::{
-    Evidence, Finding, NextStep, Severity, StepKind, StepSummary,
-    units::{grouped, percent, ratio},
+    Finding, NextStep, Severity, StepKind, StepSummary,
+    units::{percent, ratio},
 };
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::evidence::{TestEvidence, counter_evidence};
 
 /// If at least one visit in a hundred fails at a step, the step does not do its work.
 const HOLDS_BACK: f64 = 0.01;
@@ -25,7 +25,7 @@ impl FindingRule for StepErrors {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let finding = match dominant_step(seen) {
-            Some((step, n_failed, n_all)) => one_step_finding(seen, step, (n_failed, n_all)),
+            Some(dominant) => one_step_finding(seen, &dominant),
             None => several_steps_finding(seen),
         };
         finding.into_iter().collect()
@@ -33,71 +33,80 @@ impl FindingRule for StepErrors {
 }
 
 /// Returns the finding about a step that has most of the errors.
-fn one_step_finding(seen: &TestEvidence<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64)) -> Option<Finding> {
+fn one_step_finding(seen: &TestEvidence<'_>, dominant: &DominantStep<'_>) -> Option<Finding> {
+    let DominantStep { step, n_failed, n_all } = *dominant;
     let share = ratio(n_failed, n_failed + step.n_passed).filter(|share| *share >= HOLDS_BACK)?;
-    let causes = by_frequency(step.errors.iter().map(|(cause, n)| (step, cause, *n)));
-    let (_, most, _) = causes.first()?;
+    let failures = by_frequency(failures(step));
+    let most = failures.first()?.cause;
     let of = if n_all > n_failed { format!(", {} of all errors", percent_of(n_failed, n_all)) } else { String::new() };
     let title = format!("step `{}` fails {} of the time{of}, most often with `{most}`", step.name, percent(share));
-    Some(finding(seen, (format!("{} fails", step.name), title), &causes))
+    Some(with_failures(
+        seen.finding(StepErrors.id(), Severity::HoldsBack, format!("{} fails", step.name), title),
+        seen,
+        &failures,
+    ))
 }
 
 /// Returns the finding about failing steps of which none stands out.
 fn several_steps_finding(seen: &TestEvidence<'_>) -> Option<Finding> {
     let steps = || seen.test.users.iter().flat_map(|users| &users.steps).filter(|step| step.kind == StepKind::Step);
-    let all = steps().flat_map(|step| step.errors.iter().map(move |(cause, n)| (step, cause, *n)));
-    let causes = by_frequency(all);
-    let n_failed: u64 = causes.iter().map(|(.., n)| n).sum();
+    let failures = by_frequency(steps().flat_map(failures));
+    let n_failed: u64 = failures.iter().map(|failure| failure.n).sum();
     let n_passed: u64 = steps().map(|step| step.n_passed).sum();
     let share = ratio(n_failed, n_failed + n_passed).filter(|share| *share >= HOLDS_BACK)?;
-    let (step, most, _) = causes.first()?;
-    let title = format!("steps fail {} of the time, most often `{}` with `{most}`", percent(share), step.name);
-    Some(finding(seen, ("steps fail".to_owned(), title), &causes))
+    let StepFailure { step, cause, .. } = failures.first()?;
+    let title = format!("steps fail {} of the time, most often `{}` with `{cause}`", percent(share), step.name);
+    Some(with_failures(seen.finding(StepErrors.id(), Severity::HoldsBack, "steps fail", title), seen, &failures))
 }
 
 /// A cause at a step, with its count.
-type StepFailure<'a> = (&'a StepSummary, &'a String, u64);
-
-fn by_frequency<'a>(causes: impl Iterator<Item = StepFailure<'a>>) -> Vec<StepFailure<'a>> {
-    let mut causes: Vec<_> = causes.collect();
-    causes.sort_by_key(|(.., n)| Reverse(*n));
-    causes
+struct StepFailure<'a> {
+    step: &'a StepSummary,
+    cause: &'a str,
+    n: u64,
 }
 
-fn finding(seen: &TestEvidence<'_>, (short, title): (String, String), causes: &[StepFailure<'_>]) -> Finding {
-    Finding {
-        id: StepErrors.id().to_owned(),
-        short,
-        title,
-        severity: Severity::HoldsBack,
-        tests: vec![seen.test.name.clone()],
-        evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, cause, *n)).collect(),
-        explains: None,
-        proof: None,
-        next: seen.test.options.text("file").map(|script| NextStep {
-            command: format!("fathom app try {script}"),
-            on: None,
-            expected: Some("show one user's requests and the answers to them".to_owned()),
-        }),
-    }
+fn failures(step: &StepSummary) -> impl Iterator<Item = StepFailure<'_>> {
+    step.errors.iter().map(move |(cause, n)| StepFailure { step, cause, n: *n })
+}
+
+fn by_frequency<'a>(failures: impl Iterator<Item = StepFailure<'a>>) -> Vec<StepFailure<'a>> {
+    let mut failures: Vec<_> = failures.collect();
+    failures.sort_by_key(|failure| Reverse(failure.n));
+    failures
+}
+
+/// Adds the most frequent causes and the way to see the answers.
+fn with_failures(finding: Finding, seen: &TestEvidence<'_>, failures: &[StepFailure<'_>]) -> Finding {
+    let evidence = |failure: &StepFailure<'_>| {
+        counter_evidence(&seen.test.from, format!("{}: {}", failure.step.name, failure.cause), failure.n)
+    };
+    let next = |script| {
+        NextStep::new(format!("fathom app try {script}")).expected("show one user's requests and the answers to them")
+    };
+    finding.evidence(failures.iter().take(CAUSES_MAX).map(evidence)).next(seen.test.options.text("file").map(next))
 }
 
 fn percent_of(n: u64, whole: u64) -> String {
     ratio(n, whole).map(percent).unwrap_or_default()
 }
 
-fn evidence(seen: &TestEvidence<'_>, step: &StepSummary, cause: &String, n: u64) -> Evidence {
-    Evidence { host: seen.test.from.clone(), counter: format!("{}: {cause}", step.name), value: grouped(n) }
+/// A step with more than half of all errors.
+pub(super) struct DominantStep<'a> {
+    pub(super) step: &'a StepSummary,
+    n_failed: u64,
+    /// The errors of all steps.
+    n_all: u64,
 }
 
-/// Returns the step with more than half of all errors, if there is one, with its error count and the total.
-pub(super) fn dominant_step<'a>(seen: &TestEvidence<'a>) -> Option<(&'a StepSummary, u64, u64)> {
+/// Returns the step with more than half of all errors, if there is one.
+pub(super) fn dominant_step<'a>(seen: &TestEvidence<'a>) -> Option<DominantStep<'a>> {
     let steps = seen.test.users.as_ref()?.steps.iter().filter(|step| step.kind == StepKind::Step);
     let failed = |step: &StepSummary| step.errors.values().sum::<u64>();
     let n_all: u64 = steps.clone().map(failed).sum();
-    let worst = steps.max_by_key(|step| failed(step))?;
-    let n_failed = failed(worst);
-    (2 * n_failed > n_all).then_some((worst, n_failed, n_all))
+    let step = steps.max_by_key(|step| failed(step))?;
+    let n_failed = failed(step);
+    (2 * n_failed > n_all).then_some(DominantStep { step, n_failed, n_all })
 }
 
 #[cfg(test)]

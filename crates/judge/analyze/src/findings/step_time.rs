@@ -1,12 +1,12 @@
 //! Users spend most of their waiting time at one step.
 
 use fathom_model::{
-    Evidence, Finding, Severity, Side, StepKind, StepRecord,
+    Finding, Severity, Side, StepKind, StepRecord,
     units::{Nanos, approximate, percent, rounded},
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, ratio_evidence};
+use crate::evidence::{TestEvidence, ratio_evidence, text_evidence};
 
 /// A step with less than this share of the time does not stand out.
 const MOST: f64 = 0.6;
@@ -40,23 +40,14 @@ impl FindingRule for StepTime {
             return Vec::new();
         }
         let host = &seen.test.from;
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: format!("{name} is slow"),
-            title: format!(
-                "users wait for step `{name}` {} of the time that they wait for answers, {mean} on average",
-                percent(share)
-            ),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                ratio_evidence(host, &format!("{name} of the time of all steps"), share),
-                Evidence { host: host.clone(), counter: format!("{name} mean"), value: mean.to_string() },
-            ],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let title = format!(
+            "users wait for step `{name}` {} of the time that they wait for answers, {mean} on average",
+            percent(share)
+        );
+        vec![seen.finding(self.id(), Severity::Remark, format!("{name} is slow"), title).evidence([
+            ratio_evidence(host, format!("{name} of the time of all steps"), share),
+            text_evidence(host, format!("{name} mean"), mean),
+        ])]
     }
 }
 

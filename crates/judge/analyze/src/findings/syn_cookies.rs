@@ -50,17 +50,11 @@ impl FindingRule for SynCookies {
             }
             (false, false) => (Severity::Remark, ": more connections began at once than its backlog holds"),
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "syn cookies".to_owned(),
-            title: format!("{cookies}{why}"),
-            severity,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(host, host::TCP_SYN_COOKIES, n)],
-            explains: None,
-            proof: None,
-            next: (severity > Severity::Remark).then(|| next(host, is_flood)),
-        }]
+        vec![
+            seen.finding(self.id(), severity, "syn cookies", format!("{cookies}{why}"))
+                .evidence([counter_evidence(host, host::TCP_SYN_COOKIES, n)])
+                .next((severity > Severity::Remark).then(|| next(host, is_flood))),
+        ]
     }
 }
 
@@ -73,7 +67,7 @@ fn next(host: &str, is_flood: bool) -> NextStep {
             "keep the options of these connections; or raise the server's backlog and net.core.somaxconn",
         )
     };
-    NextStep { command: command.to_owned(), on: Some(host.to_owned()), expected: Some(expected.to_owned()) }
+    NextStep::new(command).on(host).expected(expected)
 }
 
 #[cfg(test)]

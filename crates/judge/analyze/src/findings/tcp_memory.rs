@@ -23,23 +23,16 @@ impl FindingRule for TcpMemory {
         let grown = |host: &str| seen.growth(host, counter::TCP_MEMORY_PRESSURES, None);
         let hosts = seen.hosts().map(|host| (host, grown(host))).filter(|(_, n)| *n > 0);
         let Some((host, n)) = hosts.max_by_key(|(_, n)| *n) else { return Vec::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "tcp memory".to_owned(),
-            title: format!("the memory for TCP sockets of {host} was used up, so the kernel shrank their buffers"),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(host, counter::TCP_MEMORY_PRESSURES, n)],
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: "sysctl net.ipv4.tcp_mem".to_owned(),
-                on: Some(host.to_owned()),
-                expected: Some(
-                    "show the limits in pages: raise the second and the third, or use fewer connections".to_owned(),
+        let title = format!("the memory for TCP sockets of {host} was used up, so the kernel shrank their buffers");
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "tcp memory", title)
+                .evidence([counter_evidence(host, counter::TCP_MEMORY_PRESSURES, n)])
+                .next(
+                    NextStep::new("sysctl net.ipv4.tcp_mem")
+                        .on(host)
+                        .expected("show the limits in pages: raise the second and the third, or use fewer connections"),
                 ),
-            }),
-        }]
+        ]
     }
 }
 

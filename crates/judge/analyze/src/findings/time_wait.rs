@@ -21,19 +21,13 @@ impl FindingRule for TimeWaitOverflow {
             return Vec::new();
         }
         let grown = seen.hosts().map(|host| (host, seen.growth(host, counter::TCP_TIME_WAIT_OVERFLOWS, None)));
-        let on_host = |(host, n): (&str, u64)| Finding {
-            id: self.id().to_owned(),
-            short: "time-wait".to_owned(),
-            title: format!(
+        let on_host = |(host, n): (&str, u64)| {
+            let title = format!(
                 "{host} closed {} connections without TIME-WAIT: net.ipv4.tcp_max_tw_buckets was reached, which costs no rate",
                 grouped(n)
-            ),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![counter_evidence(host, counter::TCP_TIME_WAIT_OVERFLOWS, n)],
-            explains: None,
-            proof: None,
-            next: None,
+            );
+            let evidence = counter_evidence(host, counter::TCP_TIME_WAIT_OVERFLOWS, n);
+            seen.finding(self.id(), Severity::Remark, "time-wait", title).evidence([evidence])
         };
         grown.filter(|(_, n)| *n > 0).map(on_host).collect()
     }

@@ -64,21 +64,18 @@ impl FindingRule for UnexplainedLoss {
         let shape = LossShape::of(seen, share);
         let units = unit_name(seen.test.layer).unwrap_or("packets");
         let lost = format!("{} of the {units} were lost where no counter of these hosts shows it", percent(share));
-        vec![Finding {
-            id: shape.id().to_owned(),
-            short: shape.short().to_owned(),
-            title: format!("{lost}{}", shape.text(seen)),
-            severity: if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark },
-            tests: tests.map(|test| test.name.clone()).collect(),
-            evidence: vec![
-                counter_evidence(host, count::SENT, sum.n_sent),
-                counter_evidence(host, count::RECEIVED, sum.n_received),
-                counter_evidence(host, "unexplained", n),
-            ],
-            explains: explained_ratio(n, Some(sum.n_sent - sum.n_received)),
-            proof: None,
-            next: (seen.test.layer == Layer::Udp).then(|| next(seen)).flatten(),
-        }]
+        let severity = if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
+        vec![
+            seen.finding(shape.id(), severity, shape.short().to_owned(), format!("{lost}{}", shape.text(seen)))
+                .tests(tests.map(|test| test.name.clone()))
+                .evidence([
+                    counter_evidence(host, count::SENT, sum.n_sent),
+                    counter_evidence(host, count::RECEIVED, sum.n_received),
+                    counter_evidence(host, "unexplained", n),
+                ])
+                .explains(explained_ratio(n, Some(sum.n_sent - sum.n_received)))
+                .next((seen.test.layer == Layer::Udp).then(|| next(seen)).flatten()),
+        ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -209,11 +206,11 @@ fn time_of(seen: &TestEvidence<'_>, n: u64) -> Nanos {
 fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     let to = seen.test.to.as_deref().filter(|_| !seen.is_one_machine())?;
     let address = seen.run.hosts.get(to)?.address.as_deref()?;
-    Some(NextStep {
-        command: format!("fathom probe {address} --test route --allow {address}"),
-        on: Some(seen.test.from.clone()),
-        expected: Some("show the devices on the way; look at their drop counters".to_owned()),
-    })
+    Some(
+        NextStep::new(format!("fathom probe {address} --test route --allow {address}"))
+            .on(&seen.test.from)
+            .expected("show the devices on the way; look at their drop counters"),
+    )
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! A host did not answer any probe.
 
 use fathom_model::{
-    Evidence, Finding, NextStep, Severity,
+    Finding, NextStep, Severity,
     names::count,
     units::{Nanos, grouped},
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, has_answers};
+use crate::evidence::{TestEvidence, has_answers, text_evidence};
 
 /// The time for which a Linux router tries to resolve a host's address before it reports the host as unreachable.
 const ROUTER_ASKS: Nanos = Nanos::from_secs(3);
@@ -35,25 +35,15 @@ impl FindingRule for Unreachable {
             "nothing came back in time (a router reports a missing host after about 3 s: try --timeout 4s)"
         };
         let why = most.as_deref().unwrap_or(silent);
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "unreachable".to_owned(),
-            title: format!("{} answered none of {} probes: {why}", probe.target, grouped(n_sent)),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![Evidence {
-                host: host.to_owned(),
-                counter: count::RECEIVED.to_owned(),
-                value: format!("0 of {}", grouped(n_sent)),
-            }],
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: format!("fathom probe {} --test route", probe.target),
-                on: None,
-                expected: Some("show how far packets come".to_owned()),
-            }),
-        }]
+        let title = format!("{} answered none of {} probes: {why}", probe.target, grouped(n_sent));
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "unreachable", title)
+                .evidence([text_evidence(host, count::RECEIVED.to_owned(), format!("0 of {}", grouped(n_sent)))])
+                .next(
+                    NextStep::new(format!("fathom probe {} --test route", probe.target))
+                        .expected("show how far packets come"),
+                ),
+        ]
     }
 }
 

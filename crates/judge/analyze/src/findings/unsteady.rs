@@ -1,10 +1,10 @@
 //! The rate did not become steady, or did not stay steady.
 
-use fathom_model::{Evidence, Finding, NextStep, Severity, Side, units::percent};
+use fathom_model::{Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::evidence::{TestEvidence, text_evidence};
 
 /// A smaller change from the first half to the second does not matter.
 const MATTERS: f64 = 0.1;
@@ -23,23 +23,13 @@ impl FindingRule for NoSteadyState {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let n_trials = seen.trials().len();
-        let finding = |severity, title: String, evidence| Finding {
-            id: self.id().to_owned(),
-            short: "not steady".to_owned(),
-            title,
-            severity,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![evidence],
-            explains: None,
-            proof: None,
-            next: seen.repeat_run_command(&longer_run_command(seen)).map(|command| NextStep {
-                command,
-                on: None,
-                expected: Some("show whether the rate settles in a longer trial".to_owned()),
-            }),
+        let finding = |severity, title: String, evidence| {
+            seen.finding(self.id(), severity, "not steady", title).evidence([evidence]).next(
+                seen.repeat_run_command(&longer_run_command(seen))
+                    .map(|command| NextStep::new(command).expected("show whether the rate settles in a longer trial")),
+            )
         };
-        let proof =
-            |counter: &str, value| Evidence { host: seen.test.from.clone(), counter: counter.to_owned(), value };
+        let proof = |counter: &str, value| text_evidence(&seen.test.from, counter, value);
         if let Some((changes, counter)) = rate_changes(seen) {
             let change = mean(&changes).unwrap_or(0.0);
             let word = if change < 0.0 { "fell" } else { "rose" };

@@ -23,26 +23,17 @@ impl FindingRule for UsersGaveUp {
         let Some(share) = share.filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
         // The failing step has its own finding; users who give up are the consequence.
         let at = match dominant_step(seen) {
-            Some((step, ..)) => format!(", most of them at step `{}`", step.name),
+            Some(dominant) => format!(", most of them at step `{}`", dominant.step.name),
             None => ", at several steps".to_owned(),
         };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "users give up".to_owned(),
-            title: format!(
-                "{} of the users gave up before the end of the script{at}: later steps got less load than planned",
-                percent(share)
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                counter_evidence(&seen.test.from, "users who gave up", users.n_gave_up),
-                counter_evidence(&seen.test.from, "users who came to the end", users.n_finished),
-            ],
-            explains: None,
-            proof: None,
-            next: None,
-        }]
+        let title = format!(
+            "{} of the users gave up before the end of the script{at}: later steps got less load than planned",
+            percent(share)
+        );
+        vec![seen.finding(self.id(), Severity::HoldsBack, "users give up", title).evidence([
+            counter_evidence(&seen.test.from, "users who gave up", users.n_gave_up),
+            counter_evidence(&seen.test.from, "users who came to the end", users.n_finished),
+        ])]
     }
 }
 

@@ -27,30 +27,24 @@ impl FindingRule for UsersLate {
         let (late, intended) = (total(count::LATE_NO_CONNECTION), total(count::INTENDED));
         let Some(share) = ratio(late, intended).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
         let host = &seen.test.from;
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "no free seat".to_owned(),
-            title: format!(
-                "{} of the users came late because no seat was free: visits last longer than the seats allow for at this rate",
-                percent(share)
-            ),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                counter_evidence(host, count::LATE_NO_CONNECTION, late),
-                counter_evidence(host, count::INTENDED, intended),
-                counter_evidence(host, "users at once, at most", users.n_most),
-            ],
-            explains: None,
-            proof: None,
-            next: seen.repeat_test_command(&format!("--seats {}", users.n_most.saturating_mul(2))).map(|command| {
-                NextStep {
-                    command,
-                    on: None,
-                    expected: Some("show whether users come in time when more of them may be there at once".to_owned()),
-                }
-            }),
-        }]
+        let title = format!(
+            "{} of the users came late because no seat was free: visits last longer than the seats allow for at this rate",
+            percent(share)
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "no free seat", title)
+                .evidence([
+                    counter_evidence(host, count::LATE_NO_CONNECTION, late),
+                    counter_evidence(host, count::INTENDED, intended),
+                    counter_evidence(host, "users at once, at most", users.n_most),
+                ])
+                .next(seen.repeat_test_command(&format!("--seats {}", users.n_most.saturating_mul(2))).map(
+                    |command| {
+                        NextStep::new(command)
+                            .expected("show whether users come in time when more of them may be there at once")
+                    },
+                )),
+        ]
     }
 }
 

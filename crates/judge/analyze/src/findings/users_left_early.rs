@@ -24,24 +24,18 @@ impl FindingRule for UsersLeftEarly {
             return Vec::new();
         }
         let host = &seen.test.from;
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: "gone early".to_owned(),
-            title: "all users had left before the warm-up was over: nothing was measured".to_owned(),
-            severity: Severity::Invalidates,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                counter_evidence(host, "users who came", users.n_started),
-                counter_evidence(host, "visits to the end", users.n_finished),
-            ],
-            explains: None,
-            proof: None,
-            next: seen.repeat_run_command("--warmup 0s").map(|command| NextStep {
-                command,
-                on: None,
-                expected: Some("measure from the first user on".to_owned()),
-            }),
-        }]
+        let title = "all users had left before the warm-up was over: nothing was measured";
+        vec![
+            seen.finding(self.id(), Severity::Invalidates, "gone early", title)
+                .evidence([
+                    counter_evidence(host, "users who came", users.n_started),
+                    counter_evidence(host, "visits to the end", users.n_finished),
+                ])
+                .next(
+                    seen.repeat_run_command("--warmup 0s")
+                        .map(|command| NextStep::new(command).expected("measure from the first user on")),
+                ),
+        ]
     }
 }
 

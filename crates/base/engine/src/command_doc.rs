@@ -46,6 +46,18 @@ impl CommandDoc {
         Self { is_protocol: true, ..Self::test(word) }
     }
 
+    /// Returns the options that select the kind: `--test stream --direction down`.
+    #[must_use]
+    pub fn selection(&self) -> String {
+        let option = if self.is_protocol { "--protocol" } else { "--test" };
+        let direction = match self.direction {
+            DataDirection::Up | DataDirection::ByHosts => "",
+            DataDirection::Down => " --direction down",
+            DataDirection::Both => " --direction both",
+        };
+        format!("{option} {}{direction}", self.word)
+    }
+
     /// Returns the same entry with a direction.
     #[must_use]
     pub const fn direction(self, direction: DataDirection) -> Self {
@@ -78,4 +90,17 @@ pub struct CeilingSetup {
     pub options: OptionTexts,
     /// True if it needs an interface that carries frames, as a lab has, instead of loopback.
     pub needs_lab: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_selected_by_its_word_and_its_direction() {
+        assert_eq!(CommandDoc::test("rr").selection(), "--test rr");
+        let down = CommandDoc::test("stream").direction(DataDirection::Down);
+        assert_eq!(down.selection(), "--test stream --direction down");
+        assert_eq!(CommandDoc::protocol("iperf3").selection(), "--protocol iperf3");
+    }
 }

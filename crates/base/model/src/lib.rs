@@ -38,7 +38,7 @@ pub use finding::{Evidence, Finding, NextStep, NoCause, Proof, ProofOutcome, Sev
 pub use histogram::Histogram;
 pub use intervention::{Effect, Intervention, InterventionAim};
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
-pub use plan::{Plan, TestPlan};
+pub use plan::{Plan, TestPlan, TrialTimes};
 pub use record::{HostRecord, Note, Record, Timeline, Trial};
 pub use role::{Endpoints, PeerAddresses, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun};

@@ -28,6 +28,19 @@ pub enum Layer {
 }
 
 impl Layer {
+    /// All layers, from the top down.
+    pub const ALL: [Self; 6] = [Self::App, Self::Http, Self::Tcp, Self::Udp, Self::Frames, Self::Path];
+
+    /// The command that measures it: `fathom packet`.
+    #[must_use]
+    pub const fn command(self) -> &'static str {
+        match self {
+            Self::Frames => "packet",
+            Self::Path => "probe",
+            _ => self.name(),
+        }
+    }
+
     /// The lower-case name used in tables, plans and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {

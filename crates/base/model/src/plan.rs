@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Settings;
+use crate::{settings::Settings, units::Nanos};
 
 /// The version of the plan format that this build reads and writes.
 pub const SCHEMA: &str = "fathom.plan/1";
@@ -161,6 +161,54 @@ pub struct TestPlan {
     /// The promises by metric, such as `throughput_bps = ">= 10G"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, String>,
+}
+
+/// The times of each trial of a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialTimes {
+    /// The longest warm-up.
+    pub warmup: Nanos,
+    /// The measured time.
+    pub duration: Nanos,
+}
+
+impl TestPlan {
+    /// A test of this kind from a host, named like the kind: without another host, options, promises and further goals.
+    #[must_use]
+    pub fn new(kind: &str, times: TrialTimes, from: &str) -> Self {
+        Self {
+            name: kind.to_owned(),
+            kind: kind.to_owned(),
+            from: from.to_owned(),
+            to: None,
+            beside: None,
+            warmup: times.warmup.exact(),
+            duration: times.duration.exact(),
+            options: Settings::default(),
+            search: None,
+            benchmark: None,
+            expect: BTreeMap::new(),
+        }
+    }
+}
+
+impl Plan {
+    /// One round of these tests, with the seed 0 and without hosts.
+    #[must_use]
+    pub fn new(title: impl Into<String>, tests: Vec<TestPlan>) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            title: title.into(),
+            rounds: 1,
+            until_ci: None,
+            prove: false,
+            seed: 0,
+            lab: None,
+            via: None,
+            hosts: BTreeMap::new(),
+            tests,
+        }
+    }
 }
 
 /// A lab that a run builds and takes down.

@@ -72,6 +72,14 @@ pub struct Note {
     pub text: String,
 }
 
+impl Note {
+    /// Makes a note with a stable name and its sentence.
+    #[must_use]
+    pub fn new(id: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { id: id.into(), text: text.into() }
+    }
+}
+
 /// The kernel's values of one flow at one time; the names are those of `names::tcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FlowSample {

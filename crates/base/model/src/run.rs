@@ -66,6 +66,9 @@ pub struct TestRun {
     pub from: String,
     /// The responding host.
     pub to: Option<String>,
+    /// The options that select the kind in the command of its layer, such as `--test rr`; absent for a kind without a place there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected_by: Option<String>,
     /// The kind's options, complete with defaults.
     pub options: Settings,
     /// The promises by metric, as written by the user.
@@ -115,6 +118,36 @@ pub struct TestRun {
 }
 
 impl TestRun {
+    /// A test of this layer and kind that has not run: without hosts, options, trials and results. Its name and title are those of the kind.
+    #[must_use]
+    pub fn new(layer: Layer, kind: &str) -> Self {
+        Self {
+            name: kind.to_owned(),
+            title: kind.to_owned(),
+            layer,
+            kind: kind.to_owned(),
+            from: String::new(),
+            to: None,
+            selected_by: None,
+            options: Settings::default(),
+            expect: BTreeMap::new(),
+            trials: Vec::new(),
+            curve: None,
+            benchmark: None,
+            users: None,
+            flows: Vec::new(),
+            interventions: Vec::new(),
+            anatomy: None,
+            time: Vec::new(),
+            summaries: Vec::new(),
+            limits: Vec::new(),
+            conservation: None,
+            findings: Vec::new(),
+            no_cause: None,
+            unavailable: None,
+        }
+    }
+
     /// The full name of the test: `tcp stream, 8 flows`, or `frames, 64 B` if the title already names the layer.
     #[must_use]
     pub fn named(&self) -> String {
@@ -124,6 +157,25 @@ impl TestRun {
 }
 
 impl Run {
+    /// A complete run of this plan without hosts, tests and findings.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            id: String::new(),
+            tool: String::new(),
+            command: String::new(),
+            started: String::new(),
+            took_ns: Nanos::ZERO,
+            plan,
+            hosts: BTreeMap::new(),
+            tests: Vec::new(),
+            findings: Vec::new(),
+            verdict: Verdict::default(),
+            completeness: Completeness::Complete,
+        }
+    }
+
     /// The state in words, such as `MEASURED, 1 of 6 rows INVALID`.
     #[must_use]
     pub fn state_words(&self) -> String {

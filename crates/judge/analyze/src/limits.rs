@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use fathom_model::{
     Better, Derivation, Layer, Limit, LimitKind, Metric, Run, Side, StepKind, Summary, Unit,
     metric::{UsersValue, used},
-    names::count,
+    names::{count, distribution},
     run::TestRun,
     units::{BitsPerSec, Bytes, PerSec, approximate, rounded},
 };
@@ -121,8 +121,10 @@ enum RateConversion {
 struct LayerComparison {
     /// The layer above and the counter of its rate.
     upper: (Layer, &'static str),
-    /// The kind of test below and the counter of its rate.
-    lower: (&'static str, &'static str),
+    /// The layer below and the name of its main metric.
+    lower: (Layer, &'static str),
+    /// The test below in words.
+    words: &'static str,
     conversion: RateConversion,
 }
 
@@ -130,17 +132,20 @@ struct LayerComparison {
 const LAYER_COMPARISONS: &[LayerComparison] = &[
     LayerComparison {
         upper: (Layer::App, count::REQUESTS),
-        lower: ("http_closed", count::REQUESTS),
+        lower: (Layer::Http, "requests_per_sec"),
+        words: "http",
         conversion: RateConversion::OneToOne,
     },
     LayerComparison {
         upper: (Layer::Http, count::REQUESTS),
-        lower: ("tcp_rr", count::TRANSACTIONS),
+        lower: (Layer::Tcp, "transactions_per_sec"),
+        words: "tcp rr",
         conversion: RateConversion::OneToOne,
     },
     LayerComparison {
         upper: (Layer::Tcp, count::BYTES_RECEIVED),
-        lower: ("frames", count::RECEIVED),
+        lower: (Layer::Frames, "received_per_sec"),
+        words: "frames",
         conversion: RateConversion::FullFrames,
     },
 ];
@@ -176,27 +181,33 @@ fn counts(summary: &Summary, wanted: &str) -> bool {
     matches!(&summary.metric.from, Derivation::Rate { counter, .. } if counter == wanted)
 }
 
+/// Returns true if requests were sent on a schedule: then the rate is the one that was asked for, and not the most that the layer does.
+fn is_scheduled(test: &TestRun) -> bool {
+    let mut records = test.trials.iter().flat_map(|trial| trial.records.values());
+    records.any(|record| record.distributions.contains_key(distribution::SCHEDULE_LAG))
+}
+
 /// Returns the rate of the layer below on the same path.
 ///
 /// A rate above it is not limited by it: segmentation offload lets streams exceed the rate of single frames.
 fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
     let main = main_rate(test)?;
-    let LayerComparison { lower, conversion, .. } = LAYER_COMPARISONS
+    let LayerComparison { lower, words, conversion, .. } = LAYER_COMPARISONS
         .iter()
         .find(|LayerComparison { upper, .. }| upper.0 == test.layer && counts(main, upper.1))?;
     let factor = match conversion {
         RateConversion::OneToOne => 1.0,
         RateConversion::FullFrames => approximate((mtu(run, test)? - headers(run, test).length()).0) * 8.0,
     };
-    let candidates = run.tests.iter().filter(|other| other.kind == lower.0 && comparable(test, other, *conversion));
-    let reached = candidates.filter_map(|other| {
-        let below = other.summaries.iter().find(|summary| counts(summary, lower.1))?;
-        Some((other, below.value? * factor, below.metric.show(below.value?)))
+    let is_candidate =
+        |other: &&TestRun| other.layer == lower.0 && !is_scheduled(other) && comparable(test, other, *conversion);
+    let reached = run.tests.iter().filter(is_candidate).filter_map(|other| {
+        let below = main_rate(other).filter(|below| below.metric.name == lower.1)?;
+        Some((below.value? * factor, below))
     });
-    let (other, most, shown) = reached.max_by(|a, b| a.1.total_cmp(&b.1))?;
-    // People say http; the row of the test says that it is a closed loop.
-    let words = format!("{} {shown}", other.kind.trim_end_matches("_closed").replace('_', " "));
-    let limit = Limit { text: words, ..limit(LimitKind::LayerBelow, main, most, "") };
+    let (most, below) = reached.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let text = format!("{words} {}", below.metric.show(below.value?));
+    let limit = Limit { text, ..limit(LimitKind::LayerBelow, main, most, "") };
     limit.used.is_some_and(|used| used <= 1.0).then_some(limit)
 }
 

@@ -1,9 +1,7 @@
 //! Builds the command that repeats a measurement with other options. Returns a command that can be pasted, or none.
 
-use fathom_model::{Run, TestRun, plan::HostReach};
+use fathom_model::{Layer, Run, TestRun, plan::HostReach};
 
-/// Commands that measure one test and take every option of its kind.
-const LAYER_COMMANDS: &[&str] = &["tcp", "udp", "http", "packet", "probe"];
 /// Options that identify a test.
 const IDENTIFYING_OPTIONS: &[&str] = &["connections", "flows", "size", "rate"];
 
@@ -11,18 +9,22 @@ const IDENTIFYING_OPTIONS: &[&str] = &["connections", "flows", "size", "rate"];
 /// options.
 pub(crate) fn repeat_run_command(run: &Run, options: &str) -> Option<String> {
     let command = command(run)?;
-    let measures = LAYER_COMMANDS.contains(&command) || ["evaluate", "run", "app"].contains(&command);
+    let measures = is_of_layer(command) || ["evaluate", "run"].contains(&command);
     measures.then(|| with(&run.command, options))
 }
 
 /// Returns the command for one test with another option of its kind, or `None` if no command line can express that.
 pub(crate) fn repeat_test_command(run: &Run, test: &TestRun, options: &str) -> Option<String> {
     match command(run)? {
-        "app" => Some(with(&run.command, options)),
         "evaluate" => Some(with(&layer_command(run, test)?, options)),
-        other if LAYER_COMMANDS.contains(&other) => Some(with(&run.command, options)),
+        command if is_of_layer(command) => Some(with(&run.command, options)),
         _ => None,
     }
+}
+
+/// Returns true if a command measures one test and takes every option of its kind.
+fn is_of_layer(command: &str) -> bool {
+    Layer::ALL.iter().any(|layer| layer.command() == command)
 }
 
 fn command(run: &Run) -> Option<&str> {
@@ -39,10 +41,7 @@ fn with(command: &str, options: &str) -> String {
 
 /// Returns the command for one test of an evaluation between the same hosts.
 fn layer_command(run: &Run, test: &TestRun) -> Option<String> {
-    let (layer, word) = match test.kind.as_str() {
-        "frames" => ("packet", "frames"),
-        kind => kind.split_once('_').filter(|(layer, _)| LAYER_COMMANDS.contains(layer))?,
-    };
+    let selection = test.selected_by.as_ref()?;
     let place = match run.plan.hosts.get(test.to.as_ref()?)? {
         HostReach::Tls { address, .. } => format!("{address} --key KEY"),
         HostReach::LabUp(lab, _) => format!("--lab {lab}"),
@@ -55,11 +54,11 @@ fn layer_command(run: &Run, test: &TestRun) -> Option<String> {
         HostReach::This => "127.0.0.1".to_owned(),
     };
     // Outside a lab, no URL reaches a responder that fathom started itself.
-    if layer == "http" && !place.starts_with("--lab") {
+    if test.layer == Layer::Http && !place.starts_with("--lab") {
         return None;
     }
     let said = IDENTIFYING_OPTIONS.iter().filter_map(|name| Some(format!(" --{name} '{}'", test.options.text(name)?)));
-    Some(format!("fathom {layer} {place} --test {}{}", word.replace('_', "-"), said.collect::<String>()))
+    Some(format!("fathom {} {place} {selection}{}", test.layer.command(), said.collect::<String>()))
 }
 
 #[cfg(test)]
@@ -72,6 +71,7 @@ mod tests {
         story.tcp_stream(&[1000, 1000]);
         story.run.command = command.to_owned();
         story.run.tests[0].options.set("flows", "4");
+        story.run.tests[0].selected_by = Some("--test stream".to_owned());
         (story.run.clone(), story.run.tests[0].clone())
     }
 
@@ -81,6 +81,12 @@ mod tests {
             let (run, test) = story(command);
             repeat_test_command(&run, &test, "--congestion bbr")
         };
+        let (run, mut down) = story("fathom evaluate 10.0.0.2 --key KEY");
+        down.selected_by = Some("--test stream --direction down".to_owned());
+        let repeated = repeat_test_command(&run, &down, "--congestion bbr").unwrap();
+        assert!(repeated.contains(" --key KEY --test stream --direction down --flows '4' "), "{repeated}");
+        down.selected_by = None;
+        assert_eq!(repeat_test_command(&run, &down, "--congestion bbr"), None, "no command measures this kind");
         let expected = "fathom tcp 10.0.0.2:7700 --key KEY --test stream --flows '4' --congestion bbr";
         assert_eq!(of("fathom evaluate 10.0.0.2 --key KEY").as_deref(), Some(expected));
         assert_eq!(of("fathom run plan.toml"), None);

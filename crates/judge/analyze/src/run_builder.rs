@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
-    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    Run, Side, StepRecord, TestPlan, Timeline, Trial, TrialTimes, Unit, UsersRecord, Visits,
     metric::{MetricName, UnitAndSense},
     names::{count, distribution, host as counter},
     plan::HostReach,
     probe::ProbeRecord,
     record::Series,
-    run::{Completeness, Host, TestRun},
+    run::{Host, TestRun},
     search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Purpose, SearchTrial, Vote},
     units::Nanos,
 };
@@ -133,31 +133,12 @@ impl RunBuilder {
             ..Host::default()
         };
         let tls = |address: &str| HostReach::Tls { address: address.to_owned(), key: None };
-        let plan = Plan {
-            schema: fathom_model::plan::SCHEMA.to_owned(),
-            title: "a story".to_owned(),
-            rounds: 1,
-            until_ci: None,
-            prove: false,
-            seed: 1,
-            lab: None,
-            via: None,
-            hosts: [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into(),
-            tests: Vec::new(),
-        };
+        let hosts = [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into();
+        let plan = Plan { hosts, ..Plan::new("a story", Vec::new()) };
         let run = Run {
-            schema: fathom_model::run::SCHEMA.to_owned(),
-            id: "story".to_owned(),
-            tool: "fathom 0".to_owned(),
             command: "fathom tcp 198.18.0.2".to_owned(),
-            started: String::new(),
-            took_ns: Nanos::ZERO,
-            plan,
             hosts: [("client".to_owned(), host("198.18.0.1")), ("target".to_owned(), host("198.18.0.2"))].into(),
-            tests: Vec::new(),
-            findings: Vec::new(),
-            verdict: Verdict::default(),
-            completeness: Completeness::Complete,
+            ..Run::new(plan)
         };
         Self { run, context: AnalysisContext::default() }
     }
@@ -165,28 +146,10 @@ impl RunBuilder {
     fn add_test(&mut self, layer: Layer, kind: &str, metrics: &[Metric], trials: Vec<Trial>) -> &mut TestRun {
         self.context.metrics.insert(kind.to_owned(), metrics.to_vec());
         self.run.tests.push(TestRun {
-            name: kind.to_owned(),
-            title: kind.to_owned(),
-            layer,
-            kind: kind.to_owned(),
             from: "client".to_owned(),
             to: Some("target".to_owned()),
-            options: fathom_model::Settings::default(),
-            expect: BTreeMap::new(),
             trials,
-            flows: Vec::new(),
-            interventions: Vec::new(),
-            anatomy: None,
-            time: Vec::new(),
-            no_cause: None,
-            summaries: Vec::new(),
-            limits: Vec::new(),
-            conservation: None,
-            findings: Vec::new(),
-            unavailable: None,
-            curve: None,
-            benchmark: None,
-            users: None,
+            ..TestRun::new(layer, kind)
         });
         self.run.tests.last_mut().unwrap()
     }
@@ -224,18 +187,13 @@ impl RunBuilder {
             trials: vec![trial],
             ..there.clone()
         };
+        let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
         self.run.plan.tests.push(TestPlan {
             name: back.name.clone(),
-            kind: back.kind.clone(),
-            from: back.from.clone(),
             to: back.to.clone(),
             beside: Some(there.name.clone()),
-            warmup: "0s".to_owned(),
-            duration: "1s".to_owned(),
             options: back.options.clone(),
-            search: None,
-            benchmark: None,
-            expect: BTreeMap::new(),
+            ..TestPlan::new(&back.kind, times, &back.from)
         });
         self.run.tests.push(back);
     }

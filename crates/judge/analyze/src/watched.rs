@@ -1,10 +1,8 @@
 //! A host without a test: what its counters say by themselves.
 
-use std::collections::BTreeMap;
-
 use fathom_model::{
-    Environment, Evidence, Finding, HostRecord, Layer, Plan, Record, Run, Settings, Severity, Side, Trial, Verdict,
-    run::{Completeness, Host, TestRun},
+    Environment, Evidence, Finding, HostRecord, Layer, Plan, Record, Run, Severity, Side, Trial,
+    run::{Host, TestRun},
     units::{Nanos, percent},
 };
 
@@ -70,17 +68,8 @@ fn full_cores(seen: &TestEvidence<'_>, host: &str) -> Vec<Finding> {
     full.sort_unstable_by(|a, b| a.core.cmp(&b.core));
     let names: Vec<&str> = full.iter().map(|core| core.core.as_str()).collect();
     let (names, are) = (names.join(" and "), if names.len() > 1 { "have" } else { "has" });
-    vec![Finding {
-        id: "core-full".to_owned(),
-        short: "core full".to_owned(),
-        title: format!("{names} of {host} {are} no idle time left ({mostly}){used}"),
-        severity: Severity::HoldsBack,
-        tests: Vec::new(),
-        evidence,
-        explains: None,
-        proof: None,
-        next: None,
-    }]
+    let title = format!("{names} of {host} {are} no idle time left ({mostly}){used}");
+    vec![seen.finding("core-full", Severity::HoldsBack, "core full", title).evidence(evidence)]
 }
 
 /// Makes a run of what was seen, so that the rules can judge it: one host, and no test but the time itself.
@@ -93,58 +82,16 @@ fn run_of(host: &WatchedHost<'_>) -> Run {
         ..Trial::default()
     };
     Run {
-        schema: fathom_model::run::SCHEMA.to_owned(),
-        id: String::new(),
-        tool: String::new(),
-        command: String::new(),
-        started: String::new(),
         took_ns: host.record.span(),
-        plan: Plan {
-            schema: fathom_model::plan::SCHEMA.to_owned(),
-            title: String::new(),
-            rounds: 1,
-            until_ci: None,
-            prove: false,
-            seed: 0,
-            lab: None,
-            via: None,
-            hosts: BTreeMap::new(),
-            tests: Vec::new(),
-        },
         hosts: [(name.clone(), of_host)].into(),
         tests: vec![test_of(name, trial)],
-        findings: Vec::new(),
-        verdict: Verdict::default(),
-        completeness: Completeness::Complete,
+        ..Run::new(Plan::new("", Vec::new()))
     }
 }
 
 fn test_of(host: String, trial: Trial) -> TestRun {
-    TestRun {
-        name: "watch".to_owned(),
-        title: "watch".to_owned(),
-        // The rules about connections look at this layer.
-        layer: Layer::Tcp,
-        kind: "watch".to_owned(),
-        from: host,
-        to: None,
-        options: Settings::default(),
-        expect: BTreeMap::new(),
-        trials: vec![trial],
-        curve: None,
-        benchmark: None,
-        users: None,
-        flows: Vec::new(),
-        interventions: Vec::new(),
-        anatomy: None,
-        time: Vec::new(),
-        summaries: Vec::new(),
-        limits: Vec::new(),
-        conservation: None,
-        findings: Vec::new(),
-        no_cause: None,
-        unavailable: None,
-    }
+    // The rules about connections look at this layer.
+    TestRun { from: host, trials: vec![trial], ..TestRun::new(Layer::Tcp, "watch") }
 }
 
 /// A record that measured during all samples and counted nothing itself.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fathom_model::{
     Anatomy, AnatomyPart, Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example,
     FailureCounts, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, NoCause, Note, Part,
-    Plan, Record, Run, Settings, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, TimeDivision,
-    TimeOwner, TimeShare, TimeUse, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState, Visits,
+    Plan, Record, Run, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, TimeDivision, TimeOwner,
+    TimeShare, TimeUse, Timeline, Trial, TrialTimes, Unit, UsersRecord, Verdict, VerdictState, Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     names::{count, distribution, host as counter, tcp},
     plan::HostReach,
@@ -233,28 +233,15 @@ fn test(shape: &Shape) -> TestRun {
         shape.rounds,
     ));
     TestRun {
-        name: shape.name.to_owned(),
         title: shape.title.to_owned(),
-        layer: shape.layer,
-        kind: shape.name.to_owned(),
         from: "gen-1".to_owned(),
         to: Some("web-1".to_owned()),
-        options: Settings::default(),
-        expect: BTreeMap::new(),
         trials: (0..shape.rounds).map(|round| trial(shape, round)).collect(),
         summaries,
-        limits: Vec::new(),
-        conservation: None,
-        findings: Vec::new(),
-        unavailable: None,
-        curve: None,
-        benchmark: None,
-        users: None,
-        flows: Vec::new(),
-        interventions: Vec::new(),
         anatomy: (shape.name == "tcp_rr").then(anatomy),
         time: if shape.name == "tcp_stream" { time() } else { Vec::new() },
         no_cause: (shape.name == "tcp_crr").then(no_cause),
+        ..TestRun::new(shape.layer, shape.name)
     }
 }
 
@@ -551,18 +538,13 @@ pub(crate) fn run() -> Run {
     target.losses.push("the driver's own counters could not be read: ethtool -S is not permitted".to_owned());
     target.environment.note("cpu", "governor", "performance");
     let tests = tests();
+    let times = TrialTimes { warmup: Nanos::from_millis(400), duration: Nanos::from_secs(2) };
     let planned = |test: &TestRun| TestPlan {
         name: test.name.clone(),
-        kind: test.kind.clone(),
-        from: test.from.clone(),
         to: test.to.clone(),
-        beside: None,
-        warmup: "400ms".to_owned(),
-        duration: "2s".to_owned(),
         options: test.options.clone(),
-        search: None,
-        benchmark: None,
         expect: test.expect.clone(),
+        ..TestPlan::new(&test.kind, times, &test.from)
     };
     Run {
         schema: fathom_model::run::SCHEMA.to_owned(),
@@ -572,19 +554,13 @@ pub(crate) fn run() -> Run {
         started: "2026-11-21T09:23:07+01:00".to_owned(),
         took_ns: Nanos::from_secs(92),
         plan: Plan {
-            schema: fathom_model::plan::SCHEMA.to_owned(),
-            title: "Every layer between gen-1 and web-1".to_owned(),
             rounds: ROUNDS,
-            until_ci: None,
-            prove: false,
             seed: 42,
-            lab: None,
-            via: None,
             hosts: BTreeMap::from([
                 ("gen-1".to_owned(), HostReach::This),
                 ("web-1".to_owned(), HostReach::Tls { address: "10.0.0.2:7700".to_owned(), key: None }),
             ]),
-            tests: tests.iter().map(planned).collect(),
+            ..Plan::new("Every layer between gen-1 and web-1", tests.iter().map(planned).collect())
         },
         hosts: BTreeMap::from([("gen-1".to_owned(), host("10.0.0.1", "6.18.5", "8")), ("web-1".to_owned(), target)]),
         tests,

@@ -1,14 +1,9 @@
 //! The rounds of a plan. Each round runs one trial of each test, until all rounds are done or something ends the run.
 
-use std::{collections::BTreeMap, io, net::IpAddr};
+use std::{io, net::IpAddr};
 
 use fathom_fleet::{Error, ErrorClass};
-use fathom_model::{
-    Plan, Run, TestRun, Trial, Verdict,
-    plan::HostReach,
-    run::{Completeness, SCHEMA},
-    units::Nanos,
-};
+use fathom_model::{Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
@@ -123,41 +118,21 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
         Ok(TestRun {
             name: test.name.clone(),
             title: title(checked_test, checked),
-            layer: checked_test.kind.layer(),
-            kind: test.kind.clone(),
             from: test.from.clone(),
             to: test.to.clone(),
+            selected_by: checked_test.kind.command().map(|command| command.selection()),
             options: test.options.clone(),
             expect: test.expect.clone(),
-            trials: Vec::new(),
-            flows: Vec::new(),
-            interventions: Vec::new(),
-            anatomy: None,
-            time: Vec::new(),
-            no_cause: None,
-            summaries: Vec::new(),
-            limits: Vec::new(),
-            conservation: None,
-            findings: Vec::new(),
-            unavailable: None,
-            curve: None,
-            benchmark: None,
-            users: None,
+            ..TestRun::new(checked_test.kind.layer(), &test.kind)
         })
     });
     Ok(Run {
-        schema: SCHEMA.to_owned(),
         id: store::run_id(now, fathom_sys::clock::wall().0),
         tool: registry::TOOL.to_owned(),
         command: command.to_owned(),
         started: now.timestamp().to_string(),
-        took_ns: Nanos::ZERO,
         tests: tests.collect::<anyhow::Result<_>>()?,
-        plan,
-        hosts: BTreeMap::new(),
-        findings: Vec::new(),
-        verdict: Verdict::default(),
-        completeness: Completeness::Complete,
+        ..Run::new(plan)
     })
 }
 

@@ -8,9 +8,9 @@ use std::{
 
 use fathom_engine::LiveProgress;
 use fathom_model::{
-    Plan, Record, Settings, Side, TestPlan,
+    Plan, Record, Settings, Side, TestPlan, TrialTimes,
     host_port::{port_number, split_host_port},
-    plan::{HostReach, SCHEMA},
+    plan::HostReach,
     run::Completeness,
     units::{Nanos, approximate},
 };
@@ -157,31 +157,13 @@ pub(super) struct MeasuredLoop(pub(super) FinishedRun);
 impl ClosedLoop {
     fn plan(&self) -> Plan {
         let here = "here".to_owned();
-        let test = TestPlan {
-            name: self.kind.to_owned(),
-            kind: self.kind.to_owned(),
-            from: here.clone(),
-            to: None,
-            // None of these tools has a warm-up, so everything counts.
-            beside: None,
-            warmup: Nanos::ZERO.exact(),
-            duration: self.duration.exact(),
-            options: self.settings.clone(),
-            expect: std::collections::BTreeMap::new(),
-            search: None,
-            benchmark: None,
-        };
+        // None of these tools has a warm-up, so everything counts.
+        let times = TrialTimes { warmup: Nanos::ZERO, duration: self.duration };
+        let test = TestPlan { options: self.settings.clone(), ..TestPlan::new(self.kind, times, &here) };
         Plan {
-            schema: SCHEMA.to_owned(),
-            title: self.title.clone(),
-            rounds: 1,
-            until_ci: None,
-            prove: false,
             seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
-            lab: None,
-            via: None,
             hosts: [(here, HostReach::This)].into(),
-            tests: vec![test],
+            ..Plan::new(&self.title, vec![test])
         }
     }
 
@@ -192,7 +174,7 @@ impl ClosedLoop {
         allowed: &AllowList,
     ) -> anyhow::Result<MeasuredLoop> {
         let plan = CheckedPlan::new(self.plan())?;
-        let surroundings = RunOptions {
+        let options = RunOptions {
             allowed: allowed.clone(),
             is_quiet: true,
             shows_estimate: false,
@@ -200,7 +182,7 @@ impl ClosedLoop {
             command: std::env::args().collect::<Vec<_>>().join(" "),
             on_progress: watcher,
         };
-        Ok(MeasuredLoop(execute::execute(&plan, &surroundings)?))
+        Ok(MeasuredLoop(execute::execute(&plan, &options)?))
     }
 }
 

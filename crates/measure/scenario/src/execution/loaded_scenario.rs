@@ -14,7 +14,7 @@ use fathom_http::{
     users::UserArrivals,
 };
 use fathom_model::{
-    Settings,
+    Settings, TrialTimes,
     settings::SettingError,
     units::{Bytes, Nanos, PerSec},
 };
@@ -145,24 +145,24 @@ impl LoadedScenario {
 
     /// The declared duration: the longest warm-up, and the measured time.
     #[must_use]
-    pub fn phases(&self) -> Option<(Nanos, Nanos)> {
-        match &self.scenario.load.as_ref()?.model {
+    pub fn times(&self) -> Option<TrialTimes> {
+        let usual_warmup = |length: Nanos| Nanos::from_secs(1).min(Nanos(length.0 / 10));
+        let (length, warmup) = match &self.scenario.load.as_ref()?.model {
             UserLoadModel::Open { rate: UserArrivalRate::Profile(profile), .. } => {
-                Some((Nanos::ZERO, profile.value.length()?))
+                (profile.value.length()?, Nanos::ZERO)
             }
             UserLoadModel::Open { rate: UserArrivalRate::Steady { length, .. }, .. } => {
                 let length = length.as_ref()?.value;
-                let warmup = Nanos::from_secs(1).min(Nanos(length.0 / 10));
-                Some((warmup, length - warmup))
+                (length, usual_warmup(length))
             }
-            UserLoadModel::Closed { repeat: Some(_), length, .. } => Some((Nanos::ZERO, length.as_ref()?.value)),
+            UserLoadModel::Closed { repeat: Some(_), length, .. } => (length.as_ref()?.value, Nanos::ZERO),
             UserLoadModel::Closed { ramp, length, .. } => {
                 let length = length.as_ref()?.value;
-                let ramp = ramp.as_ref().map_or(Nanos::from_secs(1).min(Nanos(length.0 / 10)), |ramp| ramp.value);
-                let warmup = if ramp < length { ramp } else { Nanos::ZERO };
-                Some((warmup, length - warmup))
+                let ramp = ramp.as_ref().map_or(usual_warmup(length), |ramp| ramp.value);
+                (length, if ramp < length { ramp } else { Nanos::ZERO })
             }
-        }
+        };
+        Some(TrialTimes { warmup, duration: length - warmup })
     }
 
     /// Whether its users leave for good after a while.

@@ -1,9 +1,7 @@
 //! The options of benchmarking methods: RFC 2544 and its successors, with one test per frame size.
 
-use std::collections::BTreeMap;
-
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
-use fathom_model::{Settings, TestPlan, plan::BenchmarkPlan, units::Nanos};
+use fathom_model::{Settings, TestPlan, TrialTimes, plan::BenchmarkPlan, units::Nanos};
 
 use super::{find_limit, measurement::TestHosts};
 use fathom_run::{
@@ -129,18 +127,13 @@ pub(super) fn tests(
     if sizes.len() > SIZES_MAX {
         return Err(wrong(format!("{} frame sizes are more than {SIZES_MAX}", sizes.len())));
     }
+    let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
     let test = |size: &String| TestPlan {
         name: format!("{size} B"),
-        kind: kind.to_owned(),
-        from: ends.from().to_owned(),
         to: Some(ends.to().to_owned()),
-        beside: None,
-        warmup: Nanos::ZERO.exact(),
-        duration: Nanos::from_secs(1).exact(),
         options: given.clone().with("size", size.as_str()),
-        search: None,
         benchmark: Some(benchmark.clone()),
-        expect: BTreeMap::new(),
+        ..TestPlan::new(kind, times, ends.from())
     };
     let title = benchmark.methods.join(", ");
     Ok(Some((title, sizes.iter().map(test).collect())))

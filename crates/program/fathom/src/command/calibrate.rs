@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::{CeilingSetup, TestKind};
-use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
+use fathom_model::{Plan, Settings, TestPlan, TrialTimes, units::Nanos};
 
 use super::measurement;
 use fathom_run::{
@@ -63,39 +63,28 @@ pub(super) fn calibrate_first() -> anyhow::Result<()> {
 
 fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     let mut calibration = Calibration::new();
+    let times = TrialTimes { warmup: Nanos::from_millis(300), duration };
     // Frames need a device that carries them; a veth of a lab is the fastest there is everywhere.
     for needs_lab in [false, true] {
         let ends = if needs_lab { measurement::hosts_in_lab("pair", None)? } else { measurement::hosts_on_loopback() };
         let test = |(kind, setup): (&dyn TestKind, CeilingSetup)| TestPlan {
-            name: kind.name().to_owned(),
-            kind: kind.name().to_owned(),
-            from: ends.from().to_owned(),
             to: Some(ends.to().to_owned()),
-            beside: None,
-            warmup: "300ms".to_owned(),
-            duration: duration.exact(),
             options: setup
                 .options
                 .iter()
                 .fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
-            search: None,
-            benchmark: None,
-            expect: BTreeMap::new(),
+            ..TestPlan::new(kind.name(), times, ends.from())
         };
+        let tests = kinds_with_ceiling(needs_lab).map(test).collect();
         let plan = Plan {
-            schema: SCHEMA.to_owned(),
-            title: "Own ceilings".to_owned(),
             rounds: 3,
-            until_ci: None,
-            prove: false,
             seed: 1,
-            tests: kinds_with_ceiling(needs_lab).map(test).collect(),
             lab: ends.lab,
-            via: None,
             hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
+            ..Plan::new("Own ceilings", tests)
         };
         let plan = CheckedPlan::new(plan)?;
-        let surroundings = RunOptions {
+        let options = RunOptions {
             allowed: AllowList::default(),
             is_quiet,
             shows_estimate: true,
@@ -103,7 +92,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             command: "fathom calibrate".to_owned(),
             on_progress: None,
         };
-        let run = execute::execute(&plan, &surroundings)?.run;
+        let run = execute::execute(&plan, &options)?.run;
         calibration.ceilings.extend(run.tests.iter().map(|test| {
             let concurrency = store::concurrency(&test.options);
             let disturbed = test.findings.iter().any(|id| DISTURBANCES.contains(&id.as_str()));

@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::{EvaluationRow, TestKind};
-use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_model::{Settings, TestPlan, TrialTimes, units::Nanos};
 use fathom_scenario::execution::LoadedScenario;
 use fathom_sys::policy::Policy;
 
@@ -47,14 +47,17 @@ pub(super) fn define(command: Command) -> Command {
 /// The rounds and times of an evaluation.
 struct EvaluationLength {
     rounds: u32,
-    warmup: Nanos,
-    duration: Nanos,
+    times: TrialTimes,
 }
 
-const FULL: EvaluationLength =
-    EvaluationLength { rounds: 5, warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) };
-const QUICK: EvaluationLength =
-    EvaluationLength { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
+const FULL: EvaluationLength = EvaluationLength {
+    rounds: 5,
+    times: TrialTimes { warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) },
+};
+const QUICK: EvaluationLength = EvaluationLength {
+    rounds: 3,
+    times: TrialTimes { warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) },
+};
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let device = matches.get_one::<String>("device").map(String::as_str);
@@ -84,21 +87,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
-    let warmup = measurement::duration_option(matches, "warmup", pace.warmup)?;
-    let duration = measurement::round_duration(matches, pace.duration, pace.rounds)?;
+    let times = measurement::trial_times(matches, pace.times, pace.rounds)?;
     let script = matches.get_one::<String>("script");
     let row = |kind: &dyn TestKind, row: &EvaluationRow| TestPlan {
         name: row.name.to_owned(),
-        kind: kind.name().to_owned(),
-        from: ends.from().to_owned(),
         to: Some(ends.to().to_owned()),
-        beside: None,
-        warmup: warmup.exact(),
-        duration: duration.exact(),
         options: row.options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
-        search: None,
-        benchmark: None,
-        expect: std::collections::BTreeMap::new(),
+        ..TestPlan::new(kind.name(), times, ends.from())
     };
     let rows = registry::KINDS.iter().flat_map(|kind| kind.evaluation().iter().map(|of_kind| row(*kind, of_kind)));
     rows.map(|row| match script {
@@ -116,8 +111,8 @@ fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Resul
     let script = LoadedScenario::of(&settings, &Policy::anything()).map_err(|error| engine_error(&error))?;
     let urls = script.urls(None).map_err(|error| engine_error(&error))?;
     let said = |name: &str| matches.contains_id(name) && matches.get_one::<String>(name).is_some();
-    let (warmup, duration) = match script.phases().filter(|_| !said("duration")) {
-        Some((warmup, duration)) => (warmup.exact(), duration.exact()),
+    let (warmup, duration) = match script.times().filter(|_| !said("duration")) {
+        Some(times) => (times.warmup.exact(), times.duration.exact()),
         None => (row.warmup.clone(), row.duration.clone()),
     };
     let row = TestPlan { warmup, duration, ..row };

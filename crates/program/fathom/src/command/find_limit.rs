@@ -1,10 +1,10 @@
 //! The options of a search for the highest rate that keeps an objective.
 
 use clap::{Arg, ArgMatches};
-use fathom_model::{plan::SearchPlan, units::Nanos};
+use fathom_model::{TrialTimes, plan::SearchPlan, units::Nanos};
 
 /// The maximum length of the warm-up, and the measured time of a trial. They are short because a search needs dozens of trials.
-pub(super) const SPANS: (Nanos, Nanos) = (Nanos::from_millis(500), Nanos::from_secs(1));
+pub(super) const TIMES: TrialTimes = TrialTimes { warmup: Nanos::from_millis(500), duration: Nanos::from_secs(1) };
 
 /// The option that starts a search.
 pub(super) const OBJECTIVE: &str = "find-limit";

@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
 use fathom_engine::{CommandDoc, TestKind, pace::Profile};
-use fathom_model::{Layer, Settings, TestPlan, units::Nanos};
+use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 
 use super::{
     benchmark, direction, find_limit,
@@ -17,7 +17,7 @@ use fathom_run::{
 };
 
 /// The maximum length of the warm-up, and the measured time of a round.
-const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
+const TIMES: TrialTimes = TrialTimes { warmup: Nanos::from_secs(1), duration: Nanos::from_secs(2) };
 /// A number of bytes ends a round; this time only limits it.
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
 /// The value of `--protocol` for a fathom responder.
@@ -31,7 +31,6 @@ const ROUNDS: u32 = 5;
 
 /// A command that measures one layer.
 pub(super) struct LayerCommand {
-    name: &'static str,
     pub(super) about: &'static str,
     /// The kinds of the program.
     kinds: fn() -> &'static [&'static dyn TestKind],
@@ -45,7 +44,6 @@ pub(super) struct LayerCommand {
 }
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
-    name: "http",
     kinds: || &registry::KINDS,
     layer: Layer::Http,
     title: "HTTP",
@@ -62,7 +60,6 @@ Examples:
 };
 
 pub(super) const TCP: LayerCommand = LayerCommand {
-    name: "tcp",
     kinds: || &registry::KINDS,
     layer: Layer::Tcp,
     title: "TCP",
@@ -80,7 +77,6 @@ Examples:
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
-    name: "udp",
     kinds: || &registry::KINDS,
     layer: Layer::Udp,
     title: "UDP",
@@ -98,7 +94,6 @@ Examples:
 };
 
 pub(super) const PACKET: LayerCommand = LayerCommand {
-    name: "packet",
     kinds: || &registry::KINDS,
     layer: Layer::Frames,
     title: "Frames:",
@@ -167,7 +162,7 @@ impl LayerCommand {
         let command = if foreign.is_empty() { command } else { command.arg(protocol) };
         let methods = if self.method_kind().is_some() { benchmark::arguments() } else { Vec::new() };
         let kinds: Vec<&dyn TestKind> = kinds.into_iter().map(|(_, kind)| kind).collect();
-        let direction = (self.name != HTTP.name).then(|| direction::argument(&kinds));
+        let direction = (self.layer != Layer::Http).then(|| direction::argument(&kinds));
         command
             .arg(target)
             .arg(test.help("test to run"))
@@ -196,11 +191,8 @@ impl LayerCommand {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
         if rfc6349::is_sweep(kind.name(), &settings, matches) {
-            let spans = (
-                measurement::duration_option(matches, "warmup", SPANS.0)?,
-                measurement::round_duration(matches, SPANS.1, rfc6349::ROUNDS)?,
-            );
-            return WindowSweep { kind: kind.name(), matches, given: settings, ends, spans }.run();
+            let times = measurement::trial_times(matches, TIMES, rfc6349::ROUNDS)?;
+            return WindowSweep { kind: kind.name(), matches, given: settings, ends, times }.run();
         }
         // `--method` of other layers is something else.
         let of_methods = self.method_kind().map(|kind| benchmark::tests(matches, kind.name(), &settings, &ends));
@@ -211,28 +203,21 @@ impl LayerCommand {
             let plan = measurement::plan(title, 1, ends, tests, matches);
             return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
         }
-        let of_command =
-            |user_error: UserError| user_error.with_line("in", format!("fathom {} --test {word}", self.name));
+        let of_command = |user_error: UserError| {
+            user_error.with_line("in", format!("fathom {} --test {word}", self.layer.command()))
+        };
         let scanned = scan::tests(matches, &settings, doc.scan, kind.options()).map_err(of_command)?;
         let settings = &scanned[0].1;
         let search = find_limit::search(matches);
-        let ((warmup, duration), rounds) = default_times(doc, settings, search.is_some());
-        let (warmup, duration) = (
-            measurement::duration_option(matches, "warmup", warmup)?,
-            measurement::round_duration(matches, duration, rounds)?,
-        );
+        let rounds = if search.is_some() || doc.single_round.is_some() { 1 } else { ROUNDS };
+        let times = default_times(doc, settings, search.is_some());
+        let times = measurement::trial_times(matches, times, rounds)?;
         let test = |(label, options): (String, Settings)| TestPlan {
             name: if label.is_empty() { kind.name().to_owned() } else { label },
-            kind: kind.name().to_owned(),
-            from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
-            beside: None,
-            warmup: warmup.exact(),
-            duration: duration.exact(),
             options,
             search: search.clone(),
-            benchmark: None,
-            expect: std::collections::BTreeMap::new(),
+            ..TestPlan::new(kind.name(), times, ends.from())
         };
         let mut tests = direction::add_reverse_tests(scanned.into_iter().map(test).collect(), matches)?;
         measurement::add_promises(&mut tests, matches)?;
@@ -297,7 +282,9 @@ impl LayerCommand {
             (Some(_), Some(_)) if device.is_some() => {
                 Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into())
             }
-            (Some(target), _) if self.name == "http" => Ok((measurement::hosts_on_loopback(), Some(target.clone()))),
+            (Some(target), _) if self.layer == Layer::Http => {
+                Ok((measurement::hosts_on_loopback(), Some(target.clone())))
+            }
             (Some(target), None) if self.protocol(matches).is_some() => {
                 Ok((measurement::hosts_on_loopback(), Some(target.clone())))
             }
@@ -307,26 +294,28 @@ impl LayerCommand {
             (None, None) if matches.try_get_one::<String>(RECEIVE).is_ok_and(|device| device.is_some()) => {
                 Ok((measurement::hosts_on_loopback(), None))
             }
-            (None, None) => Err(UserError::new(Exit::Usage, format!("fathom {} needs a {}", self.name, self.target.0))
-                .with_line("use", self.target.1)
-                .with_line("try", format!("fathom {} --lab pair", self.name))
-                .into()),
+            (None, None) => {
+                Err(UserError::new(Exit::Usage, format!("fathom {} needs a {}", self.layer.command(), self.target.0))
+                    .with_line("use", self.target.1)
+                    .with_line("try", format!("fathom {} --lab pair", self.layer.command()))
+                    .into())
+            }
         }
     }
 }
 
-/// The longest warm-up and the measured time of a round, and the number of rounds, unless the command line sets them.
-fn default_times(doc: CommandDoc, settings: &Settings, is_search: bool) -> ((Nanos, Nanos), u32) {
-    let (warmup, duration) = match (is_search, doc.single_round) {
-        (true, _) => find_limit::SPANS,
-        (_, Some(round)) => (Nanos::ZERO, round),
-        _ => SPANS,
+/// The times of each round, unless the command line sets them.
+fn default_times(doc: CommandDoc, settings: &Settings, is_search: bool) -> TrialTimes {
+    let times = match (is_search, doc.single_round) {
+        (true, _) => find_limit::TIMES,
+        (_, Some(duration)) => TrialTimes { warmup: Nanos::ZERO, duration },
+        _ => TIMES,
     };
-    let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
+    let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { times.duration };
     // A profile is followed once, to its end.
     let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
     let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
-    ((warmup, duration), if is_search || doc.single_round.is_some() { 1 } else { ROUNDS })
+    TrialTimes { duration, ..times }
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use fathom_lab::{
     preset,
 };
 use fathom_model::{
-    Plan, TestPlan, Unit,
+    Plan, TestPlan, TrialTimes, Unit,
     host_port::{bracketed, port_number, split_host_port},
-    plan::{HostReach, LabPlan, SCHEMA},
+    plan::{HostReach, LabPlan},
     units::Nanos,
 };
 
@@ -145,6 +145,14 @@ pub(crate) fn round_duration(matches: &ArgMatches, default: Nanos, usual_rounds:
         return Err(user_error.with_line("use", "--duration 10s").into());
     }
     Ok(round)
+}
+
+/// Returns the times of each trial, by the options or by default.
+pub(crate) fn trial_times(matches: &ArgMatches, default: TrialTimes, usual_rounds: u32) -> anyhow::Result<TrialTimes> {
+    Ok(TrialTimes {
+        warmup: duration_option(matches, "warmup", default.warmup)?,
+        duration: round_duration(matches, default.duration, usual_rounds)?,
+    })
 }
 
 /// The hosts of a plan and their roles.
@@ -337,8 +345,6 @@ pub(crate) fn plan(
     let until_ci = matches.get_one::<String>("until-ci").cloned();
     let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
     Plan {
-        schema: SCHEMA.to_owned(),
-        title,
         rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
         until_ci,
         prove: is_proof_asked(matches),
@@ -346,7 +352,7 @@ pub(crate) fn plan(
         via: ends.via().map(str::to_owned),
         lab: ends.lab,
         hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
-        tests,
+        ..Plan::new(title, tests)
     }
 }
 
@@ -440,27 +446,13 @@ pub(crate) fn run_and_report(plan: Plan, matches: &ArgMatches, keep: KeepResult)
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use fathom_model::Settings;
 
     use super::*;
 
     /// Returns the promises that a test with this name and kind takes from a text.
     fn kept(name: &str, kind: &str, text: &str) -> Vec<(String, String)> {
-        let mut test = TestPlan {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            from: "a".to_owned(),
-            to: None,
-            beside: None,
-            warmup: "0s".to_owned(),
-            duration: "1s".to_owned(),
-            options: Settings::default(),
-            search: None,
-            benchmark: None,
-            expect: BTreeMap::new(),
-        };
+        let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
+        let mut test = TestPlan { name: name.to_owned(), ..TestPlan::new(kind, times, "a") };
         let is_kept = add_promise(&mut test, text).unwrap();
         assert_eq!(is_kept, !test.expect.is_empty());
         test.expect.into_iter().collect()

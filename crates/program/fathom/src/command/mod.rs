@@ -28,6 +28,7 @@ mod watch_source;
 
 use clap::{ArgMatches, Command as Shape, error::ErrorKind};
 
+use fathom_model::Layer;
 use fathom_run::exit::Exit;
 
 struct Command {
@@ -54,31 +55,31 @@ const COMMANDS: &[Command] = &[
         run: app::run,
     },
     Command {
-        name: "http",
+        name: Layer::Http.command(),
         about: layer::HTTP.about,
         define: |shape| layer::HTTP.define(shape),
         run: |given| layer::HTTP.run(given),
     },
     Command {
-        name: "tcp",
+        name: Layer::Tcp.command(),
         about: layer::TCP.about,
         define: |shape| layer::TCP.define(shape),
         run: |given| layer::TCP.run(given),
     },
     Command {
-        name: "udp",
+        name: Layer::Udp.command(),
         about: layer::UDP.about,
         define: |shape| layer::UDP.define(shape),
         run: |given| layer::UDP.run(given),
     },
     Command {
-        name: "packet",
+        name: Layer::Frames.command(),
         about: layer::PACKET.about,
         define: |shape| layer::PACKET.define(shape),
         run: |given| layer::PACKET.run(given),
     },
     Command {
-        name: "probe",
+        name: Layer::Path.command(),
         about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports",
         define: probe::define,
         run: probe::run,

@@ -1,10 +1,8 @@
 //! `fathom probe`: sends single packets to one host and shows the replies.
 
-use std::collections::BTreeMap;
-
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use fathom_engine::{CommandDoc, TestKind};
-use fathom_model::{Layer, Settings, TestPlan, units::Nanos};
+use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 use jiff::{Zoned, civil};
 
 use super::measurement::{self, KeepResult, TestHosts};
@@ -142,18 +140,11 @@ fn test(
         (None, false) if doc.word == SERIES => series_duration(kind, &mut options)?,
         (None, false) => SEARCH_DURATION_MAX,
     };
+    let times = TrialTimes { warmup: Nanos::ZERO, duration };
     Ok(TestPlan {
-        name: kind.name().to_owned(),
-        kind: kind.name().to_owned(),
-        from: ends.from().to_owned(),
         to: kind.is_two_sided(&options).then(|| ends.to().to_owned()),
-        beside: None,
-        warmup: Nanos::ZERO.exact(),
-        duration: duration.exact(),
         options,
-        search: None,
-        benchmark: None,
-        expect: BTreeMap::new(),
+        ..TestPlan::new(kind.name(), times, ends.from())
     })
 }
 

@@ -1,10 +1,8 @@
 //! `fathom tcp --test rfc6349`: measures the path, then tests window sizes around its bandwidth-delay product.
 
-use std::collections::BTreeMap;
-
 use clap::ArgMatches;
 use fathom_model::{
-    OptionDoc, Plan, Record, Run, Settings, TestPlan,
+    OptionDoc, Plan, Record, Run, Settings, TestPlan, TrialTimes,
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, rounded},
 };
@@ -29,7 +27,7 @@ const WINDOW_MIN: u64 = 4096;
 /// The number of flows that fill a path even if one flow cannot.
 const FILL_FLOWS: &str = "8";
 /// Long enough for streams to reach their rate, but short compared with the sweep.
-const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3));
+const TIMES: TrialTimes = TrialTimes { warmup: Nanos::from_secs(1), duration: Nanos::from_secs(3) };
 /// The number of rounds that a confidence interval needs. Each round tests five windows.
 pub(super) const ROUNDS: u32 = 3;
 
@@ -56,8 +54,8 @@ pub(super) struct WindowSweep<'a> {
     /// The options of the kind that were given.
     pub(super) given: Settings,
     pub(super) ends: TestHosts,
-    /// The maximum length of the warm-up and the measured time of each round.
-    pub(super) spans: (Nanos, Nanos),
+    /// The times of each round.
+    pub(super) times: TrialTimes,
 }
 
 /// Returns true if the command line requests a sweep and not a single window.
@@ -110,10 +108,10 @@ impl WindowSweep<'_> {
     fn measure_path(&self) -> anyhow::Result<Result<Run, Exit>> {
         let mut tests = Vec::new();
         if self.given.span(BASELINE).is_none() {
-            tests.push(self.test("baseline RTT", "tcp_rr", SPANS)?);
+            tests.push(self.test("baseline RTT", "tcp_rr", TIMES)?);
         }
         if self.given.bit_rate(BANDWIDTH).is_none() {
-            let mut filling = self.test("bottleneck bandwidth", self.fill_kind(), SPANS)?;
+            let mut filling = self.test("bottleneck bandwidth", self.fill_kind(), TIMES)?;
             filling.options.set(FLOWS, FILL_FLOWS);
             tests.push(filling);
         }
@@ -124,7 +122,7 @@ impl WindowSweep<'_> {
     }
 
     /// Creates a test with those given options that its kind has.
-    fn test(&self, name: &str, kind: &str, (warmup, duration): (Nanos, Nanos)) -> anyhow::Result<TestPlan> {
+    fn test(&self, name: &str, kind: &str, times: TrialTimes) -> anyhow::Result<TestPlan> {
         let knows = |option: &&OptionDoc| self.given.text(option.name).is_some() && option.name != FLOWS;
         let known = registry::kind(kind)?.options().iter().filter(knows);
         let given = |settings: Settings, option: &OptionDoc| {
@@ -133,16 +131,9 @@ impl WindowSweep<'_> {
         };
         Ok(TestPlan {
             name: name.to_owned(),
-            kind: kind.to_owned(),
-            from: self.ends.from().to_owned(),
             to: Some(self.ends.to().to_owned()),
-            beside: None,
-            warmup: warmup.exact(),
-            duration: duration.exact(),
             options: known.fold(Settings::default(), given),
-            search: None,
-            benchmark: None,
-            expect: BTreeMap::new(),
+            ..TestPlan::new(kind, times, self.ends.from())
         })
     }
 
@@ -174,7 +165,7 @@ impl WindowSweep<'_> {
                 .into());
         }
         let test = |(percent, bytes): (u64, u64)| {
-            let mut test = self.test(&format!("window-{percent}"), self.kind, self.spans)?;
+            let mut test = self.test(&format!("window-{percent}"), self.kind, self.times)?;
             test.options.set(FLOWS, flows.to_string());
             test.options.set(WINDOW, Bytes(bytes).exact());
             test.options.set(BANDWIDTH, path.bandwidth.exact());

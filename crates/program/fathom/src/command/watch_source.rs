@@ -3,11 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use clap::{Arg, ArgMatches, value_parser};
-use fathom_model::{
-    Environment, Plan,
-    plan::{HostReach, SCHEMA},
-    units::Nanos,
-};
+use fathom_model::{Environment, Plan, plan::HostReach, units::Nanos};
 use fathom_monitor::{environment, interfaces};
 use fathom_run::{
     exit::{Exit, UserError},
@@ -85,18 +81,8 @@ impl NamedSource {
             Some(lab) => HostReach::LabUp(lab.clone(), host.clone()),
             None => served(host, matches)?,
         };
-        let plan = Plan {
-            schema: SCHEMA.to_owned(),
-            title: format!("watch {host}"),
-            rounds: 1,
-            until_ci: None,
-            prove: false,
-            seed: 0,
-            lab: None,
-            via: None,
-            hosts: BTreeMap::from([(host.clone(), reach)]),
-            tests: Vec::new(),
-        };
+        let hosts = BTreeMap::from([(host.clone(), reach)]);
+        let plan = Plan { hosts, ..Plan::new(format!("watch {host}"), Vec::new()) };
         let mut hosts = Hosts::connect(&plan, &store::run_id(&jiff::Zoned::now(), clock::wall().0))?;
         let environment = hosts.environment(host).map_err(|error| fleet_error(&error))?;
         // The hosts of a lab share the name of this machine.

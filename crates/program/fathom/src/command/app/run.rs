@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fathom_model::{TestPlan, units::Nanos};
+use fathom_model::{TestPlan, TrialTimes, units::Nanos};
 
 use crate::{
     command::measurement::{self, KeepResult},
@@ -15,7 +15,7 @@ use fathom_run::{
 };
 
 /// The maximum length of the warm-up, and the measured time of a round.
-const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
+const TIMES: TrialTimes = TrialTimes { warmup: Nanos::from_secs(1), duration: Nanos::from_secs(10) };
 /// One round by default, because a script starts again and prints its output in each round.
 const ROUNDS: u32 = 1;
 /// Options of the kinds that the command expresses in another way.
@@ -72,19 +72,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         .complete(kind.options())
         .map_err(|error| UserError::new(Exit::Usage, format!("app run: {error}")))?;
     let ends = measurement::hosts_on_loopback();
-    let mut tests = vec![TestPlan {
-        name: "app_lua".to_owned(),
-        kind: "app_lua".to_owned(),
-        from: ends.from().to_owned(),
-        to: None,
-        beside: None,
-        warmup: measurement::duration_option(matches, "warmup", SPANS.0)?.exact(),
-        duration: measurement::round_duration(matches, SPANS.1, ROUNDS)?.exact(),
-        options: settings,
-        search: None,
-        benchmark: None,
-        expect: std::collections::BTreeMap::new(),
-    }];
+    let times = measurement::trial_times(matches, TIMES, ROUNDS)?;
+    let mut tests = vec![TestPlan { options: settings, ..TestPlan::new(kind.name(), times, ends.from()) }];
     measurement::add_promises(&mut tests, matches)?;
     let title = format!("{script} {url}");
     measurement::run_and_report(

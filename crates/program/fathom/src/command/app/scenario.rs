@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_model::{Settings, TestPlan, TrialTimes, units::Nanos};
 use fathom_scenario::execution::LoadedScenario;
 
 use crate::{
@@ -17,7 +17,7 @@ use fathom_run::{
 
 const KIND: &str = "app_scenario";
 /// The maximum length of the warm-up and the measured time, if neither the scenario nor the command line sets them.
-const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
+const TIMES: TrialTimes = TrialTimes { warmup: Nanos::from_secs(1), duration: Nanos::from_secs(10) };
 /// A run ends when all users have left, or after this time.
 const DURATION_MAX: Nanos = Nanos::from_secs(600);
 /// One round by default, because a scenario sets its own duration.
@@ -96,25 +96,14 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
     let PreparedScenario { script, settings } = prepare(matches, file)?;
     let says_who = settings.count("users").is_some() || settings.rate("rate").is_some();
     let ends = says_who && settings.count("iterations").is_some() || !says_who && script.ends_by_itself();
-    let spans = match script.phases().filter(|_| !says_who) {
-        Some(spans) => spans,
-        None if ends => (Nanos::ZERO, DURATION_MAX),
-        None => SPANS,
+    let times = match script.times().filter(|_| !says_who) {
+        Some(times) => times,
+        None if ends => TrialTimes { warmup: Nanos::ZERO, duration: DURATION_MAX },
+        None => TIMES,
     };
+    let times = measurement::trial_times(matches, times, ROUNDS)?;
     let ends = measurement::hosts_on_loopback();
-    let mut tests = vec![TestPlan {
-        name: KIND.to_owned(),
-        kind: KIND.to_owned(),
-        from: ends.from().to_owned(),
-        to: None,
-        beside: None,
-        warmup: measurement::duration_option(matches, "warmup", spans.0)?.exact(),
-        duration: measurement::round_duration(matches, spans.1, ROUNDS)?.exact(),
-        options: settings,
-        search: None,
-        benchmark: None,
-        expect: std::collections::BTreeMap::new(),
-    }];
+    let mut tests = vec![TestPlan { options: settings, ..TestPlan::new(KIND, times, ends.from()) }];
     measurement::add_promises(&mut tests, matches)?;
     let title = matches.get_one::<String>("url").map_or_else(|| file.to_owned(), |url| format!("{file} {url}"));
     measurement::run_and_report(

@@ -62,7 +62,7 @@ pub(crate) fn pacing(settings: &Settings) -> Pacing {
 }
 
 /// The options of both kinds, besides those of connections and requests.
-const LOAD: [OptionDoc; 6] = [
+const LOAD: [OptionDoc; 7] = [
     OptionDoc {
         name: "connections",
         value: ValueKind::Count(1, 100_000),
@@ -79,6 +79,12 @@ const LOAD: [OptionDoc; 6] = [
     TIMEOUT,
     REACTOR,
     OptionDoc {
+        name: "give-up",
+        value: ValueKind::Count(1, u64::MAX),
+        default: None,
+        help: "stop a thread after this many failed requests",
+    },
+    OptionDoc {
         name: "timestamps",
         value: ValueKind::Choice(&["user", "kernel"]),
         default: Some("user"),
@@ -87,7 +93,7 @@ const LOAD: [OptionDoc; 6] = [
 ];
 
 /// The options of a closed load only.
-const CLOSED: [OptionDoc; 7] = [
+const CLOSED: [OptionDoc; 6] = [
     OptionDoc {
         name: "pipeline",
         value: ValueKind::Count(1, PIPELINE_MAX),
@@ -111,12 +117,6 @@ const CLOSED: [OptionDoc; 7] = [
         value: ValueKind::Flag,
         default: None,
         help: "close each connection after its one request is sent, without reading the response",
-    },
-    OptionDoc {
-        name: "give-up",
-        value: ValueKind::Count(1, u64::MAX),
-        default: None,
-        help: "stop a thread after this many failed requests",
     },
     BATCH,
     BATCH_WAIT,

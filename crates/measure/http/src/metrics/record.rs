@@ -1,6 +1,6 @@
 //! Builds a record from the results of the workers.
 
-use std::mem;
+use std::{collections::BTreeMap, mem};
 
 use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
 use fathom_model::{
@@ -24,7 +24,7 @@ pub(crate) fn record<W>(
     trial_results: &TrialResults<W>,
     mut all: LoadResults,
     target: &LoadConfig,
-    way: &IoBackend,
+    io_backend: &IoBackend,
 ) -> Record {
     let mut record = trial_results.record(Side::Initiator);
     if target.is_counted {
@@ -43,39 +43,44 @@ pub(crate) fn record<W>(
         not_awaited_note(all.n_not_awaited),
         tls_unclosed_note(all.n_tls_unclosed),
     ];
-    if all.n_not_awaited > 0 {
-        record.totals.insert(names::NOT_AWAITED.to_owned(), all.n_not_awaited);
-    }
-    let RequestTotals {
-        head,
-        first_answer: answer,
-        tls: security,
-        total,
-        n_bytes_sent,
-        n_bytes_of_bodies,
-        n_mismatches,
-    } = all.totals;
-    record.totals.extend(
-        [
-            (names::UNFINISHED, all.times.n_unfinished),
-            (count::BYTES_SENT, n_bytes_sent),
-            (names::BODY_BYTES, n_bytes_of_bodies),
-            (names::FIRST_BODY_BYTES, target.recorder_config.first_body()),
-            (names::LENGTH_MISMATCHES, n_mismatches),
-        ]
-        .map(|(name, n)| (name.to_owned(), n)),
-    );
-    if all.opening.tls.count() > 0 {
-        record.totals.insert(names::TLS_RESUMED.to_owned(), all.opening.n_resumed);
-        record.totals.insert(names::TLS_UNCLOSED.to_owned(), all.n_tls_unclosed);
-    }
-    let texts = [(names::facts::HEAD, head), (names::facts::ANSWER, answer)];
-    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
-    let facts = security.iter().flat_map(tls_facts).chain(texts);
-    record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
+    record.notes.extend(notes.into_iter().flatten().chain(target.target.notes.iter().cloned()));
+    record.notes.push(io_backend.note.clone());
+    let named = |(name, n): (&str, u64)| (name.to_owned(), n);
+    record.totals.extend(totals(&all, target.recorder_config.first_body()).map(named));
+    record.facts.extend(facts(&mut all.totals));
+    record.distributions = distributions(all, trial_results.worker_rates().clone());
+    record
+}
+
+/// The counts beside those of the counters of workers.
+fn totals(all: &LoadResults, first_body_bytes: u64) -> impl Iterator<Item = (&'static str, u64)> {
+    let RequestTotals { n_bytes_sent, n_bytes_of_bodies, n_mismatches, .. } = all.totals;
     let always = [
-        (names::TOTAL_TIME, total),
-        (names::WORKER_RATE, trial_results.worker_rates().clone()),
+        (names::UNFINISHED, all.times.n_unfinished),
+        (count::BYTES_SENT, n_bytes_sent),
+        (names::BODY_BYTES, n_bytes_of_bodies),
+        (names::FIRST_BODY_BYTES, first_body_bytes),
+        (names::LENGTH_MISMATCHES, n_mismatches),
+    ];
+    let not_awaited = (all.n_not_awaited > 0).then_some((names::NOT_AWAITED, all.n_not_awaited));
+    let of_tls = [(names::TLS_RESUMED, all.opening.n_resumed), (names::TLS_UNCLOSED, all.n_tls_unclosed)];
+    let has_tls = all.opening.tls.count() > 0;
+    always.into_iter().chain(not_awaited).chain(of_tls.into_iter().filter(move |_| has_tls))
+}
+
+/// The first answer, and the parameters of TLS.
+fn facts(totals: &mut RequestTotals) -> BTreeMap<String, String> {
+    let texts = [(names::facts::HEAD, totals.head.take()), (names::facts::ANSWER, totals.first_answer.take())];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
+    let all = totals.tls.iter().flat_map(tls_facts).chain(texts);
+    all.map(|(name, text)| (name.to_owned(), text)).collect()
+}
+
+/// The times of requests and of opening connections, and the rates of the workers.
+fn distributions(all: LoadResults, worker_rates: Histogram) -> BTreeMap<String, Histogram> {
+    let always = [
+        (names::TOTAL_TIME, all.totals.total),
+        (names::WORKER_RATE, worker_rates),
         (distribution::SERVICE_TIME, all.times.service),
         (distribution::CONNECT_TIME, all.opening.connect),
         (distribution::FIRST_BYTE, all.first_byte),
@@ -86,11 +91,8 @@ pub(crate) fn record<W>(
         (distribution::PROXY_TIME, all.opening.proxy),
         (distribution::TLS_TIME, all.opening.tls),
     ];
-    let distributions = always.into_iter().chain(seldom.into_iter().filter(|(_, times)| times.count() > 0));
-    record.distributions = distributions.map(|(name, all)| (name.to_owned(), all)).collect();
-    record.notes.extend(notes.into_iter().flatten().chain(target.target.notes.iter().cloned()));
-    record.notes.push(way.note.clone());
-    record
+    let present = always.into_iter().chain(seldom.into_iter().filter(|(_, times)| times.count() > 0));
+    present.map(|(name, times)| (name.to_owned(), times)).collect()
 }
 
 /// The parameters that TLS negotiated, by the names of facts.
@@ -105,12 +107,14 @@ fn tls_facts(security: &TlsParameters) -> impl Iterator<Item = (&'static str, St
 /// A note if handshakes were abbreviated by resumption, which is less work for both ends.
 fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
     let (n_resumed, n) = (opening.n_resumed, opening.tls.count());
-    (n_resumed > 0).then(|| Note {
-        id: "tls-resumed".to_owned(),
-        text: format!(
-            "{n_resumed} of {n} TLS sessions were resumed, which is less work for both ends than a full handshake; \
+    (n_resumed > 0).then(|| {
+        Note::new(
+            "tls-resumed",
+            format!(
+                "{n_resumed} of {n} TLS sessions were resumed, which is less work for both ends than a full handshake; \
              `resumption off` resumes none"
-        ),
+            ),
+        )
     })
 }
 
@@ -118,55 +122,47 @@ fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
 fn status_note(record: &Record) -> Option<Note> {
     let others = names::STATUS[1..].iter().map(|name| (name, record.totals[*name])).filter(|(_, n)| *n > 0);
     let others: Vec<String> = others.map(|(name, n)| format!("{n} × {}", name.trim_start_matches("status_"))).collect();
-    (!others.is_empty()).then(|| Note {
-        id: "http-status".to_owned(),
-        text: format!(
+    (!others.is_empty()).then(|| Note::new("http-status", format!(
             "of {} answers not all were 2xx: {}; they count as answered, and may be cheaper to serve than the requested page",
             record.totals[count::REQUESTS],
             others.join(", ")
-        ),
-    })
+        )))
 }
 
 /// A note if some times are lower bounds because the wait was given up.
 fn lower_bounds_note(n_bounds: u64) -> Option<Note> {
-    (n_bounds > 0).then(|| Note {
-        id: "waited-in-vain".to_owned(),
-        text: "requests without an answer in time are among the latencies with the time that they were waited for: \
-               their true latency is longer"
-            .to_owned(),
+    (n_bounds > 0).then(|| {
+        Note::new(
+            "waited-in-vain",
+            "requests without an answer in time are among the latencies with the time that they were waited for: \
+               their true latency is longer",
+        )
     })
 }
 
 /// A note if answers were not awaited, so that the values cover sending only.
 fn not_awaited_note(n_left: u64) -> Option<Note> {
-    (n_left > 0).then(|| Note {
-        id: "answers-left".to_owned(),
-        text: format!(
+    (n_left > 0).then(|| Note::new("answers-left", format!(
             "nobody waited for the answers to {n_left} requests: they ended once they were sent, so rate and latency \
              say little about the server"
-        ),
-    })
+        )))
 }
 
 /// A note if the completeness of answers is unknown: an attacker who cuts a connection truncates such an answer without being noticed.
 fn tls_unclosed_note(n_left_open: u64) -> Option<Note> {
-    (n_left_open > 0).then(|| Note {
-        id: "tls-left-open".to_owned(),
-        text: format!(
+    (n_left_open > 0).then(|| Note::new("tls-left-open", format!(
             "the server did not close TLS (close_notify, RFC 8446 section 6.1) after {n_left_open} of the answers that end with \
              the connection: they count as whole, but may be cut short"
-        ),
-    })
+        )))
 }
 
 /// A note if bodies were not copied, which is less work than a client does that reads them.
 fn discard_note(all: &LoadResults) -> Option<Note> {
-    all.has_discarded.then(|| Note {
-        id: "bodies-discarded".to_owned(),
-        text:
-            "large bodies were thrown away in the kernel without being copied: a client that reads them does more work"
-                .to_owned(),
+    all.has_discarded.then(|| {
+        Note::new(
+            "bodies-discarded",
+            "large bodies were thrown away in the kernel without being copied: a client that reads them does more work",
+        )
     })
 }
 
@@ -174,12 +170,14 @@ fn discard_note(all: &LoadResults) -> Option<Note> {
 pub(crate) fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
     let [p50, p99] = [0.5, 0.99].map(|share| lag.quantile(share).map(Nanos));
     let (p50, p99) = (p50?, p99?);
-    (pacing == Pacing::Cheap).then(|| Note {
-        id: "pacing".to_owned(),
-        text: format!(
-            "pacing cheap: requests due within {} began together, {p50} (p50) and {p99} (p99) after their time; \
+    (pacing == Pacing::Cheap).then(|| {
+        Note::new(
+            "pacing",
+            format!(
+                "pacing cheap: requests due within {} began together, {p50} (p50) and {p99} (p99) after their time; \
              response times count from that time, service times do not",
-            Pacing::PERIOD
-        ),
+                Pacing::PERIOD
+            ),
+        )
     })
 }

@@ -1,4 +1,4 @@
-//! Data that the closed kind keeps besides its times (lengths of answers, rows of requests), and when it gives up.
+//! Data that the kinds keep besides their times (lengths of answers, rows of requests), and when they give up.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use fathom_http::{HttpClosed, names};
+use fathom_http::{HttpClosed, HttpOpen, names};
 use fathom_model::{Phases, Record, names::count, units::Nanos};
 
 use crate::harness::{self, PHASES, server, server_of};
@@ -96,6 +96,16 @@ fn a_worker_gives_up_at_the_failure_that_it_was_told() {
     let record = against(dies_after(10), &[("connections", "1"), ("count", "100"), ("give-up", "3")]);
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (10, 3));
     assert!(record.complete);
+}
+
+#[test]
+fn a_worker_of_an_open_load_gives_up_too() {
+    let phases = Phases { measure_ns: Nanos::from_secs(20), warmup_max_ns: Nanos::ZERO, ..PHASES };
+    let options = [("connections", "1"), ("rate", "1k"), ("give-up", "3")];
+    let record = harness::run_against(&HttpOpen, phases, dies_after(10), &options).unwrap();
+    assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (10, 3));
+    assert!(record.complete && record.totals[count::SENT] >= 11, "{:?}", record.totals);
+    assert!(record.measured_ns.1 < Nanos::from_secs(10), "it ends with the work: {:?}", record.measured_ns);
 }
 
 #[test]

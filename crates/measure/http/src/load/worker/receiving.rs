@@ -117,7 +117,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         self.end_request(idx);
         self.resend_unanswered(idx);
         if self.recorder.on_failure(fault) {
-            self.requests_left = Some(0);
+            self.stop_starting(at);
         }
         if n_failures == 1 && !is_opening {
             return self.reopen(idx);
@@ -128,6 +128,11 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
 }
 
 impl<R: Reactor> ClientWorker<'_, R> {
+    /// Starts no more requests: a closed load has none left, and the schedule of an open one ends.
+    fn stop_starting(&mut self, now: Nanos) {
+        if self.load.is_open() { self.load.end(now) } else { self.requests_left = Some(0) }
+    }
+
     fn on_progress_made(&mut self, idx: usize, outcome: Result<AnswerProgress, Malformed>, at: Nanos) {
         match outcome {
             Ok(AnswerProgress::Answered) => self.send_next(idx, at),

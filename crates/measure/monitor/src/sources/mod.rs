@@ -8,7 +8,7 @@ mod impairment;
 mod interrupts;
 mod martians;
 mod memory_events;
-mod named;
+mod named_lines;
 mod neighbors;
 mod netdev;
 mod netstat;

@@ -4,11 +4,11 @@ use fathom_model::names::host;
 
 use super::{
     counters_of,
-    named::{Named, Wanted},
+    named_lines::{NamedCounter, NamedLines},
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 14] = [
+const COUNTERS: [NamedCounter; 14] = [
     (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
@@ -25,11 +25,11 @@ const WANTED: [Wanted; 14] = [
     (host::IP_RP_FILTER_DROPPED, ("TcpExt:", "IPReversePathFilter")),
 ];
 
-pub(super) const fn source() -> Named {
-    Named {
+pub(super) const fn source() -> NamedLines {
+    NamedLines {
         name: "netstat",
         file: ProcFile::new("proc/net/netstat"),
-        wanted: &WANTED,
-        counters: const { &counters_of(&WANTED) },
+        counters: &COUNTERS,
+        counter_names: const { &counters_of(&COUNTERS) },
     }
 }

@@ -4,11 +4,11 @@ use fathom_model::names::host;
 
 use super::{
     counters_of,
-    named::{Named, Wanted},
+    named_lines::{NamedCounter, NamedLines},
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 21] = [
+const COUNTERS: [NamedCounter; 21] = [
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
@@ -32,11 +32,11 @@ const WANTED: [Wanted; 21] = [
     (host::UDP_IN_CSUM_ERRORS, ("Udp:", "InCsumErrors")),
 ];
 
-pub(super) const fn source() -> Named {
-    Named {
+pub(super) const fn source() -> NamedLines {
+    NamedLines {
         name: "snmp",
         file: ProcFile::new("proc/net/snmp"),
-        wanted: &WANTED,
-        counters: const { &counters_of(&WANTED) },
+        counters: &COUNTERS,
+        counter_names: const { &counters_of(&COUNTERS) },
     }
 }

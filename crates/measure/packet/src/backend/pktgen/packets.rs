@@ -196,9 +196,9 @@ fn shares(sizes: &[SizeWeight]) -> Vec<u64> {
 impl PacketHeaders {
     fn of(shape: &FrameTemplate) -> Result<Self, Error> {
         let bytes = shape.bytes.as_slice();
-        let (tags, labels, kind, ip) = below_ip(bytes)?;
+        let BelowIp { tags, labels, ethertype, ip } = below_ip(bytes)?;
         let packet = bytes.get(ip..).unwrap_or_default();
-        let (family, service, length) = match kind {
+        let (family, service, length) = match ethertype {
             ETHERTYPE_IPV4 => v4(packet)?,
             ETHERTYPE_IPV6 => v6(packet)?,
             _ => return refuse("it makes UDP over IPv4 and IPv6 only"),
@@ -346,18 +346,27 @@ impl PacketHeaders {
     }
 }
 
-/// VLAN tags, MPLS labels, the `EtherType` behind them, and the offset of the packet.
-type BelowIp = (Vec<u16>, Vec<u32>, u16, usize);
+/// The headers in front of a packet.
+struct BelowIp {
+    /// Of VLANs.
+    tags: Vec<u16>,
+    /// Of MPLS.
+    labels: Vec<u32>,
+    /// The `EtherType` of the packet.
+    ethertype: u16,
+    /// The offset of the packet.
+    ip: usize,
+}
 
 fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {
     let (mut tags, mut labels) = (Vec::new(), Vec::new());
-    let (mut kind, mut at) = (read_u16(bytes, 12), Ethernet::LENGTH);
-    while kind == ETHERTYPE_VLAN {
+    let (mut ethertype, mut at) = (read_u16(bytes, 12), Ethernet::LENGTH);
+    while ethertype == ETHERTYPE_VLAN {
         tags.push(read_u16(bytes, at));
-        kind = read_u16(bytes, at + 2);
+        ethertype = read_u16(bytes, at + 2);
         at += 4;
     }
-    if kind == ETHERTYPE_MPLS {
+    if ethertype == ETHERTYPE_MPLS {
         loop {
             let word = u32::from(read_u16(bytes, at)) << 16 | u32::from(read_u16(bytes, at + 2));
             labels.push(word & !BOTTOM_OF_STACK);
@@ -366,13 +375,13 @@ fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {
                 break;
             }
         }
-        kind = if bytes.get(at).is_some_and(|byte| byte >> 4 == 6) { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+        ethertype = if bytes.get(at).is_some_and(|byte| byte >> 4 == 6) { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
     }
     match (tags.len(), labels.len()) {
-        (0..=2, 0) | (0, 0..=LABELS_MAX) if kind == 0x88a8 => {
+        (0..=2, 0) | (0, 0..=LABELS_MAX) if ethertype == 0x88a8 => {
             refuse("both its tags are of 802.1Q (0x8100): `vlan 5 / vlan 7`")
         }
-        (0..=2, 0) | (0, 0..=LABELS_MAX) => Ok((tags, labels, kind, at)),
+        (0..=2, 0) | (0, 0..=LABELS_MAX) => Ok(BelowIp { tags, labels, ethertype, ip: at }),
         (0, _) => refuse("it puts 15 labels before a packet at most"),
         (_, 0) => refuse("it puts two tags before a packet at most"),
         _ => refuse("it puts tags before a packet or labels, not both"),

@@ -71,6 +71,8 @@ const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];
 const TYPE_CRATES_MAX: usize = 2;
 /// Type names that may occur in any number of crates.
 const COMMON_TYPES: [&str; 1] = ["Error"];
+/// The crates whose examples in the documentation `make test-quick` runs.
+const DOC_TEST_CRATES: [&str; 1] = ["sys"];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -100,6 +102,11 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
                 types.entry(name.to_owned()).or_insert_with(BTreeSet::new).insert(crate_name.to_owned());
             }
         }
+        faults.extend(unrun_examples(&shown, &text).map(|line| {
+            format!(
+                "{shown}:{line}: `make test-quick` runs no examples of this crate: add it there and to DOC_TEST_CRATES"
+            )
+        }));
         if shown.contains("/src/") && !text.starts_with("//!") {
             faults.push(format!("{shown}: a module begins with what it is for"));
         }
@@ -165,6 +172,20 @@ fn panicking_spawns<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usi
     text.lines()
         .enumerate()
         .filter_map(|(idx, line)| Some((idx + 1, PANICKING_SPAWNS.into_iter().find(|call| line.contains(call))?)))
+}
+
+/// Returns the lines on which an example begins in the documentation of a crate whose examples nobody runs.
+fn unrun_examples<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = usize> + use<'a> {
+    let is_run = source_of_crate(shown).is_none_or(|(name, _)| DOC_TEST_CRATES.contains(&name));
+    let fences = text.lines().enumerate().filter_map(|(idx, line)| {
+        let comment = line.trim_start().strip_prefix("///").or_else(|| line.trim_start().strip_prefix("//!"))?;
+        Some((idx + 1, comment.trim_start().strip_prefix("```")?))
+    });
+    // Every other fence ends a block; a block of another language, or of text, is no example.
+    let begins = fences.filter(move |_| !is_run).step_by(2);
+    begins
+        .filter(|(_, language)| ["", "rust"].contains(language) || language.starts_with("should_panic"))
+        .map(|(line, _)| line)
 }
 
 /// Returns the folders of all crates: `crates/GROUP/CRATE`.
@@ -290,6 +311,14 @@ mod tests {
         for test in ["crates/measure/http/src/tests.rs", "crates/measure/http/tests/new.rs", "bench/src/new.rs"] {
             assert!(found(test).is_empty(), "{test}");
         }
+    }
+
+    #[test]
+    fn an_example_that_no_test_runs_is_found() {
+        let text = "//! Text.\n//! ```text\n//! a\n//! ```\n/// ```\n/// assert!(true);\n/// ```\nfn f() {}\n";
+        let found = |shown: &str| unrun_examples(shown, text).collect::<Vec<_>>();
+        assert_eq!(found("crates/measure/http/src/new.rs"), [5]);
+        assert!(found("crates/base/sys/src/new.rs").is_empty());
     }
 
     #[test]

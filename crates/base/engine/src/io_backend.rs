@@ -136,7 +136,7 @@ impl IoBackend {
 }
 
 fn note(text: String) -> Note {
-    Note { id: "reactor".to_owned(), text }
+    Note::new("reactor", text)
 }
 
 fn refused(what: &str, hint: &str) -> Error {

@@ -207,10 +207,7 @@ impl<W> TrialResults<W> {
     pub fn record(&self, side: Side) -> Record {
         let mut notes = Vec::new();
         if side == Side::Initiator && !self.steady && self.complete {
-            notes.push(Note {
-                id: "no-steady-state".to_owned(),
-                text: "the rate still varied after the warm-up".to_owned(),
-            });
+            notes.push(Note::new("no-steady-state", "the rate still varied after the warm-up"));
         }
         Record {
             start_ns: self.start,

@@ -222,7 +222,7 @@ impl LuaTest {
         if let Some((first, _)) = errors.iter().max_by_key(|(_, n)| n) {
             let times = if n_errors == 1 { "time" } else { "times" };
             let text = format!("the script failed {n_errors} {times} and continued; most often: {first}");
-            record.notes.push(Note { id: "script-errors".to_owned(), text });
+            record.notes.push(Note::new("script-errors", text));
         }
         record.errors.extend(errors);
     }

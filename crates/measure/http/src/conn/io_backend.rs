@@ -29,7 +29,7 @@ fn timestamping_backend(settings: &Settings) -> Result<IoBackend, Error> {
         return Err(unavailable_error("the kernel stamps no bytes of unix sockets", "leave out timestamps or unix"));
     }
     let text = "epoll, with the kernel's timestamps of the departure and arrival of bytes".to_owned();
-    let note = Note { id: "reactor".to_owned(), text };
+    let note = Note::new("reactor", text);
     Ok(IoBackend { reactor: ReactorKind::Stamped, batching: Batching::One, note })
 }
 

@@ -158,10 +158,7 @@ impl TargetConfig {
             |own: &IpAddr| dns_refresh == DnsRefresh::Once && routes.iter().all(|route| route.leaves_from(*own));
         let local_address = own.filter(|own| !is_kernels(own));
         let weights: Vec<u64> = routes.iter().map(|route| route.weight).collect();
-        let unverified = || Note {
-            id: "tls-insecure".to_owned(),
-            text: "certificates were not verified, so the answers may be anyone's".to_owned(),
-        };
+        let unverified = || Note::new("tls-insecure", "certificates were not verified, so the answers may be anyone's");
         Ok(Self {
             upstream_order: WeightedOrder::new(&weights)?,
             method: plan.template.method(),

@@ -74,7 +74,7 @@ pub fn open_generators(
                 let remark = generators.first().and_then(|generator| generator.frame_difference());
                 let chosen = remark
                     .map_or(backend.description().to_owned(), |words| format!("{}, {words}", backend.description()));
-                notes.push(Note { id: "backend".to_owned(), text: choice_note(&chosen, &refusals) });
+                notes.push(Note::new("backend", choice_note(&chosen, &refusals)));
                 return Ok(generators);
             }
             Err(error) => refusals.push((*backend, error)),

@@ -65,7 +65,7 @@ impl UnrelatedFrames {
             "this host has {n_more} TCP connections more than the {CONNECTIONS_MAX} that the counter leaves out: their frames \
              count as frames of the test"
         );
-        (*n_more > 0).then(|| Note { id: "frames-of-connections".to_owned(), text })
+        (*n_more > 0).then(|| Note::new("frames-of-connections", text))
     }
 
     /// Whether a frame is unrelated.

@@ -178,13 +178,13 @@ impl RecordingDriver for SeriesDriver {
             // An apparent outage is the pause of a host that sends one error per second.
             let text = "hosts report closed UDP ports about once a second, so faster probes go unanswered without being \
                         lost: probe with --interval 1.1s, or with --protocol icmp or tcp";
-            record.notes.push(Note { id: "answers-limited".to_owned(), text: text.to_owned() });
+            record.notes.push(Note::new("answers-limited", text));
             return;
         }
         let n_further = tracker.n_further_outages();
         if n_further > 0 {
             let text = format!("{n_further} more outages were counted and not kept");
-            record.notes.push(Note { id: "outages-cut".to_owned(), text });
+            record.notes.push(Note::new("outages-cut", text));
         }
         probe(record).outages = tracker.outages().iter().map(|gap| self.outage(gap)).collect();
     }
@@ -419,7 +419,7 @@ impl RecordingDriver for PortScanDriver {
         if now >= self.end {
             record.complete = false;
             let text = "the time was over before all ports had been asked often enough".to_owned();
-            record.notes.push(Note { id: "ports-unasked".to_owned(), text });
+            record.notes.push(Note::new("ports-unasked", text));
         }
     }
 }

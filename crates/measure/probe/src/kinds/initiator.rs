@@ -102,7 +102,7 @@ fn open_transport(
 }
 
 fn unprivileged_note(text: &str) -> Note {
-    Note { id: "probe-unprivileged".to_owned(), text: text.to_owned() }
+    Note::new("probe-unprivileged", text)
 }
 
 /// Opens the kernel's socket for echo requests. The template takes over its identifier.
@@ -225,7 +225,7 @@ impl Test for ProbeInitiator {
                     .to_owned(),
             ),
         };
-        record.notes.extend(unheard.map(|text| Note { id: "probe-unheard".to_owned(), text }));
+        record.notes.extend(unheard.map(|text| Note::new("probe-unheard", text)));
         Ok(record)
     }
 }

@@ -255,29 +255,23 @@ fn notes(shared: &SharedState) -> Vec<Note> {
     let program = &shared.program;
     let mut notes = Vec::new();
     for meeting in program.meeting_points.iter().filter(|meeting| meeting.n_unfilled() > 0) {
-        notes.push(Note {
-            id: "meeting-unfilled".to_owned(),
-            text: format!(
+        notes.push(Note::new("meeting-unfilled", format!(
                 "{} of {} meetings of {} users did not fill: the users who had arrived continued when the time was over",
                 meeting.n_unfilled(),
                 meeting.n_rounds(),
                 meeting.size()
-            ),
-        });
+            )));
     }
     if let Some(set) = shared.failed_data_set().and_then(|place| program.sets.get(place)) {
-        notes.push(Note {
-            id: "data-ended".to_owned(),
-            text: format!(
+        notes.push(Note::new(
+            "data-ended",
+            format!(
                 "the data set {} ({}) had no more rows, so the run ended, as the scenario defines",
                 set.name, set.file
             ),
-        });
+        ));
     } else if shared.is_exhausted() {
-        notes.push(Note {
-            id: "data-ended".to_owned(),
-            text: "a data set had no more rows, so users left, as the scenario defines".to_owned(),
-        });
+        notes.push(Note::new("data-ended", "a data set had no more rows, so users left, as the scenario defines"));
     }
     notes
 }

@@ -93,7 +93,7 @@ impl Test for ChurnInitiator {
         }
         if self.config.close == CloseMode::Reset {
             let text = "connections were reset by the initiator, which costs less than an orderly close";
-            record.notes.push(Note { id: "close-reset".to_owned(), text: text.to_owned() });
+            record.notes.push(Note::new("close-reset", text));
         }
         Ok(record)
     }

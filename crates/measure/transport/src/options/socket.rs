@@ -270,7 +270,7 @@ impl SocketOptions {
             return None;
         }
         let text = "connections fell back from Multipath TCP to TCP: the other side or something on the path does not speak it";
-        Some(Note { id: "mptcp-fell-back".to_owned(), text: text.to_owned() })
+        Some(Note::new("mptcp-fell-back", text))
     }
 
     /// Binds a socket of the initiator to its source: a device, and an address chosen in turn by the number of the socket.
@@ -395,7 +395,7 @@ impl SocketOptions {
                     "the kernel granted a {name} buffer of {granted} where {size} was asked; without CAP_NET_ADMIN {bound} is the most"
                 )
             };
-            Ok((granted < size).then(|| Note { id: format!("{name}-buffer-smaller"), text: text() }))
+            Ok((granted < size).then(|| Note::new(format!("{name}-buffer-smaller"), text())))
         };
         buffers.into_iter().filter_map(|buffer| set(buffer).transpose()).collect()
     }
@@ -417,7 +417,7 @@ pub fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
         format!("nothing was polled in spite of --busy-poll {asked}: no packet came through a queue that can be polled")
     };
     let is_idle = !socket_options::is_polled(socket).unwrap_or(true);
-    is_idle.then(|| Note { id: "busy-poll-idle".to_owned(), text: text() })
+    is_idle.then(|| Note::new("busy-poll-idle", text()))
 }
 
 fn listen_multipath(at: SocketAddr, backlog: u16, guests: &AllowedPeers) -> fathom_sys::Result<Socket> {

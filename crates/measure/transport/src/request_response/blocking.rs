@@ -81,7 +81,7 @@ impl Test for BlockingRr {
         watch.finish(&mut record, WorkerCounts::default());
         if wait == Wait::Never {
             let text = "each worker polled for messages all the time, which takes a whole core at any load";
-            self.notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
+            self.notes.push(Note::new("spin", text));
         }
         record.notes.append(&mut self.notes);
         Ok(record)

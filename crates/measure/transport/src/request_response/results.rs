@@ -65,7 +65,7 @@ pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadMo
                 let text = format!(
                     "{n_bounds} transactions had no answer when the trial ended: their response times are lower bounds"
                 );
-                record.notes.push(Note { id: "lower-bounds".to_owned(), text });
+                record.notes.push(Note::new("lower-bounds", text));
             }
         }
         record.distributions.extend(times.into_iter().map(|(name, times)| (name.to_owned(), times)));
@@ -78,10 +78,11 @@ pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadMo
 /// A note if transactions were to be sampled and none told all of its times, so that there is no anatomy.
 fn untold_note(sampled: &[SampledConnection]) -> Option<Note> {
     let is_untold = !sampled.is_empty() && sampled.iter().all(|connection| connection.units.is_empty());
-    is_untold.then(|| Note {
-        id: "no-anatomy".to_owned(),
-        text: "the kernel gave no times for sampled packets, so the parts of the time of a transaction are \
-               unknown: some drivers give no software timestamps (`ethtool -T IFACE`)"
-            .to_owned(),
+    is_untold.then(|| {
+        Note::new(
+            "no-anatomy",
+            "the kernel gave no times for sampled packets, so the parts of the time of a transaction are \
+               unknown: some drivers give no software timestamps (`ethtool -T IFACE`)",
+        )
     })
 }

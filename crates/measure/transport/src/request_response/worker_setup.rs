@@ -113,7 +113,7 @@ impl SetupState {
             let text = format!(
                 "TCP_INFO of {n_missing} of the flows that were to be sampled is missing: no descriptor was left for them"
             );
-            self.add_notes(vec![Note { id: "flows-not-sampled".to_owned(), text }]);
+            self.add_notes(vec![Note::new("flows-not-sampled", text)]);
         }
     }
 

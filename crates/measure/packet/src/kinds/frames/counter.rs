@@ -297,7 +297,7 @@ impl XskCounter {
 }
 
 fn note(id: &str, text: String) -> Note {
-    Note { id: id.to_owned(), text }
+    Note::new(id, text)
 }
 
 /// An error with its causes, on one line.

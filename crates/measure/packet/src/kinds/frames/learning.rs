@@ -49,7 +49,7 @@ impl LearningOptions {
     /// The note of a receiver that sends none. On a served host they would reach everybody on its wire.
     pub(super) fn withheld_note(self) -> Option<Note> {
         let text = "a served host sends no learning frames; a device in between learns its address from the control connection";
-        (self.n > 0).then(|| Note { id: "learning-withheld".to_owned(), text: text.to_owned() })
+        (self.n > 0).then(|| Note::new("learning-withheld", text))
     }
 
     /// Announces the receiver on its wire.
@@ -132,6 +132,6 @@ impl LearningFrames {
         let n_sent = self.n_sent;
         record.totals.insert(LEARNING_FRAMES.to_owned(), n_sent);
         let text = format!("{n_sent} learning frames were sent before the trial and are not counted in it");
-        record.notes.push(Note { id: "learning".to_owned(), text });
+        record.notes.push(Note::new("learning", text));
     }
 }

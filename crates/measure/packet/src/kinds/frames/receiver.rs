@@ -78,7 +78,7 @@ impl FramesReceiver {
         if places.is_empty() {
             let text =
                 "these frames carry no number, so frames of others are counted too, and order and latency are unknown";
-            notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
+            notes.push(Note::new("frames-unmarked", text));
         }
         let pktgen = pktgen_origin(&role.settings, &outline, trial);
         let is_stepped = role.settings.span(STEP_AT).is_some();
@@ -193,7 +193,7 @@ impl Test for FramesReceiver {
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
         record_times(&mut record, times, self.is_marked);
         if let Some(text) = self.counter.timestamp_note().filter(|_| record.distributions.contains_key(GAP)) {
-            record.notes.push(Note { id: "arrival-times".to_owned(), text: text.to_owned() });
+            record.notes.push(Note::new("arrival-times", text));
         }
         if self.rate_steps == RateSteps::Once {
             let step = self.counter.rate_step();
@@ -207,7 +207,7 @@ impl Test for FramesReceiver {
                 "none of the frames arrived at {name}, which received {frames} frames of any kind and dropped {dropped} \
                  meanwhile"
             );
-            record.notes.push(Note { id: "nothing-arrived".to_owned(), text });
+            record.notes.push(Note::new("nothing-arrived", text));
         }
         Ok(record)
     }
@@ -217,7 +217,7 @@ impl Test for FramesReceiver {
 fn record_times(record: &mut Record, times: FrameTimes, is_marked: bool) {
     if is_marked && record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
         let text = "latencies are withheld: the two ends do not share a clock".to_owned();
-        record.notes.push(Note { id: "latency-withheld".to_owned(), text });
+        record.notes.push(Note::new("latency-withheld", text));
     }
     let latency = &times.latency;
     if let (Some(high), Some(low)) = (latency.quantile(0.999), latency.min()) {
@@ -239,7 +239,7 @@ fn record_recovery(record: &mut Record, step: Option<RateStepTimes>) {
         }
     };
     record.totals.extend(step.map(|step| (RECOVERY_NS.to_owned(), step.recovery().0)));
-    record.notes.push(Note { id: id.to_owned(), text });
+    record.notes.push(Note::new(id, text));
 }
 
 /// Counts until the trial is over and no late frame arrives anymore.

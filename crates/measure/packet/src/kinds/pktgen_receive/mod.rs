@@ -267,5 +267,5 @@ fn nothing_received(device: &str, seen: u64) -> Error {
 /// The note about frames that the socket had no room for.
 fn missed_note(dropped: u64) -> Option<Note> {
     let text = format!("the socket had no room for {dropped} frames: any packets of pktgen among them count as lost");
-    (dropped > 0).then(|| Note { id: "socket-dropped".to_owned(), text })
+    (dropped > 0).then(|| Note::new("socket-dropped", text))
 }

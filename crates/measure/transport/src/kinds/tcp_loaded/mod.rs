@@ -327,7 +327,7 @@ fn add_outcome(record: &mut Record, outcome: WorkerOutcome) {
                     "{} probes were never sent, or had no answer after the trial: their times are lower bounds",
                     grouped(probes.n_unanswered)
                 );
-                record.notes.push(Note { id: "lower-bounds".to_owned(), text });
+                record.notes.push(Note::new("lower-bounds", text));
             }
         }
     }

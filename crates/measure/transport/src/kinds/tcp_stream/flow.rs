@@ -69,7 +69,7 @@ impl FlowResult {
                 "{DRAIN_LONGEST} after the end some flows still had bytes in flight; these were dropped: the path is slow for the \
                  bytes that its queues and the sockets hold"
             );
-            record.notes.push(Note { id: CUT.to_owned(), text });
+            record.notes.push(Note::new(CUT, text));
         }
     }
 }

@@ -497,7 +497,7 @@ impl StreamConfig {
             record.totals.extend(bytes.map(|bytes| (kibibytes.to_owned(), bytes / 1024)));
         }
         record.totals.insert(KIBIBYTES_MOVED.to_owned(), bytes.into_iter().flatten().sum::<u64>() / 1024);
-        let mut note = |id: &str, text: String| record.notes.push(Note { id: id.to_owned(), text });
+        let mut note = |id: &str, text: String| record.notes.push(Note::new(id, text));
         if self.truncates && bytes[1].is_some() {
             let text =
                 "the kernel of the receiver discarded the payload, so the result includes no copy to the application";

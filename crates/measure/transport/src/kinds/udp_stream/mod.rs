@@ -187,7 +187,7 @@ impl UdpStreamConfig {
     }
 
     fn note(&mut self, id: &str, text: impl Into<String>) {
-        self.notes.push(Note { id: id.to_owned(), text: text.into() });
+        self.notes.push(Note::new(id, text.into()));
     }
 }
 

@@ -82,7 +82,7 @@ impl Test for UdpRrInitiator {
         let mut record = results::record(trial_results, role.side, model);
         if config.spins {
             let text = "each worker polled for answers all the time, which takes a whole core at any load";
-            notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
+            notes.push(Note::new("spin", text));
         }
         record.notes.append(&mut notes);
         Ok(record)

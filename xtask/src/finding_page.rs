@@ -15,6 +15,7 @@ those in which it was named at all; *also said* lists other findings above a rem
 hypervisor took are true of a lab on a small machine if the record of the run bears them out: a core is busy 95 % of the time with the \
 test's own threads and interrupts, or others used as much as the finding says. These are left out, and counted below the table; without \
 such a record they count as untrue. Of two faults at once, one that explains much less than the other may be a remark. \
+Beside busy programs, threads that a fault leaves one core wait for it, so that `other-programs` is as true. \
 `cargo xtask findings --short --seed N` draws place, strength and direction of the faults.
 ";
 

@@ -2,7 +2,9 @@
 //!
 //! Shared by the fuzz target and by the test of `fleet` that runs the corpus.
 
-use fathom_fleet::protocol::{Decoder, Frame, FrameError, FromAgent, HEADER_LEN, ToAgent, encode, read, write};
+use fathom_fleet::protocol::{
+    Decoder, Frame, FrameError, FromAgent, HEADER_LEN, Preamble, ToAgent, encode, read, write,
+};
 
 /// Small enough that a fuzzer finds what lies beyond it.
 const LIMIT: usize = 2000;
@@ -25,6 +27,20 @@ pub(crate) fn frames(bytes: &[u8]) {
         }
     }
     assert!(bytes.starts_with(&again), "frames are the bytes they came from");
+    let rest = skip_text(bytes, bytes.len().max(1));
+    for piece in [1, 7, HEADER_LEN] {
+        assert_eq!(skip_text(bytes, piece), rest, "text before the first frame, in pieces of {piece}");
+    }
+    assert!(rest.is_none_or(|rest| bytes.ends_with(&rest)), "what follows the text is the rest of the bytes");
+}
+
+/// Returns the bytes from the first greeting on.
+fn skip_text(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
+    let mut preamble = Preamble::default();
+    let mut pieces = bytes.chunks(piece);
+    let mut rest = pieces.find_map(|piece| preamble.push(piece).ok().flatten())?;
+    pieces.for_each(|piece| rest.extend_from_slice(piece));
+    Some(rest)
 }
 
 fn decode(bytes: &[u8], piece: usize) -> (Vec<Frame>, Option<FrameError>) {

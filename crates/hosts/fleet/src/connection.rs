@@ -7,7 +7,7 @@ use std::{
     io::{self, Read, Write},
     marker::PhantomData,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
@@ -19,8 +19,8 @@ use fathom_sys::clock;
 
 use crate::{
     error::Disconnected,
-    launcher::Liveness,
-    protocol::{self, Decoder, FrameError, HEARTBEAT_EVERY, Message, SILENCE_MAX},
+    launcher::{Liveness, Opening},
+    protocol::{self, Decoder, FrameError, HEARTBEAT_EVERY, Message, Preamble, SILENCE_MAX},
     threads,
 };
 
@@ -48,11 +48,30 @@ pub(crate) struct PeerActivity {
     last: Arc<AtomicU64>,
     is_amid_message: Arc<AtomicBool>,
     liveness: Liveness,
+    /// Whether its silence counts: a login over `ssh` takes as long as it takes, so not before the first frame.
+    has_begun: Arc<AtomicBool>,
+    /// What the other side printed before its first frame.
+    printed: Arc<Mutex<String>>,
 }
 
 impl PeerActivity {
-    pub(crate) fn new(liveness: Liveness) -> Self {
-        Self { last: Arc::new(AtomicU64::new(clock::now().0)), is_amid_message: Arc::default(), liveness }
+    pub(crate) fn new(liveness: Liveness, opening: Opening) -> Self {
+        Self {
+            last: Arc::new(AtomicU64::new(clock::now().0)),
+            is_amid_message: Arc::default(),
+            liveness,
+            has_begun: Arc::new(AtomicBool::new(opening == Opening::Frame)),
+            printed: Arc::default(),
+        }
+    }
+
+    /// Returns what the other side printed, if its first frame has not come yet.
+    pub(crate) fn printed(&self) -> String {
+        self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn record_printed(&self, text: String) {
+        *self.printed.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
     /// Returns the effective deadline: later while a slow path is still carrying a message.
@@ -68,7 +87,7 @@ impl PeerActivity {
     /// Returns whether the other side counts as disconnected.
     pub(crate) fn has_timed_out(&self, now: Nanos) -> bool {
         let deadline = Nanos(self.last.load(Ordering::Relaxed)) + SILENCE_MAX;
-        self.liveness == Liveness::Heartbeats && now >= deadline
+        self.liveness == Liveness::Heartbeats && now >= deadline && self.has_begun.load(Ordering::Relaxed)
     }
 }
 
@@ -167,10 +186,11 @@ fn write_messages<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>
 pub(crate) fn start_reader<M: Message>(
     mut input: impl Read + Send + 'static,
     pulse: PeerActivity,
+    opening: Opening,
     mut tell: impl FnMut(Nanos, ReaderEvent<M>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     threads::start(move || {
-        let loss = read_messages(&mut input, &pulse, |at, message| tell(at, ReaderEvent::Message(message)));
+        let loss = read_messages(&mut input, &pulse, opening, |at, message| tell(at, ReaderEvent::Message(message)));
         tell(clock::now(), ReaderEvent::Disconnected(loss));
     })
 }
@@ -178,9 +198,11 @@ pub(crate) fn start_reader<M: Message>(
 fn read_messages<M: Message>(
     input: &mut impl Read,
     pulse: &PeerActivity,
+    opening: Opening,
     mut tell: impl FnMut(Nanos, M),
 ) -> Disconnected {
     let mut decoder = Decoder::new(M::MAX);
+    let mut preamble = (opening == Opening::TextThenFrame).then(Preamble::default);
     let mut chunk = vec![0; CHUNK];
     loop {
         let n = match input.read(&mut chunk) {
@@ -193,7 +215,19 @@ fn read_messages<M: Message>(
         };
         let at = clock::now();
         pulse.record_activity(at);
-        decoder.push(&chunk[..n]);
+        if let Some(text) = &mut preamble {
+            let rest = match text.push(&chunk[..n]) {
+                Ok(rest) => rest,
+                Err(error) => return Disconnected::Protocol(error),
+            };
+            pulse.record_printed(if rest.is_some() { String::new() } else { text.text() });
+            let Some(rest) = rest else { continue };
+            pulse.has_begun.store(true, Ordering::Relaxed);
+            decoder.push(&rest);
+            preamble = None;
+        } else {
+            decoder.push(&chunk[..n]);
+        }
         loop {
             let message = decoder.frame().and_then(|frame| frame.map(|frame| protocol::read(&frame)).transpose());
             match message {
@@ -232,7 +266,7 @@ mod tests {
     #[test]
     fn silence_is_a_loss_over_a_network_and_nothing_between_processes() {
         for (liveness, is_loss) in [(Liveness::Heartbeats, true), (Liveness::EndOfStream, false)] {
-            let pulse = PeerActivity::new(liveness);
+            let pulse = PeerActivity::new(liveness, Opening::Frame);
             let now = clock::now();
             pulse.record_activity(now);
             assert!(!pulse.has_timed_out(now + Nanos::from_millis(2_900)));
@@ -241,12 +275,25 @@ mod tests {
     }
 
     #[test]
+    fn silence_before_the_first_frame_is_a_login_that_takes_long() {
+        let pulse = PeerActivity::new(Liveness::Heartbeats, Opening::TextThenFrame);
+        let long = clock::now() + SILENCE_MAX * 4;
+        assert!(!pulse.has_timed_out(long));
+        let greeting = protocol::encode(protocol::VERSION, br#"{"hello":{"tool":"fathom 0.1.0"}}"#, 100).unwrap();
+        let bytes = [b"Welcome\n", greeting.as_slice()].concat();
+        let mut n_messages = 0;
+        read_messages(&mut &bytes[..], &pulse, Opening::TextThenFrame, |_, _: FromAgent| n_messages += 1);
+        assert_eq!((n_messages, pulse.printed()), (1, String::new()));
+        assert!(pulse.has_timed_out(long));
+    }
+
+    #[test]
     fn a_message_that_has_begun_to_arrive_is_not_late() {
         let due = Nanos::from_secs(10);
         let long = protocol::write(&FromAgent::Bye).unwrap();
         for (n_arrived, expected) in [(0, due), (3, due + ARRIVAL_MAX), (long.len(), due)] {
-            let pulse = PeerActivity::new(Liveness::Heartbeats);
-            read_messages(&mut &long[..n_arrived], &pulse, |_, _: FromAgent| {});
+            let pulse = PeerActivity::new(Liveness::Heartbeats, Opening::Frame);
+            read_messages(&mut &long[..n_arrived], &pulse, Opening::Frame, |_, _: FromAgent| {});
             assert_eq!(pulse.deadline(due), expected, "{n_arrived} bytes of {}", long.len());
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     agent_failure::causes,
     protocol::{FrameError, VERSION},
 };
+use fathom_model::reach::WordError;
 use fathom_sys::policy::NetworkError;
 
 /// How a connection between controller and agent ended early.
@@ -136,7 +137,7 @@ pub enum Error {
         ours_tool: String,
     },
     /// The command on the host did not start an agent.
-    #[error("no agent answers on host `{host}`: {loss}{}", lines(exit.as_deref(), stderr))]
+    #[error("no agent answers on host `{host}`: {loss}{}{}", lines(exit.as_deref(), stderr), printed_line(printed))]
     NoAgent {
         /// The host's name.
         host: String,
@@ -146,6 +147,26 @@ pub enum Error {
         exit: Option<String>,
         /// The end of its standard error.
         stderr: String,
+        /// What it printed in place of its greeting.
+        printed: String,
+    },
+    /// The words for the command line of a launcher are not safe.
+    #[error("cannot reach {reached}: {cause}")]
+    Word {
+        /// The host.
+        reached: String,
+        /// The word.
+        cause: WordError,
+    },
+    /// The program could not be copied to a host.
+    #[error("cannot copy fathom to {reached}: {reason}")]
+    Push {
+        /// The host.
+        reached: String,
+        /// The problem.
+        reason: String,
+        /// How to fix it.
+        hint: String,
     },
     /// An agent died, hung or was disconnected.
     #[error("host `{host}` was lost: {loss}{}", lines(exit.as_deref(), stderr))]
@@ -179,12 +200,17 @@ fn lines(exit: Option<&str>, stderr: &str) -> String {
     if stderr.is_empty() { exit } else { format!("{exit}\n{stderr}") }
 }
 
+/// What a host printed instead of a greeting, as a suffix of a message.
+fn printed_line(printed: &str) -> String {
+    if printed.is_empty() { String::new() } else { format!("\nit printed: {printed}") }
+}
+
 impl Error {
     /// Returns the effect on the run.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Key { .. } | Self::Network(_) | Self::UnknownHost { .. } => ErrorClass::Usage,
+            Self::Key { .. } | Self::Network(_) | Self::UnknownHost { .. } | Self::Word { .. } => ErrorClass::Usage,
             Self::Disconnected { .. } | Self::Interrupted => ErrorClass::Incomplete,
             Self::RoleFailed { failure, .. } => failure.class,
             Self::Certificate { .. }
@@ -196,6 +222,7 @@ impl Error {
             | Self::Busy { .. }
             | Self::TooManyConnections { .. }
             | Self::Version { .. }
+            | Self::Push { .. }
             | Self::NoAgent { .. } => ErrorClass::Preflight,
         }
     }
@@ -219,6 +246,7 @@ impl Error {
             ),
             Self::Version { .. } => Some("run the same version of fathom on both hosts"),
             Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
+            Self::Push { hint, .. } => Some(hint),
             _ => None,
         }
     }

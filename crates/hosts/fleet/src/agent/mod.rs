@@ -5,6 +5,7 @@
 //! when its stream ends.
 
 mod counter_reader;
+mod host_hold;
 mod host_sampler;
 pub(crate) mod observer_role;
 mod role;
@@ -24,6 +25,7 @@ use std::{
 pub use role_log::RoleLog;
 
 use counter_reader::CounterReader;
+use host_hold::HostHold;
 
 use fathom_engine::{CounterFeed, Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
@@ -32,7 +34,7 @@ use fathom_sys::{clock, policy::Policy};
 use crate::{
     AgentFailure, Disconnected, ErrorClass,
     connection::{self, PeerActivity, ReaderEvent, SendQueue, SuspendDetector},
-    launcher::Liveness,
+    launcher::{Liveness, Opening},
     protocol::{FromAgent, Hello, HostFacts, RoleId, ToAgent},
     threads,
 };
@@ -101,6 +103,8 @@ struct Agent {
     roles: BTreeMap<RoleId, RoleHandle>,
     /// Started by the first request for counters.
     counters: Option<CounterReader>,
+    /// Kept until the agent ends, if its controller wants the host for itself.
+    hold: Option<HostHold>,
 }
 
 /// Serves one controller to the end; returns when all tests have ended or are given up.
@@ -117,15 +121,27 @@ pub fn serve(
     let (outbox, speaker) = connection::start_writer(output).map_err(Disconnected::Io)?;
     let (events, inbox) = mpsc::channel();
     // Greet before reading anything, so that a controller of another version learns which program it reached.
-    let greeting = FromAgent::Hello(Hello { tool: equipment.tool.clone(), facts: HostFacts::here() });
+    let greeting = FromAgent::Hello(Hello {
+        tool: equipment.tool.clone(),
+        facts: HostFacts { held_by: host_hold::holder(), ..HostFacts::here() },
+        run: None,
+    });
     outbox.send(&greeting).map_err(Disconnected::Protocol)?;
-    let pulse = PeerActivity::new(equipment.liveness);
+    let pulse = PeerActivity::new(equipment.liveness, Opening::Frame);
     let heard = events.clone();
-    connection::start_reader(input, pulse.clone(), move |at, what| drop(heard.send(Event::FromReader(at, what))))
-        .map_err(Disconnected::Io)?;
+    connection::start_reader(input, pulse.clone(), Opening::Frame, move |at, what| {
+        drop(heard.send(Event::FromReader(at, what)))
+    })
+    .map_err(Disconnected::Io)?;
 
-    let mut agent =
-        Agent { config: Arc::new(equipment), send_queue: outbox, events, roles: BTreeMap::new(), counters: None };
+    let mut agent = Agent {
+        config: Arc::new(equipment),
+        send_queue: outbox,
+        events,
+        roles: BTreeMap::new(),
+        counters: None,
+        hold: None,
+    };
     let ending = agent.handle_events(&inbox, &pulse);
     agent.abort_all(&inbox);
     if ending.is_ok() {
@@ -148,6 +164,7 @@ impl HostFacts {
             clock: boot_id.as_ref().map(|boot_id| format!("{boot_id} {}", namespace.display())),
             boot_id,
             cores: thread::available_parallelism().ok().map(std::num::NonZero::get),
+            held_by: None,
         }
     }
 }
@@ -178,6 +195,7 @@ impl Agent {
 
     fn handle_message(&mut self, at: Nanos, message: ToAgent) {
         match message {
+            ToAgent::Hello(Hello { run: Some(run), .. }) => self.hold_host(run),
             ToAgent::Hello(_) | ToAgent::Heartbeat | ToAgent::Bye => {}
             ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
             ToAgent::Environment { interfaces } => self.send_environment(interfaces),
@@ -199,6 +217,14 @@ impl Agent {
                     role.abort();
                 }
             }
+        }
+    }
+
+    /// Takes the host for a run. The refusal is sent before the reply to any later request.
+    fn hold_host(&mut self, run: String) {
+        match HostHold::take(run) {
+            Ok(hold) => self.hold = Some(hold),
+            Err(failure) => self.send(&FromAgent::Failed { ticket: None, failure }),
         }
     }
 

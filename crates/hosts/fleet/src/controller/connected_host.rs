@@ -5,7 +5,7 @@ use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
 use fathom_model::units::Nanos;
 
 use crate::{
-    AgentStream, Disconnected, Error,
+    AgentStream, Disconnected, Error, HostLink,
     connection::{self, PeerActivity, ReaderEvent, SendQueue},
     launcher::{AgentProcess, END_TIMEOUT},
     protocol::{FrameError, FromAgent, Hello, HostFacts, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
@@ -14,8 +14,12 @@ use crate::{
 /// A connected host; dropping it says goodbye and ends the agent's process.
 pub(super) struct ConnectedHost {
     pub(super) name: String,
+    /// Its program, such as `fathom 0.1.0`; empty before its greeting.
+    pub(super) tool: String,
     pub(super) reached: String,
     pub(super) facts: HostFacts,
+    /// The run that wants the host for itself.
+    run: Option<String>,
     pub(super) clock: ClockOffset,
     /// The time of the clock comparison, on our clock.
     pub(super) clock_compared_at: Nanos,
@@ -38,20 +42,21 @@ struct DisconnectedHost {
 impl ConnectedHost {
     /// Starts the writing and reading threads, and sends the greeting.
     pub(super) fn greet(
-        name: &str,
-        link: AgentStream,
+        HostLink { name, stream: link, run }: HostLink,
         tool: &str,
         tell: impl FnMut(Nanos, ReaderEvent<FromAgent>) + Send + 'static,
     ) -> Result<Self, Error> {
-        let AgentStream { stream, reached, process, liveness } = link;
+        let AgentStream { stream, reached, process, liveness, opening } = link;
         let system = |cause| Error::System { what: format!("use the connection to host `{name}`"), cause };
         // An agent that does not read counts as disconnected, like a silent one.
         stream.set_write_timeout(Some(SILENCE_MAX.as_duration())).map_err(system)?;
-        let pulse = PeerActivity::new(liveness);
+        let pulse = PeerActivity::new(liveness, opening);
         let (outbox, speaker) = connection::start_writer(stream.try_clone().map_err(system)?).map_err(system)?;
-        connection::start_reader(stream.try_clone().map_err(system)?, pulse.clone(), tell).map_err(system)?;
+        connection::start_reader(stream.try_clone().map_err(system)?, pulse.clone(), opening, tell).map_err(system)?;
         let host = Self {
-            name: name.to_owned(),
+            name,
+            tool: String::new(),
+            run,
             reached,
             facts: HostFacts::default(),
             clock: ClockOffset::default(),
@@ -63,8 +68,14 @@ impl ConnectedHost {
             process,
             lost: None,
         };
-        host.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default() }))?;
+        host.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default(), run: None }))?;
         Ok(host)
+    }
+
+    /// Asks for the host, for the run that wants it. A refusal comes before the reply to any later request.
+    pub(super) fn claim(&self, tool: &str) -> Result<(), Error> {
+        let Some(run) = self.run.clone() else { return Ok(()) };
+        self.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default(), run: Some(run) }))
     }
 
     pub(super) fn send(&self, message: &ToAgent) -> Result<(), Error> {
@@ -94,8 +105,10 @@ impl ConnectedHost {
         }
         // The stream may already be closed.
         let _ = self.stream.shutdown(Shutdown::Both);
-        // A hung agent does not exit on its own.
-        let patience = if matches!(loss, Disconnected::HeartbeatTimeout) { Nanos::ZERO } else { END_TIMEOUT };
+        // A hung agent does not exit on its own, and before the greeting there is no agent.
+        let is_hung = matches!(loss, Disconnected::HeartbeatTimeout)
+            || self.tool.is_empty() && matches!(loss, Disconnected::StepTimeout(_));
+        let patience = if is_hung { Nanos::ZERO } else { END_TIMEOUT };
         let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unzip();
         self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
     }
@@ -112,14 +125,16 @@ impl ConnectedHost {
     }
 
     /// Converts a disconnect before the greeting: nothing was started, and the other end may not be an agent at all.
-    pub(super) fn error_before_greeting(error: Error, tool: &str) -> Error {
+    pub(super) fn error_before_greeting(&self, error: Error, tool: &str) -> Error {
         match error {
             Error::Disconnected {
                 host,
                 loss: Disconnected::Protocol(FrameError::Version { theirs, tool: theirs_tool }),
                 ..
             } => Error::Version { host, theirs, theirs_tool, ours_tool: tool.to_owned() },
-            Error::Disconnected { host, loss, exit, stderr } => Error::NoAgent { host, loss, exit, stderr },
+            Error::Disconnected { host, loss, exit, stderr } => {
+                Error::NoAgent { host, loss, exit, stderr, printed: self.activity.printed() }
+            }
             other => other,
         }
     }

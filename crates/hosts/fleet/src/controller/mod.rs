@@ -6,7 +6,10 @@
 mod connected_host;
 mod trial;
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::{
+    collections::BTreeMap,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+};
 
 use fathom_model::{Environment, PeerClock, record::CounterChanges, units::Nanos};
 use fathom_sys::clock;
@@ -17,7 +20,7 @@ use crate::{
     AgentFailure, AgentStream, Disconnected, Error,
     connection::{ReaderEvent, SuspendDetector},
     protocol::{
-        FromAgent, HostFacts, RoleId, ToAgent,
+        FromAgent, Hello, HostFacts, RoleId, ToAgent,
         clock_offset::{ClockOffset, ClockProbe},
     },
 };
@@ -65,6 +68,17 @@ enum FleetEvent {
     Idle,
 }
 
+/// A stream to the agent of a host, before it has greeted.
+#[derive(Debug)]
+pub struct HostLink {
+    /// The name of the host in this fleet.
+    pub name: String,
+    /// The stream.
+    pub stream: AgentStream,
+    /// The run that wants the host for itself, in words for people; absent to share the host with other runs.
+    pub run: Option<String>,
+}
+
 /// The connected hosts of a run; dropping it says goodbye to all.
 pub struct Fleet {
     tool: String,
@@ -97,29 +111,81 @@ impl Fleet {
     /// Greets the agent at the end of a link, and compares its clock with ours.
     ///
     /// # Errors
-    /// [`Error::NoAgent`] if there is no reply or it comes from something else, [`Error::Version`] if the agent is too old or too new.
+    /// As [`Self::connect_all`].
     ///
     /// # Panics
     /// If a host with this name is already connected.
     pub fn connect(&mut self, name: &str, link: AgentStream) -> Result<(), Error> {
+        let link = HostLink { name: name.to_owned(), stream: link, run: None };
+        self.connect_all(vec![link]).pop().expect("each link has an outcome")
+    }
+
+    /// Greets the agents at the ends of several links at once, and compares their clocks with ours. The outcomes are in the order of the
+    /// links.
+    ///
+    /// # Errors
+    /// [`Error::NoAgent`] if there is no reply or it comes from something else, [`Error::Version`] if the agent is too old or too new,
+    /// [`Error::RoleFailed`] if another run holds the host.
+    ///
+    /// # Panics
+    /// If a host with one of the names is already connected.
+    pub fn connect_all(&mut self, links: Vec<HostLink>) -> Vec<Result<(), Error>> {
+        let begun: Vec<Result<HostIndex, Error>> = links.into_iter().map(|link| self.begin(link)).collect();
+        let ids: Vec<HostIndex> = begun.iter().flatten().copied().collect();
+        let greetings = self.wait_each(&ids, GREET, |_, _, message| match message {
+            FromAgent::Hello(greeting) => Some(greeting),
+            _ => None,
+        });
+        let mut refused: BTreeMap<HostIndex, Error> = BTreeMap::new();
+        for (&id, greeting) in ids.iter().zip(greetings) {
+            match greeting {
+                Ok(Hello { tool, facts, .. }) => {
+                    let host = &mut self.hosts[id];
+                    (host.tool, host.facts) = (tool, facts);
+                }
+                Err(error) => drop(refused.insert(id, self.hosts[id].error_before_greeting(error, &self.tool))),
+            }
+        }
+        let greeted: Vec<HostIndex> = ids.into_iter().filter(|id| !refused.contains_key(id)).collect();
+        for &id in &greeted {
+            // After the greetings, so that no refusal is taken for a message of a host that has greeted already. A stream that breaks is
+            // reported below.
+            let _ = self.hosts[id].claim(&self.tool);
+        }
+        let compared = self.compare_clocks(&greeted);
+        for (id, outcome) in greeted.into_iter().zip(compared) {
+            if let Err(error) = outcome {
+                self.hosts[id].disconnect(Disconnected::Closed);
+                refused.insert(id, error);
+            }
+        }
+        let outcome = |begun: Result<HostIndex, Error>| begun.and_then(|id| refused.remove(&id).map_or(Ok(()), Err));
+        begun.into_iter().map(outcome).collect()
+    }
+
+    /// Adds a host, whose agent has not greeted yet.
+    fn begin(&mut self, link: HostLink) -> Result<HostIndex, Error> {
         assert!(
-            self.hosts.iter().all(|host| host.name != name || host.is_disconnected()),
-            "host `{name}` is connected already"
+            self.hosts.iter().all(|host| host.name != link.name || host.is_disconnected()),
+            "host `{}` is connected already",
+            link.name
         );
         let id = self.hosts.len();
         let tell = self.event_sender.clone();
-        let host = ConnectedHost::greet(name, link, &self.tool, move |at, heard| {
+        let host = ConnectedHost::greet(link, &self.tool, move |at, heard| {
             // The fleet may be gone while its hosts' threads are still ending.
             let _ = tell.send(HostEvent { host: id, at, event: heard });
         })?;
         self.hosts.push(host);
-        let greeting = self.wait(id, GREET, |_, message| match message {
-            FromAgent::Hello(greeting) => Some(greeting),
-            _ => None,
-        });
-        let greeting = greeting.map_err(|error| ConnectedHost::error_before_greeting(error, &self.tool))?;
-        self.hosts[id].facts = greeting.facts;
-        self.compare_clock(id)
+        Ok(id)
+    }
+
+    /// The program on a host, from its agent's greeting, such as `fathom 0.1.0`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownHost`].
+    pub fn program(&self, name: &str) -> Result<&str, Error> {
+        Ok(&self.hosts[self.find(name)?].tool)
     }
 
     /// The facts about a host from its agent's greeting.
@@ -190,30 +256,66 @@ impl Fleet {
         self.find(name).is_ok_and(|id| !self.hosts[id].is_disconnected())
     }
 
-    /// Compares a host's clock with ours. A clock with the same name as ours counts as ours unless one probe contradicts that.
     fn compare_clock(&mut self, id: HostIndex) -> Result<(), Error> {
-        let mut probes = vec![self.probe_clock(id)?];
-        let one = ClockOffset::estimate(&probes).expect("there is a probe");
-        let is_ours = self.clock.is_some() && self.clock == self.hosts[id].facts.clock;
-        self.hosts[id].clock = if is_ours && one.may_be_zero() {
-            ClockOffset { round_trip: one.round_trip, ..ClockOffset::default() }
-        } else {
-            for _ in 1..CLOCK_PROBES {
-                probes.push(self.probe_clock(id)?);
-            }
-            ClockOffset::estimate(&probes).expect("there are probes")
-        };
-        self.hosts[id].clock_compared_at = clock::now();
-        Ok(())
+        self.compare_clocks(&[id]).pop().expect("each host has an outcome")
     }
 
-    fn probe_clock(&mut self, id: HostIndex) -> Result<ClockProbe, Error> {
-        let asked = clock::now();
-        self.hosts[id].send(&ToAgent::Clock { t0: asked })?;
-        self.wait(id, REPLY_TO_CLOCK_PROBE, |t3, message| match message {
-            FromAgent::Clock { t0, t1, t2 } if t0 == asked => Some(ClockProbe { t0, t1, t2, t3 }),
+    /// Compares the clocks of hosts with ours. A clock with the same name as ours counts as ours unless one probe contradicts that.
+    fn compare_clocks(&mut self, ids: &[HostIndex]) -> Vec<Result<(), Error>> {
+        let mut probes: BTreeMap<HostIndex, Vec<ClockProbe>> = BTreeMap::new();
+        let mut failed: BTreeMap<HostIndex, Error> = BTreeMap::new();
+        let mut open = ids.to_vec();
+        for n_probes in 1..=CLOCK_PROBES {
+            for (&id, probe) in open.iter().zip(self.probe_clocks(&open)) {
+                match probe {
+                    Ok(probe) => probes.entry(id).or_default().push(probe),
+                    Err(error) => drop(failed.insert(id, error)),
+                }
+            }
+            open.retain(|id| !failed.contains_key(id));
+            if n_probes == 1 {
+                open.retain(|&id| !self.is_our_clock(id, &probes[&id]));
+            }
+        }
+        let now = clock::now();
+        for (id, probes) in probes {
+            let estimate = ClockOffset::estimate(&probes).expect("a host in the table has a probe");
+            let host = &mut self.hosts[id];
+            host.clock_compared_at = now;
+            // A host that was not asked again has our clock.
+            host.clock = if probes.len() == 1 {
+                ClockOffset { round_trip: estimate.round_trip, ..ClockOffset::default() }
+            } else {
+                estimate
+            };
+        }
+        ids.iter().map(|id| failed.remove(id).map_or(Ok(()), Err)).collect()
+    }
+
+    /// Returns whether a host's clock has the name of ours, and a probe does not contradict that.
+    fn is_our_clock(&self, id: HostIndex, probes: &[ClockProbe]) -> bool {
+        let has_our_name = self.clock.is_some() && self.clock == self.hosts[id].facts.clock;
+        has_our_name && ClockOffset::estimate(probes).is_some_and(|one| one.may_be_zero())
+    }
+
+    /// Asks several hosts for their time at once.
+    fn probe_clocks(&mut self, ids: &[HostIndex]) -> Vec<Result<ClockProbe, Error>> {
+        let mut asked: BTreeMap<HostIndex, Nanos> = BTreeMap::new();
+        for &id in ids {
+            let t0 = clock::now();
+            asked.insert(id, t0);
+            // A clock probe is short, and a stream that is broken is reported below.
+            let _ = self.hosts[id].send(&ToAgent::Clock { t0 });
+        }
+        let answers = self.wait_each(ids, REPLY_TO_CLOCK_PROBE, |id, t3, message| match message {
+            FromAgent::Clock { t0, t1, t2 } if t0 == asked[&id] => Some(Ok(ClockProbe { t0, t1, t2, t3 })),
+            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
             _ => None,
-        })
+        });
+        let named = |(answer, &id): (Result<Result<ClockProbe, AgentFailure>, Error>, &HostIndex)| {
+            answer?.map_err(|failure| Error::RoleFailed { host: self.hosts[id].name.clone(), failure })
+        };
+        answers.into_iter().zip(ids).map(named).collect()
     }
 
     /// Compares the clock again if the last comparison is old, or if a comparison is cheap.
@@ -257,23 +359,40 @@ impl Fleet {
         step: ExpectedReply,
         mut pick: impl FnMut(Nanos, FromAgent) -> Option<T>,
     ) -> Result<T, Error> {
+        let answers = self.wait_each(&[id], step, |_, at, message| pick(at, message));
+        answers.into_iter().next().expect("each host has an answer")
+    }
+
+    /// Waits until each of several hosts has sent a message that `pick` accepts, or is disconnected. The answers are in the order of
+    /// `ids`.
+    fn wait_each<T>(
+        &mut self,
+        ids: &[HostIndex],
+        step: ExpectedReply,
+        mut pick: impl FnMut(HostIndex, Nanos, FromAgent) -> Option<T>,
+    ) -> Vec<Result<T, Error>> {
         let deadline = clock::now() + step.timeout;
+        let mut answers: BTreeMap<HostIndex, T> = BTreeMap::new();
         loop {
-            if self.hosts[id].is_disconnected() {
-                return Err(self.hosts[id].disconnect_error());
+            let is_open = |id: &HostIndex| !answers.contains_key(id) && !self.hosts[*id].is_disconnected();
+            let open: Vec<HostIndex> = ids.iter().copied().filter(is_open).collect();
+            if open.is_empty() {
+                break;
             }
             match self.next_event(deadline) {
-                FleetEvent::Message(host, at, message) if host == id => {
-                    if let Some(picked) = pick(at, message) {
-                        return Ok(picked);
-                    }
+                FleetEvent::Message(host, at, message) if open.contains(&host) => {
+                    answers.extend(pick(host, at, message).map(|answer| (host, answer)));
                 }
                 FleetEvent::Idle if clock::now() >= deadline => {
-                    self.hosts[id].disconnect(Disconnected::StepTimeout(step.verb));
+                    for id in open {
+                        self.hosts[id].disconnect(Disconnected::StepTimeout(step.verb));
+                    }
                 }
                 FleetEvent::Message(..) | FleetEvent::Disconnected(_) | FleetEvent::Idle => {}
             }
         }
+        let answer = |&id: &HostIndex| answers.remove(&id).ok_or_else(|| self.hosts[id].disconnect_error());
+        ids.iter().map(answer).collect()
     }
 
     /// Waits for one event, at most until the deadline or for a tenth of a second.

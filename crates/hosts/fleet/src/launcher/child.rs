@@ -21,7 +21,7 @@ use fathom_sys::{
     process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec},
 };
 
-use super::{AgentStream, Liveness};
+use super::{AgentStream, Liveness, Opening};
 use crate::{Error, threads};
 
 /// The amount of an agent's standard error that is kept: a panic with its location, or a page of shell errors.
@@ -75,7 +75,23 @@ pub fn command(mut command: Command, namespaces: Option<&Namespaces>, reached: S
     let mut child = start.spawn().map_err(|error| system(error.source))?;
     let stderr = child.stderr.take();
     let process = AgentProcess::new(child, stderr).map_err(system)?;
-    Ok(AgentStream { stream: near, reached, process: Some(process), liveness: Liveness::Heartbeats })
+    let (liveness, opening) = (Liveness::Heartbeats, Opening::Frame);
+    Ok(AgentStream { stream: near, reached, process: Some(process), liveness, opening })
+}
+
+/// Starts a command such as `srun -N1 -w node1 fathom agent --stdio`, which may print text before it starts the agent.
+///
+/// # Errors
+/// If it is empty or cannot be started.
+pub fn exec(words: &[String]) -> Result<AgentStream, Error> {
+    let Some((program, arguments)) = words.split_first() else {
+        let cause = io::Error::new(io::ErrorKind::InvalidInput, "the command has no words");
+        return Err(Error::System { what: "start an agent".to_owned(), cause });
+    };
+    let mut start = Command::new(program);
+    start.args(arguments);
+    let link = command(start, None, words.join(" "))?;
+    Ok(AgentStream { opening: Opening::TextThenFrame, ..link })
 }
 
 fn agent_command(program: &Path) -> Command {

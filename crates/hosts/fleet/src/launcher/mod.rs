@@ -4,16 +4,18 @@
 //! |---|---|
 //! | this machine | [`self_exec`] |
 //! | a network namespace of a lab | [`namespace`] |
-//! | behind any command that runs an agent | [`command`] |
+//! | behind any command that runs an agent | [`command`], [`exec`] |
+//! | behind the system's `ssh` | [`ssh`] |
 //! | a `fathom serve` | [`tls`] |
 
 mod child;
 mod serve;
+pub mod ssh;
 
 use std::os::unix::net::UnixStream;
 
 pub(crate) use child::END_TIMEOUT;
-pub use child::{AgentProcess, command, namespace, self_exec};
+pub use child::{AgentProcess, command, exec, namespace, self_exec};
 pub use serve::tls;
 
 /// How a disconnect of the other side is detected.
@@ -24,6 +26,16 @@ pub enum Liveness {
     Heartbeats,
     /// By the end of the stream: both are processes on one machine, and a busy process may be silent.
     EndOfStream,
+}
+
+/// What the bytes from an agent begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Opening {
+    /// Its first frame.
+    #[default]
+    Frame,
+    /// Possibly text: a login shell or a batch system may print something before it starts the agent.
+    TextThenFrame,
 }
 
 /// A byte stream to an agent, with information about its far end.
@@ -37,4 +49,6 @@ pub struct AgentStream {
     pub process: Option<AgentProcess>,
     /// How its disconnect is detected.
     pub liveness: Liveness,
+    /// What the bytes from the agent begin with.
+    pub opening: Opening,
 }

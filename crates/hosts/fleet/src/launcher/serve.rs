@@ -1,6 +1,6 @@
 //! An agent behind a `fathom serve`, over TLS.
 
-use super::{AgentStream, Liveness};
+use super::{AgentStream, Liveness, Opening};
 use crate::{
     Error,
     tls::{self, Key},
@@ -12,5 +12,11 @@ use crate::{
 /// [`Error::Unreachable`], [`Error::NotAFathomServer`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
 pub fn tls(address: &str, key: &Key) -> Result<AgentStream, Error> {
     let stream = tls::connect(address, key)?;
-    Ok(AgentStream { stream, reached: format!("tls {address}"), process: None, liveness: Liveness::Heartbeats })
+    Ok(AgentStream {
+        stream,
+        reached: format!("tls {address}"),
+        process: None,
+        liveness: Liveness::Heartbeats,
+        opening: Opening::Frame,
+    })
 }

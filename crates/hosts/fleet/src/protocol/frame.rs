@@ -34,6 +34,48 @@ pub enum FrameError {
     Message(String),
 }
 
+/// The most text before the first frame: a long message of the day, and a log in of several shells.
+const PREAMBLE_MAX: usize = 64 << 10;
+/// The beginning of the payload of a greeting, in every version.
+const GREETING: &[u8] = br#"{"hello":"#;
+
+/// Text before the first frame, such as the greeting of a login shell that starts the agent.
+///
+/// The first frame of an agent is its greeting. Text cannot be taken for one: a greeting is shorter than 16 MiB, so the first byte of
+/// its length is zero, and text has no zero bytes.
+#[derive(Debug, Default)]
+pub struct Preamble {
+    text: Vec<u8>,
+}
+
+impl Preamble {
+    /// Adds received bytes; returns those from the first frame on as soon as they are recognized.
+    ///
+    /// # Errors
+    /// [`FrameError::Foreign`] after 64 KiB without a frame.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
+        // A greeting can be cut anywhere, so the last bytes of the text so far are searched again.
+        let from = self.text.len().saturating_sub(HEADER_LEN + GREETING.len() - 1);
+        self.text.extend_from_slice(bytes);
+        let is_greeting = |window: &[u8]| {
+            (1..=VERSION_MAX).contains(&window[0]) && window[1] == 0 && &window[HEADER_LEN..] == GREETING
+        };
+        let found = self.text[from..].windows(HEADER_LEN + GREETING.len()).position(is_greeting);
+        match found {
+            Some(at) => Ok(Some(self.text.split_off(from + at))),
+            None if self.text.len() > PREAMBLE_MAX => Err(FrameError::Foreign(self.text[0])),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the text so far: its first lines, without control characters.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let text = String::from_utf8_lossy(&self.text[..self.text.len().min(400)]);
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+    }
+}
+
 fn text(byte: u8) -> String {
     if byte.is_ascii_graphic() { format!("`{}`", char::from(byte)) } else { format!("byte {byte}") }
 }
@@ -153,6 +195,33 @@ mod tests {
         decoder.push(&[1, 255, 255, 255, 255, b'x']);
         assert_eq!(decoder.frame(), Ok(None));
         assert!(decoder.buffer.capacity() < 1000, "{} bytes", decoder.buffer.capacity());
+    }
+
+    #[test]
+    fn text_before_the_first_frame_is_skipped_wherever_it_is_cut() {
+        let frame = encode(7, br#"{"hello":{"tool":"fathom 9.1"}}"#, 100).unwrap();
+        for text in ["", "Welcome to Linux\r\n\x1b[1mnews\x1b[0m\n", "{\"hello\": no\n\x03\x01{\"hello\":", "\u{1}\n"] {
+            let bytes = [text.as_bytes(), &frame, b"rest"].concat();
+            for cut in 1..bytes.len() {
+                let mut preamble = Preamble::default();
+                let mut rest = Vec::new();
+                for piece in bytes.chunks(cut) {
+                    match rest.is_empty() {
+                        true => rest = preamble.push(piece).unwrap().unwrap_or_default(),
+                        false => rest.extend_from_slice(piece),
+                    }
+                }
+                assert_eq!(rest, bytes[text.len()..], "{text:?} cut every {cut} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn text_without_a_frame_ends_and_is_shown_without_control_characters() {
+        let mut preamble = Preamble::default();
+        assert_eq!(preamble.push(b"\x1b[2JPlease choose:\n"), Ok(None));
+        assert_eq!(preamble.text(), "[2JPlease choose:");
+        assert_eq!(preamble.push(&vec![b'x'; PREAMBLE_MAX]), Err(FrameError::Foreign(0x1b)));
     }
 
     #[test]

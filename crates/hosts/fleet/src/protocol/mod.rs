@@ -11,7 +11,7 @@ use fathom_engine::LiveProgress;
 use fathom_model::{Endpoints, Environment, HostRecord, PeerClock, Record, Role, record::CounterChanges, units::Nanos};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, encode};
+pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, Preamble, encode};
 
 use crate::AgentFailure;
 
@@ -39,6 +39,10 @@ pub struct Hello {
     /// The facts about the host; the controller sends none about itself.
     #[serde(default)]
     pub facts: HostFacts,
+    /// The run that wants the host for itself, in words for people; an agent on a host of another run refuses it. A controller sends it in a
+    /// second greeting. Agents send none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
 }
 
 /// The facts that an agent reports about its host in the greeting.
@@ -52,6 +56,9 @@ pub struct HostFacts {
     pub clock: Option<String>,
     /// The number of cores that the agent may use.
     pub cores: Option<usize>,
+    /// The run that has the host for itself, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
 }
 
 /// A message from a controller.
@@ -266,7 +273,9 @@ impl Message for FromAgent {
 /// # Panics
 /// Never: every message can be serialized.
 pub fn write<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
-    let payload = serde_json::to_vec(message).expect("messages have string keys and finite numbers");
+    let mut payload = serde_json::to_vec(message).expect("messages have string keys and finite numbers");
+    // Some launchers carry whole lines only: `srun` keeps a line until it ends. To the reader this is white space of JSON.
+    payload.push(b'\n');
     encode(VERSION, &payload, M::MAX)
 }
 
@@ -302,7 +311,7 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         let messages = [
-            ToAgent::Hello(Hello { tool: "fathom 0.1.0".to_owned(), facts: HostFacts::default() }),
+            ToAgent::Hello(Hello { tool: "fathom 0.1.0".to_owned(), facts: HostFacts::default(), run: None }),
             ToAgent::Clock { t0: Nanos(7) },
             ToAgent::Start { ticket: RoleId(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
             ToAgent::Heartbeat,
@@ -312,6 +321,13 @@ mod tests {
         let again: Vec<ToAgent> =
             frames(&bytes, TO_AGENT_MAX).unwrap().iter().map(|frame| read(frame).unwrap()).collect();
         assert_eq!(again, messages);
+    }
+
+    #[test]
+    fn a_message_ends_a_line_so_that_launchers_carry_it_at_once() {
+        assert!(write(&ToAgent::Heartbeat).unwrap().ends_with(b"\"heartbeat\"\n"));
+        let frame = Frame { version: VERSION, payload: b"\"heartbeat\"".to_vec() };
+        assert_eq!(read::<ToAgent>(&frame).unwrap(), ToAgent::Heartbeat, "older programs end no line");
     }
 
     #[test]

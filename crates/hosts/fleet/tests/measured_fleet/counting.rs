@@ -4,7 +4,8 @@ use std::{os::unix::net::UnixStream, thread};
 
 use fathom_engine::{CounterFeed, EndCondition, Error, Observer, Test, TestKind, TrialContext, WorkerPool};
 use fathom_fleet::{
-    AgentStream, Assignment, Disconnected, Fleet, Liveness, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan, agent,
+    AgentStream, Assignment, Disconnected, Fleet, Liveness, Opening, TestRoles, TrialCallbacks, TrialOutcome,
+    TrialPlan, agent,
 };
 use fathom_model::{
     Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
@@ -128,7 +129,13 @@ pub(crate) fn serve(stream: UnixStream, policy: Policy) -> Result<(), Disconnect
 pub(crate) fn agent_in_thread(policy: Policy) -> AgentStream {
     let (near, far) = UnixStream::pair().unwrap();
     thread::spawn(|| serve(far, policy));
-    AgentStream { stream: near, reached: "a thread".to_owned(), process: None, liveness: Liveness::Heartbeats }
+    AgentStream {
+        stream: near,
+        reached: "a thread".to_owned(),
+        process: None,
+        liveness: Liveness::Heartbeats,
+        opening: Opening::Frame,
+    }
 }
 
 pub(crate) fn fleet(hosts: &[&str]) -> Fleet {

@@ -12,7 +12,7 @@ use std::{
 
 use super::counting::{agent_in_thread, cast, fleet, part, plan, play, role, serve};
 use fathom_fleet::{
-    AgentStream, Disconnected, Error, ErrorClass, Fleet, Liveness, TrialCallbacks, launcher,
+    AgentStream, Disconnected, Error, ErrorClass, Fleet, HostLink, Liveness, Opening, TrialCallbacks, launcher,
     protocol::{self, RoleId, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
@@ -294,6 +294,61 @@ fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
     assert!(is_done.get() && outcome.error.is_none(), "{:?}", outcome.error);
 }
 
+/// A link to an agent in a thread, for a run that wants the host for itself.
+fn held(name: &str, run: Option<&str>) -> HostLink {
+    let stream = agent_in_thread(Policy::anything());
+    HostLink { name: name.to_owned(), stream, run: run.map(str::to_owned) }
+}
+
+#[test]
+fn a_host_belongs_to_one_run_and_another_one_learns_which() {
+    let mut first = Fleet::new("fathom 0.1.0");
+    assert!(first.connect_all(vec![held("a", Some("run 1 of me"))]).iter().all(Result::is_ok));
+    let mut second = Fleet::new("fathom 0.1.0");
+    let outcomes = second.connect_all(vec![held("a", Some("run 2 of you")), held("b", None)]);
+    let refusal = outcomes[0].as_ref().unwrap_err();
+    assert_eq!(
+        (refusal.class(), refusal.to_string().as_str()),
+        (ErrorClass::Preflight, "host `a`: the host is in use by run 1 of me")
+    );
+    assert!(outcomes[1].is_ok(), "a host that is shared is not refused");
+    assert_eq!(second.facts("b").unwrap().held_by.as_deref(), Some("run 1 of me"));
+    drop(first);
+    // The agent of the first run ends in a thread of its own.
+    let deadline = clock::now() + Nanos::from_secs(10);
+    while second.connect_all(vec![held("a", Some("run 2 of you"))])[0].is_err() {
+        assert!(clock::now() < deadline, "the host is never free");
+    }
+}
+
+#[test]
+fn agents_that_greet_late_and_after_a_text_are_connected_at_once() {
+    let late = |name: &str| {
+        let mut command = Command::new("sh");
+        let script =
+            r#"echo Welcome >&0; sleep 1; exec "$0" --exact trial::a_child_plays_an_agent --nocapture >/dev/null"#;
+        command.args(["-c", script]).arg(env::current_exe().unwrap()).env(AGENT, "1");
+        let stream = launcher::command(command, None, "a child".to_owned()).unwrap();
+        HostLink { name: name.to_owned(), stream: AgentStream { opening: Opening::TextThenFrame, ..stream }, run: None }
+    };
+    let begin = clock::now();
+    let mut fleet = Fleet::new("fathom 0.1.0");
+    let outcomes = fleet.connect_all(["a", "b", "c", "d"].map(late).into());
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    assert!(clock::now() - begin < Nanos::from_secs(3), "four agents took {}", clock::now() - begin);
+    assert_eq!(fleet.program("d").unwrap(), "fathom 0.1.0");
+    let outcome = play(&mut fleet, &plan("a", "d", SHORT));
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+}
+
+#[test]
+fn a_program_that_prints_and_never_greets_is_quoted() {
+    let words = ["sh", "-c", "echo This account is closed."].map(str::to_owned);
+    let error = Fleet::new("fathom 0.1.0").connect("a", launcher::exec(&words).unwrap()).unwrap_err();
+    assert!(error.to_string().ends_with("it printed: This account is closed."), "{error}");
+    assert!(launcher::exec(&[]).is_err());
+}
+
 #[test]
 fn an_agent_whose_controller_reads_nothing_ends() {
     let (near, far) = UnixStream::pair().unwrap();
@@ -348,8 +403,13 @@ fn an_agent_of_another_version_is_named_with_both_versions() {
     let (near, mut far) = UnixStream::pair().unwrap();
     far.write_all(&protocol::encode(protocol::VERSION + 1, br#"{"hello":{"tool":"fathom 2.0.0"}}"#, 100).unwrap())
         .unwrap();
-    let link =
-        AgentStream { stream: near, reached: "a pair".to_owned(), process: None, liveness: Liveness::Heartbeats };
+    let link = AgentStream {
+        stream: near,
+        reached: "a pair".to_owned(),
+        process: None,
+        liveness: Liveness::Heartbeats,
+        opening: Opening::Frame,
+    };
     let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
     let versions = format!(
         "host `a` runs fathom 2.0.0 with protocol {}; this is fathom 0.1.0 with protocol {}",

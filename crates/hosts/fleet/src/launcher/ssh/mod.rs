@@ -1,0 +1,189 @@
+//! Hosts behind the system's `ssh`, with the user's own configuration, keys, agent, known hosts, jump hosts and shared connections.
+//!
+//! Nothing prompts: an unknown host key or a locked key is an error at once. Every word of a host is checked before it reaches a command
+//! line, and the host itself comes after `--`.
+
+mod failure;
+mod push;
+
+use std::{
+    env,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use fathom_model::{reach::SshHost, units::Nanos};
+
+pub use failure::SshFailure;
+
+use super::{AgentStream, Opening, command};
+use crate::Error;
+
+/// The wait for the connection. The agent's greeting has 15 s, so ssh reports a host that does not answer before that.
+const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(10);
+
+/// Starts an agent on a host by `ssh`, and copies `own_program` there first if it is missing and the host says so.
+///
+/// # Errors
+/// [`Error::Word`] for a host whose words are not safe on a command line, [`Error::System`] if there is no `ssh`, [`Error::Push`] if the
+/// program cannot be copied, [`Error::NoAgent`] if the connection ends while it is copied.
+pub fn ssh(host: &SshHost, own_program: &Path) -> Result<AgentStream, Error> {
+    let reached = destination(host);
+    host.check_words().map_err(|cause| Error::Word { reached: reached.clone(), cause })?;
+    let mut ssh = base(host);
+    let Some(kept) = host.push else {
+        ssh.arg(agent_command(host));
+        let link = command(ssh, None, format!("ssh {reached}"))?;
+        return Ok(AgentStream { opening: Opening::TextThenFrame, ..link });
+    };
+    let binary = push::OwnBinary::read(own_program)?;
+    ssh.arg(push::script(host, kept, &binary));
+    let link = command(ssh, None, format!("ssh {reached}"))?;
+    push::push(link, &reached, &binary)
+}
+
+/// Returns the name or address that `ssh` connects to for a host, after the user's configuration. Connects to nothing.
+#[must_use]
+pub fn hostname(host: &SshHost) -> Option<String> {
+    host.check_words().ok()?;
+    let mut ssh = Command::new("ssh");
+    // ssh(1): `-G` prints the configuration and exits.
+    ssh.arg("-G");
+    let output =
+        with_options(ssh, host).args(["--", &host.address]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let text = String::from_utf8(output.ok()?.stdout).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("hostname ")).map(str::to_owned)
+}
+
+/// Returns how a host is shown: `user@address:port`, as far as they are set.
+#[must_use]
+pub fn destination(host: &SshHost) -> String {
+    let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+    let port = host.port.map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{user}{}{port}", fathom_model::host_port::bracketed(&host.address))
+}
+
+/// Returns the words of a shell that opens the same connection by hand, such as `ssh -p 2222 root@b1`.
+#[must_use]
+pub fn by_hand(host: &SshHost) -> String {
+    let mut words = vec!["ssh".to_owned()];
+    words.extend(host.ssh_config.iter().flat_map(|file| ["-F".to_owned(), quoted(file)]));
+    words.extend(host.identity.iter().flat_map(|file| ["-i".to_owned(), quoted(file)]));
+    words.extend(host.port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]));
+    if !host.jump.is_empty() {
+        words.extend(["-J".to_owned(), jump_chain(host)]);
+    }
+    let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+    words.push(format!("{user}{}", host.address));
+    words.join(" ")
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-~".contains(c));
+    if is_plain { word.to_owned() } else { format!("'{word}'") }
+}
+
+/// Returns `ssh` with all options and the host; the command for the host follows.
+fn base(host: &SshHost) -> Command {
+    let mut ssh = Command::new("ssh");
+    ssh.arg("-T");
+    for option in ["BatchMode=yes", "LogLevel=ERROR", "ForwardAgent=no", "ForwardX11=no"] {
+        ssh.args(["-o", option]);
+    }
+    ssh.args(["-o", &format!("ConnectTimeout={}", CONNECT_TIMEOUT.0 / 1_000_000_000)]);
+    let mut ssh = with_options(ssh, host);
+    ssh.args(["--", &host.address]);
+    ssh
+}
+
+fn with_options(mut ssh: Command, host: &SshHost) -> Command {
+    if let Some(file) = &host.ssh_config {
+        ssh.args(["-F", file]);
+    }
+    if let Some(file) = &host.identity {
+        ssh.args(["-i", file]);
+    }
+    if let Some(port) = host.port {
+        ssh.args(["-p", &port.to_string()]);
+    }
+    if let Some(user) = &host.user {
+        ssh.args(["-l", user]);
+    }
+    if !host.jump.is_empty() {
+        ssh.args(["-J", &jump_chain(host)]);
+    }
+    // `BatchMode` does not hold for the connection to a jump host. A prompt of any of them goes to a program that says nothing.
+    ssh.env("SSH_ASKPASS", "/bin/false").env("SSH_ASKPASS_REQUIRE", "force");
+    if env::var_os("DISPLAY").is_none() {
+        // OpenSSH before 8.4 asks a program only if there is a display.
+        ssh.env("DISPLAY", ":0");
+    }
+    ssh
+}
+
+/// Returns the jump hosts in the order of ssh(1): the first one is connected to first.
+fn jump_chain(host: &SshHost) -> String {
+    host.jump.iter().rev().map(String::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the command that starts the agent, for the login shell of the user.
+fn agent_command(host: &SshHost) -> String {
+    format!("{}{} agent --stdio", sudo(host), program(host))
+}
+
+fn sudo(host: &SshHost) -> &'static str {
+    if host.sudo { "sudo -n -- " } else { "" }
+}
+
+/// Returns the program as a shell reads it; `~/` is the user's home.
+#[must_use]
+pub fn program(host: &SshHost) -> String {
+    match host.program.as_deref() {
+        None => "fathom".to_owned(),
+        Some(path) => match path.strip_prefix("~/") {
+            Some(rest) => format!("\"$HOME\"/{}", quoted(rest)),
+            None => quoted(path),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(host: &SshHost) -> Vec<String> {
+        let mut ssh = base(host);
+        ssh.arg(agent_command(host));
+        ssh.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn the_host_comes_after_the_last_option() {
+        let host = SshHost {
+            address: "b1".to_owned(),
+            port: Some(2222),
+            user: Some("me".to_owned()),
+            jump: vec!["near".to_owned(), "me@far:23".to_owned()],
+            program: Some("~/two words/fathom".to_owned()),
+            sudo: true,
+            ..SshHost::default()
+        };
+        let words = words(&host);
+        let at = words.iter().position(|word| word == "--").unwrap();
+        let command = "sudo -n -- \"$HOME\"/'two words/fathom' agent --stdio";
+        assert_eq!(words[at..], ["--", "b1", command]);
+        assert!(words[..at].join(" ").ends_with("-p 2222 -l me -J me@far:23,near"), "{words:?}");
+        assert!(words.contains(&"BatchMode=yes".to_owned()));
+        assert_eq!(by_hand(&host), "ssh -p 2222 -J me@far:23,near me@b1");
+        assert_eq!(destination(&host), "me@b1:2222");
+    }
+
+    #[test]
+    fn a_host_with_a_word_that_is_an_option_starts_nothing() {
+        let host = SshHost { address: "-oProxyCommand=touch /tmp/owned".to_owned(), ..SshHost::default() };
+        let error = ssh(&host, Path::new("/proc/self/exe")).unwrap_err();
+        assert!(matches!(error, Error::Word { .. }), "{error}");
+        assert_eq!(hostname(&host), None);
+    }
+}

@@ -3,11 +3,12 @@
 # make test-quick     what needs no clock: units, virtual time, corpora, snapshots, documents
 # make test-measured  what sends and measures: over loopback, between namespaces, against real peers
 # make lint   formatting, clippy, layering, licences
+# make test-hosts  nine hosts with an sshd each, and a Slurm of three nodes; make test-measured has it too
 # make test-vm  the kernel's pktgen and netem, on Debian's kernel in an emulated machine
 # make findings  planted faults against what fathom says of them; writes docs/findings.md
 # make findings-ci  a few of them, in less than a minute
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-measured test-vm lint findings findings-ci bench schema man
+.PHONY: run test test-quick test-measured test-hosts test-vm lint findings findings-ci bench schema man
 
 CARGO ?= cargo
 NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10)
@@ -27,6 +28,9 @@ test-quick:
 # Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler.
 test-measured:
 	$(NICE) $(CARGO) test --workspace --test 'measured*'
+
+test-hosts:
+	$(NICE) $(CARGO) test --package fathom --test measured_hosts
 
 test-vm:
 	$(CARGO) xtask test-vm

@@ -66,7 +66,9 @@ impl Inventory {
                     None if self.hosts.contains_key(&name) => vec![name],
                     None => return Err(NameError::Unknown(name)),
                 };
-                hosts.into_iter().for_each(|host| push_once(&mut selected, host));
+                for host in hosts {
+                    push_once(&mut selected, host);
+                }
             }
         }
         Ok(selected)
@@ -138,7 +140,9 @@ pub fn expand(text: &str) -> Result<Vec<String>, RangeError> {
     if rest.contains(']') {
         return Err(wrong("`]` has no `[`"));
     }
-    names.iter_mut().for_each(|name| name.push_str(rest));
+    for name in &mut names {
+        name.push_str(rest);
+    }
     Ok(names)
 }
 

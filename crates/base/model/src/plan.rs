@@ -1,10 +1,14 @@
 //! The request: complete, and identical whether it came from a command line, a drop-in tool or a file.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{settings::Settings, units::Nanos};
+use crate::{
+    reach::{ExecHost, InventoryReference, SshHost},
+    settings::Settings,
+    units::Nanos,
+};
 
 /// The version of the plan format that this build reads and writes.
 pub const SCHEMA: &str = "fathom.plan/1";
@@ -17,7 +21,7 @@ pub enum HostReach {
     #[serde(rename = "self")]
     This,
     /// Like `self`, but at one of this machine's own addresses instead of 127.0.0.1, such as `::1`.
-    At(std::net::IpAddr),
+    At(IpAddr),
     /// A host of the plan's lab, by its name there.
     Lab(String),
     /// A lab that is already up: its name and the host's name in it.
@@ -30,7 +34,16 @@ pub enum HostReach {
         /// The fingerprint of its certificate and the secret token; omitted when a plan is printed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
+        /// Its address on the path under test; absent if that is the listening address.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<IpAddr>,
     },
+    /// An agent that the system's `ssh` starts.
+    Ssh(SshHost),
+    /// An agent that any other command starts.
+    Exec(ExecHost),
+    /// A host of an inventory; replaced by one of the others before a plan is checked.
+    Inventory(InventoryReference),
 }
 
 impl HostReach {
@@ -39,7 +52,19 @@ impl HostReach {
     pub const fn is_on_this_machine(&self) -> bool {
         match self {
             Self::This | Self::At(_) | Self::Lab(_) | Self::LabUp(..) => true,
-            Self::Tls { .. } => false,
+            Self::Tls { .. } | Self::Ssh(_) | Self::Exec(_) | Self::Inventory(_) => false,
+        }
+    }
+
+    /// The address of the host on the path under test, if the plan sets one.
+    #[must_use]
+    pub const fn data(&self) -> Option<IpAddr> {
+        match self {
+            Self::At(address) => Some(*address),
+            Self::Tls { data, .. } => *data,
+            Self::Ssh(host) => host.data,
+            Self::Exec(host) => Some(host.data),
+            Self::This | Self::Lab(_) | Self::LabUp(..) | Self::Inventory(_) => None,
         }
     }
 }

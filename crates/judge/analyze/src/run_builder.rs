@@ -132,7 +132,7 @@ impl RunBuilder {
             interface: Some("eth0".to_owned()),
             ..Host::default()
         };
-        let tls = |address: &str| HostReach::Tls { address: address.to_owned(), key: None };
+        let tls = |address: &str| HostReach::Tls { address: address.to_owned(), key: None, data: None };
         let hosts = [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into();
         let plan = Plan { hosts, ..Plan::new("a story", Vec::new()) };
         let run = Run {

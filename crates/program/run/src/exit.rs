@@ -67,6 +67,16 @@ impl UserError {
         self
     }
 
+    /// Returns the message without its lines.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Returns the first line with a label.
+    pub fn line(&self, label: &str) -> Option<&str> {
+        self.lines.iter().find(|(one, _)| *one == label).map(|(_, text)| text.as_str())
+    }
+
     /// Makes a user error from an error and its causes.
     pub fn from_error(exit: Exit, error: &anyhow::Error) -> Self {
         error.chain().skip(1).fold(Self::new(exit, error.to_string()), |user_error, cause| {

@@ -1,26 +1,22 @@
 //! Connects to the hosts of a plan: builds labs, starts agents, compares clocks.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
-    path::PathBuf,
-    process::Command,
-};
+mod agents;
+
+use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
 
 use anyhow::Context as _;
-use fathom_fleet::{AgentStream, ErrorClass, Fleet, launcher, tls::Key};
-use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, device, preset};
+use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink};
+use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, preset};
 use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
 };
-use fathom_sys::process::{ProcessIdentity, affinity};
+use fathom_sys::process::{ProcessIdentity, affinity, effective_user};
 
 use crate::{
     device_programs::PacketPrograms,
     exit::{Exit, UserError, lab_error, with_privilege_hint},
-    registry, target,
+    registry,
 };
 
 /// Returns the path of this program, to start it again as an agent or as the holder of a lab.
@@ -85,6 +81,15 @@ pub struct PathHost {
     pub unavailable: Vec<String>,
 }
 
+/// Whether other runs may use the hosts at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostUse {
+    /// Measures, so no other run may.
+    Exclusive,
+    /// Only looks.
+    Shared,
+}
+
 /// The connected hosts of a plan. Dropping this removes the labs and agents that were created for them.
 pub struct Hosts {
     pub fleet: Fleet,
@@ -95,47 +100,80 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Builds the plan's lab, starts an agent on every host, and records the agents in the journal of this run.
+    /// Builds the plan's lab, starts an agent on every host at once, and records the agents in the journal of this run.
+    ///
+    /// Hosts behind `ssh` and other commands are held for this run: another run on them is refused until this one ends.
     pub fn connect(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
+        Self::connect_all(plan, run_id, HostUse::Exclusive)
+    }
+
+    /// As [`Self::connect`], but only to look: runs on the same hosts are not refused.
+    pub fn connect_to_watch(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
+        Self::connect_all(plan, run_id, HostUse::Shared)
+    }
+
+    fn connect_all(plan: &Plan, run_id: &str, host_use: HostUse) -> anyhow::Result<Self> {
+        let (hosts, errors) = Self::connect_each(plan, run_id, host_use)?;
+        if errors.is_empty() { Ok(hosts) } else { Err(not_ready(errors, plan.hosts.len()).into()) }
+    }
+
+    /// Connects to as many hosts as possible. Returns the errors of the others, by name.
+    pub fn connect_each(
+        plan: &Plan,
+        run_id: &str,
+        host_use: HostUse,
+    ) -> anyhow::Result<(Self, BTreeMap<String, UserError>)> {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
         let mut hosts = Self { fleet: Fleet::new(registry::TOOL), by_name: BTreeMap::new(), labs: Vec::new(), journal };
-        let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
-        let mut other_labs = BTreeMap::new();
-        for (name, reach) in &plan.hosts {
-            let (link, place) = match reach {
-                HostReach::This => local_agent(own_address(plan)?)?,
-                HostReach::At(address) => local_agent(*address)?,
-                HostReach::Lab(host) => {
-                    let lab = own_lab.as_ref().ok_or_else(|| no_lab_error(name))?;
-                    lab_agent(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
+        let labs = PlanLabs::of(plan, &state)?;
+        let mut errors = BTreeMap::new();
+        let mut links = Vec::new();
+        let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
+        for (name, started) in agents::start_all(plan, &labs)? {
+            match started {
+                Ok((stream, place)) => {
+                    hosts.record(&stream)?;
+                    // A served host has a limit of controllers, and hosts of this machine belong to its user.
+                    let is_held = matches!(plan.hosts[&name], HostReach::Ssh(_) | HostReach::Exec(_));
+                    links.push((HostLink { name, stream, run: run.clone().filter(|_| is_held) }, place));
                 }
-                HostReach::LabUp(lab_name, host) => {
-                    if !other_labs.contains_key(lab_name) {
-                        let parsed: LabName = lab_name.parse().map_err(|error| lab_error(&error))?;
-                        let lab = Lab::find(&state, &parsed).map_err(|error| lab_error(&error))?;
-                        other_labs.insert(lab_name.clone(), lab);
-                    }
-                    lab_agent(&other_labs[lab_name], host, lab_name)?
-                }
-                HostReach::Tls { address, key } => served_agent(address, key.as_deref())?,
-            };
-            hosts.add(name, link, place)?;
+                Err(error) => drop(errors.insert(name, error)),
+            }
         }
-        hosts.labs.extend(own_lab);
-        hosts.labs.extend(other_labs.into_values());
-        Ok(hosts)
+        // Nobody is greeted if a host is missing, unless the others are of use on their own.
+        if errors.is_empty() || host_use == HostUse::Shared {
+            errors.extend(hosts.greet(plan, links));
+        }
+        hosts.labs = labs.into_labs();
+        Ok((hosts, errors))
     }
 
-    fn add(&mut self, name: &str, link: AgentStream, place: PathHost) -> anyhow::Result<()> {
-        if let Some(process) = &link.process {
-            let agent = ProcessIdentity::of(process.id()).context("an agent ended as soon as it was started")?;
-            self.journal.record(Entry::Process(agent)).map_err(|error| lab_error(&error))?;
+    /// Records an agent in the journal.
+    fn record(&mut self, link: &AgentStream) -> anyhow::Result<()> {
+        let Some(process) = &link.process else { return Ok(()) };
+        let agent = ProcessIdentity::of(process.id()).context("an agent ended as soon as it was started")?;
+        self.journal.record(Entry::Process(agent)).map_err(|error| lab_error(&error).into())
+    }
+
+    /// Greets all agents at once. Returns the errors of those that do not answer.
+    fn greet(&mut self, plan: &Plan, links: Vec<(HostLink, PathHost)>) -> BTreeMap<String, UserError> {
+        let (links, places): (Vec<HostLink>, Vec<PathHost>) = links.into_iter().unzip();
+        let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
+        let runs: Vec<Option<String>> = links.iter().map(|link| link.run.clone()).collect();
+        let outcomes = self.fleet.connect_all(links);
+        let mut errors = BTreeMap::new();
+        for (((name, place), run), outcome) in names.into_iter().zip(places).zip(runs).zip(outcomes) {
+            match outcome {
+                Ok(()) => drop(self.by_name.insert(name, place)),
+                Err(error) => {
+                    let error = agents::start_error(&name, &plan.hosts[&name], &error, run.as_deref());
+                    errors.insert(name, error);
+                }
+            }
         }
-        self.fleet.connect(name, link).map_err(|error| fleet_error(&error))?;
-        self.by_name.insert(name.to_owned(), place);
-        Ok(())
+        errors
     }
 
     /// Adds what could not be observed on a host, each sentence once.
@@ -220,6 +258,64 @@ impl Hosts {
     }
 }
 
+/// The labs of a plan: the one that the run builds, and those that are up.
+pub(crate) struct PlanLabs {
+    own: Option<Lab>,
+    up: BTreeMap<String, Lab>,
+}
+
+impl PlanLabs {
+    fn of(plan: &Plan, state: &StateFolder) -> anyhow::Result<Self> {
+        let own = plan.lab.as_ref().map(build_lab).transpose()?;
+        let mut up = BTreeMap::new();
+        for reach in plan.hosts.values() {
+            let HostReach::LabUp(name, _) = reach else { continue };
+            if !up.contains_key(name) {
+                let parsed: LabName = name.parse().map_err(|error| lab_error(&error))?;
+                up.insert(name.clone(), Lab::find(state, &parsed).map_err(|error| lab_error(&error))?);
+            }
+        }
+        Ok(Self { own, up })
+    }
+
+    fn into_labs(self) -> Vec<Lab> {
+        self.own.into_iter().chain(self.up.into_values()).collect()
+    }
+}
+
+/// Returns the name of a run as its hosts show it to other runs.
+fn run_name(run_id: &str) -> String {
+    let word = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let user = env::var("LOGNAME").or_else(|_| env::var("USER"));
+    let user = user.unwrap_or_else(|_| format!("user {}", effective_user()));
+    format!("run {run_id} of {user} on {}", word("/proc/sys/kernel/hostname"))
+}
+
+/// Returns the error of a run whose hosts are not all ready.
+fn not_ready(errors: BTreeMap<String, UserError>, n_hosts: usize) -> UserError {
+    let n_errors = errors.len();
+    let exit = errors.values().next().map_or(Exit::Preflight, |error| error.exit);
+    let mut each = errors.into_iter();
+    match each.next() {
+        Some((name, only)) if n_errors == 1 => {
+            let is_named = n_hosts <= 2 || only.what().contains(&format!("`{name}`"));
+            if is_named { only } else { only.with_line("host", name) }
+        }
+        first => {
+            let what = format!("{n_errors} of {n_hosts} hosts are not ready, so nothing was started");
+            first.into_iter().chain(each).fold(UserError::new(exit, what), |user_error, (name, error)| {
+                let own_name = format!("host `{name}`");
+                let what = error.what().strip_prefix(&own_name).unwrap_or(error.what()).trim_start_matches([':', ' ']);
+                let user_error = user_error.with_line("host", format!("{name}: {what}"));
+                match error.line("fix").or_else(|| error.line("why")) {
+                    Some(fix) => user_error.with_line("fix", fix),
+                    None => user_error,
+                }
+            })
+        }
+    }
+}
+
 /// Returns the cores of a list that a host may use; all that it may use if none of them is in the list.
 fn allowed_of(cores: Vec<usize>, allowed: &[usize]) -> Vec<usize> {
     if cores.is_empty() || cores.iter().all(|core| allowed.contains(core)) {
@@ -241,7 +337,7 @@ fn core_list(text: &str) -> Option<Vec<usize>> {
     Some(ranges.into_iter().flatten().collect())
 }
 
-fn no_lab_error(host: &str) -> UserError {
+pub(crate) fn no_lab_error(host: &str) -> UserError {
     UserError::new(Exit::Usage, format!("host `{host}` is in a lab, and the plan has none"))
         .with_line("use", "[lab] preset = \"pair\"")
 }
@@ -275,108 +371,6 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
             .with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
             .into()
     })
-}
-
-fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
-    let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_error(&error))?;
-    let place = PathHost {
-        address,
-        interface: None,
-        further_interfaces: Vec::new(),
-        device: None,
-        is_on_this_machine: true,
-        allowed_cores: None,
-        unavailable: Vec::new(),
-    };
-    Ok((link, place))
-}
-
-/// Returns the address of this machine on the path under test: its source address towards a served host or the target of a test, or
-/// loopback.
-fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
-    let served = plan.hosts.values().find_map(|reach| match reach {
-        HostReach::Tls { address, .. } => Some(address),
-        _ => None,
-    });
-    // The test itself reports a target without a route.
-    let towards_target = || plan.tests.iter().find_map(|test| source_address_towards(&target::destination(test)?));
-    served.map_or_else(
-        || Ok(towards_target().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))),
-        |address| address_towards(address),
-    )
-}
-
-/// Returns the source address towards the first routable address of a host.
-fn source_address_towards(host: &str) -> Option<IpAddr> {
-    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_probe::source_address_for(address).ok())
-}
-
-/// Returns the source address of packets to `target`. Sends nothing.
-fn address_towards(target: &str) -> anyhow::Result<IpAddr> {
-    let target = resolve(target)?;
-    let any: IpAddr =
-        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
-    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(target)?;
-        socket.local_addr()
-    });
-    routed.map(|address| address.ip()).map_err(|error| {
-        UserError::new(Exit::Preflight, format!("there is no route to {}", target.ip()))
-            .with_line("why", error.to_string())
-            .with_line("try", format!("ip route get {}", target.ip()))
-            .into()
-    })
-}
-
-fn resolve(address: &str) -> Result<SocketAddr, UserError> {
-    use std::net::ToSocketAddrs as _;
-    let unknown =
-        |why: String| UserError::new(Exit::Preflight, format!("there is no host at `{address}`")).with_line("why", why);
-    let mut found = address.to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
-    found.next().ok_or_else(|| unknown("the name has no address".to_owned()))
-}
-
-fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStream, PathHost)> {
-    let host = lab.host(host).map_err(|error| lab_error(&error))?;
-    let reached = format!("namespace {} of lab {lab_name}", host.name());
-    let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
-    let mut interfaces = host.interfaces().iter().map(|interface| interface.name.clone());
-    let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
-    let losses = lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
-    let place = PathHost {
-        address: host.address(),
-        interface: interfaces.next(),
-        further_interfaces: interfaces.collect(),
-        is_on_this_machine: true,
-        allowed_cores: None,
-        unavailable: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
-        device,
-    };
-    Ok((link, place))
-}
-
-fn served_agent(address: &str, key: Option<&str>) -> anyhow::Result<(AgentStream, PathHost)> {
-    let key = key.ok_or_else(|| {
-        UserError::new(Exit::Preflight, format!("{address} answers only to its key")).with_line(
-            "use",
-            "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
-        )
-    })?;
-    let key: Key = key.parse().map_err(|error| fleet_error(&error))?;
-    let at = resolve(address)?;
-    let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_error(&error))?;
-    Ok((
-        link,
-        PathHost {
-            address: at.ip(),
-            interface: None,
-            further_interfaces: Vec::new(),
-            device: None,
-            is_on_this_machine: false,
-            allowed_cores: None,
-            unavailable: Vec::new(),
-        },
-    ))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod execute;
 pub mod exit;
 pub mod files;
 pub mod hosts;
+pub mod inventory;
 pub mod output;
 pub mod progress;
 pub mod registry;

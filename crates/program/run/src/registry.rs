@@ -45,6 +45,7 @@ pub fn environment_here() -> (Environment, Vec<String>) {
     };
     let mut environment = fathom_monitor::environment(Path::new("/"), &interfaces);
     environment.note("tool", "version", TOOL);
+    environment.note("tool", "capabilities", fathom_sys::process::effective_capabilities().join(" "));
     environment.note("tool", "build", if cfg!(debug_assertions) { "debug" } else { "release" });
     (environment, unavailable)
 }

@@ -363,6 +363,21 @@ pub fn may_administer_network() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
+/// What this process may do that other users may not, as far as tests need it: names of capabilities(7) without `CAP_`, in lower case.
+#[must_use]
+pub fn effective_capabilities() -> Vec<&'static str> {
+    let known = [
+        (CapabilitySet::NET_RAW, "net_raw"),
+        (CapabilitySet::NET_ADMIN, "net_admin"),
+        (CapabilitySet::BPF, "bpf"),
+        (CapabilitySet::SYS_ADMIN, "sys_admin"),
+        (CapabilitySet::SYS_NICE, "sys_nice"),
+        (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
+    ];
+    let Ok(sets) = capabilities(None) else { return Vec::new() };
+    known.into_iter().filter(|(one, _)| sets.effective.contains(*one)).map(|(_, name)| name).collect()
+}
+
 /// The effective user id of this process.
 #[must_use]
 pub fn effective_user() -> u32 {

@@ -154,7 +154,7 @@ mod tests {
             builder.run.hosts.entry(to).or_default().address = Some("192.0.2.7".to_owned());
             builder.finding(NOTHING_DONE).unwrap().next.map(|next| next.command)
         };
-        let served = HostReach::Tls { address: "192.0.2.7:7700".to_owned(), key: None };
+        let served = HostReach::Tls { address: "192.0.2.7:7700".to_owned(), key: None, data: None };
         assert_eq!(next(served).as_deref(), Some("fathom probe 192.0.2.7 --test mtu"));
         assert_eq!(next(HostReach::This), None);
     }

@@ -558,7 +558,7 @@ pub(crate) fn run() -> Run {
             seed: 42,
             hosts: BTreeMap::from([
                 ("gen-1".to_owned(), HostReach::This),
-                ("web-1".to_owned(), HostReach::Tls { address: "10.0.0.2:7700".to_owned(), key: None }),
+                ("web-1".to_owned(), HostReach::Tls { address: "10.0.0.2:7700".to_owned(), key: None, data: None }),
             ]),
             ..Plan::new("Every layer between gen-1 and web-1", tests.iter().map(planned).collect())
         },

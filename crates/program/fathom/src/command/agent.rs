@@ -53,10 +53,34 @@ pub(super) fn define(command: Command) -> Command {
                 .value_name("FILE")
                 .help("file in which the agents of this host log their roles"),
         )
+        .arg(
+            Arg::new("unlink")
+                .long("unlink")
+                .action(ArgAction::SetTrue)
+                .help("remove this program's file, which a controller copied for this run"),
+        )
         .arg(Arg::new("longest").long("longest").value_name("TIME").help("longest trial to accept"))
 }
 
+/// The folder of a copied program is named after this word.
+const PUSH_FOLDER: &str = "fathom-push.";
+
+/// Removes the file of this program and its folder, if a controller copied it there for this run. The program runs on.
+///
+/// Whatever ends this process later, nothing is left then. A file that cannot be removed is left to the script that copied it.
+fn remove_own_file() {
+    let Ok(own) = std::env::current_exe() else { return };
+    let Some(folder) = own.parent() else { return };
+    let is_copy = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PUSH_FOLDER));
+    if is_copy && std::fs::remove_file(&own).is_ok() {
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    if matches.get_flag("unlink") {
+        remove_own_file();
+    }
     let policy = match matches.get_one::<IpAddr>("only") {
         Some(controller) => {
             let allowed = matches.get_many::<String>("allow").into_iter().flatten();

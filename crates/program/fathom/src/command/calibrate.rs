@@ -80,7 +80,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             rounds: 3,
             seed: 1,
             lab: ends.lab,
-            hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
+            hosts: ends.hosts.into_iter().collect(),
             ..Plan::new("Own ceilings", tests)
         };
         let plan = CheckedPlan::new(plan)?;

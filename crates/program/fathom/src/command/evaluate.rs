@@ -8,7 +8,7 @@ use fathom_sys::policy::Policy;
 
 use super::{
     calibrate,
-    measurement::{self, KeepResult, TestHosts},
+    measurement::{self, KeepResult, NamedSides, TestHosts},
 };
 use fathom_run::{
     exit::{Exit, UserError, engine_error},
@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   fathom evaluate                                  in a lab of two hosts on this machine
   fathom evaluate 10.0.0.2 --key KEY               from this machine to a `fathom serve`
+  fathom evaluate --hosts rack.toml --from b1 --to sut      between two hosts of an inventory
   fathom evaluate --device router                  through the kernel's router, on a core of its own
   fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read
   fathom evaluate --prove                          also repeats rows with one option changed, to prove their causes
@@ -41,6 +42,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(script)
         .arg(measurement::prove())
         .args(measurement::arguments())
+        .args(measurement::hosts_arguments())
         .after_help(EXAMPLES)
 }
 
@@ -61,23 +63,29 @@ const QUICK: EvaluationLength = EvaluationLength {
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let device = matches.get_one::<String>("device").map(String::as_str);
-    let ends = match matches.get_one::<String>("target") {
-        Some(_) if device.is_some() => {
+    let target = matches.get_one::<String>("target");
+    let of_inventory = measurement::hosts_of_inventory(matches, NamedSides::Both)?;
+    let title_of_inventory = of_inventory.as_ref().map(|ends| format!("Evaluation of {}", ends.to()));
+    let ends = match (of_inventory, target) {
+        (Some(_), Some(_)) => {
+            let user_error = UserError::new(Exit::Usage, "either a target or --hosts, not both");
+            return Err(user_error.with_line("use", "--hosts FILE --from HOST --to HOST").into());
+        }
+        (Some(ends), None) => ends,
+        (None, Some(_)) if device.is_some() => {
             return Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into());
         }
-        Some(target) => measurement::hosts_at_target(target, matches)?,
-        None => measurement::hosts_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,
+        (None, Some(target)) => measurement::hosts_at_target(target, matches)?,
+        (None, None) => measurement::hosts_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,
     };
     let pace = if matches.get_flag("quick") { QUICK } else { FULL };
     let mut tests = tests(&ends, &pace, matches)?;
     measurement::add_promises(&mut tests, matches)?;
-    let title = match matches.get_one::<String>("target") {
-        Some(target) => format!("Evaluation of {target}"),
-        None => match device {
-            Some(device) => format!("Evaluation of {device}"),
-            None => "Evaluation of this machine".to_owned(),
-        },
-    };
+    let title = title_of_inventory.unwrap_or_else(|| match (target, device) {
+        (Some(target), _) => format!("Evaluation of {target}"),
+        (None, Some(device)) => format!("Evaluation of {device}"),
+        (None, None) => "Evaluation of this machine".to_owned(),
+    });
     let plan = measurement::plan(title, pace.rounds, ends, tests, matches);
     if !matches.get_flag("plan") && calibrate::is_missing(matches.get_flag("quick")) {
         measurement::check_before_run(&plan, matches, KeepResult::Always)?;

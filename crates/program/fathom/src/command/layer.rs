@@ -6,7 +6,7 @@ use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 
 use super::{
     benchmark, direction, find_limit,
-    measurement::{self, KeepResult, TestHosts},
+    measurement::{self, KeepResult, NamedSides, TestHosts},
     rfc6349::{self, WindowSweep},
     scan,
 };
@@ -73,6 +73,7 @@ Examples:
   fathom tcp 192.0.2.7 --protocol iperf3 --direction down --allow 192.0.2.7
   fathom tcp 127.0.0.1 --test crr --duration 5s
   fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
+  fathom tcp --hosts rack.toml --from b1 --to sut
   fathom tcp 10.0.0.2 --key KEY --test rfc6349 --bandwidth 100Mbit",
 };
 
@@ -173,6 +174,7 @@ impl LayerCommand {
             .args(methods)
             .arg(measurement::prove().conflicts_with(find_limit::OBJECTIVE))
             .args(measurement::arguments())
+            .args(measurement::hosts_arguments())
             .after_help(self.examples)
     }
 
@@ -278,7 +280,17 @@ impl LayerCommand {
     /// Returns the hosts, and the URL if the target does not run fathom.
     fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(TestHosts, Option<String>)> {
         let device = matches.get_one::<String>("device").map(String::as_str);
-        match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {
+        let target = matches.get_one::<String>("target");
+        let is_outside = self.layer == Layer::Http || self.protocol(matches).is_some();
+        let sides = if target.is_some() && is_outside { NamedSides::FromOnly } else { NamedSides::Both };
+        if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {
+            if target.is_some() && sides == NamedSides::Both {
+                let user_error = UserError::new(Exit::Usage, "either a target or --hosts, not both");
+                return Err(user_error.with_line("use", "--hosts FILE --from HOST --to HOST").into());
+            }
+            return Ok((ends, target.cloned()));
+        }
+        match (target, measurement::lab_option(matches)) {
             (Some(_), Some(_)) if device.is_some() => {
                 Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into())
             }

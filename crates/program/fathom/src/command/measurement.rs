@@ -16,7 +16,9 @@ use fathom_lab::{
 use fathom_model::{
     Plan, TestPlan, TrialTimes, Unit,
     host_port::{bracketed, port_number, split_host_port},
+    inventory::HostRole,
     plan::{HostReach, LabPlan},
+    reach::PushedBinary,
     units::Nanos,
 };
 
@@ -27,7 +29,7 @@ use fathom_run::{
     exit::{Exit, UserError},
     files,
     hosts::fleet_error,
-    output, registry, store, target,
+    inventory, output, registry, store, target,
 };
 
 /// The default port of agents.
@@ -67,6 +69,108 @@ pub(crate) fn arguments() -> Vec<Arg> {
     arguments.extend(output::arguments());
     arguments.extend(output::result_arguments());
     arguments
+}
+
+/// Returns the options that choose hosts of an inventory for the two sides of a test.
+pub(crate) fn hosts_arguments() -> Vec<Arg> {
+    let name = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("HOST").help(help).requires(HOSTS).help_heading("Hosts")
+    };
+    // Without hosts there is nobody to copy it to. A plan can name them on its own.
+    let [inventory, push_binary] = inventory_arguments();
+    let mut arguments = vec![inventory, push_binary.requires(HOSTS)];
+    arguments.push(name("from", "host of --hosts that begins [default: the only companion]"));
+    arguments.push(name("to", "host of --hosts that answers [default: the only one with the role sut]"));
+    arguments
+}
+
+/// The option with the inventory.
+const HOSTS: &str = "hosts";
+
+/// Returns the options for the inventory and its programs.
+pub(crate) fn inventory_arguments() -> [Arg; 2] {
+    [
+        Arg::new(HOSTS)
+            .long(HOSTS)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .conflicts_with_all(["lab", "device"])
+            .help("inventory of hosts in TOML; `fathom hosts check --hosts FILE` shows whether they are ready")
+            .help_heading("Hosts"),
+        push_binary(),
+    ]
+}
+
+/// Returns the option that copies this program to hosts.
+pub(crate) fn push_binary() -> Arg {
+    Arg::new("push-binary")
+        .long("push-binary")
+        .value_name("THEN")
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("remove")
+        .value_parser(["remove", "keep"])
+        .help("copy this program to ssh hosts that lack this version, and remove or keep it after the run")
+        .help_heading("Hosts")
+}
+
+/// Completes the hosts of a plan: those of inventories are read, keys are filled in, and the program is copied if that is asked for.
+pub(crate) fn complete_hosts<'h>(
+    hosts: impl Iterator<Item = &'h mut HostReach>,
+    matches: &ArgMatches,
+) -> Result<(), UserError> {
+    let given = key(matches)?;
+    let push = matches.try_get_one::<String>("push-binary").ok().flatten();
+    let push = push.map(|then| if then == "keep" { PushedBinary::Keep } else { PushedBinary::Remove });
+    for reach in hosts {
+        match reach {
+            // An inventory or a plan can have keys for several hosts. The given key is for hosts without one.
+            HostReach::Tls { key, .. } => *key = key.take().or_else(|| given.clone()),
+            HostReach::Ssh(host) => host.push = push.or(host.push),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns the hosts of the inventory that the options name; none without an inventory. With a target outside, only the first side.
+pub(crate) fn hosts_of_inventory(matches: &ArgMatches, sides: NamedSides) -> Result<Option<TestHosts>, UserError> {
+    let Ok(Some(path)) = matches.try_get_one::<PathBuf>(HOSTS) else { return Ok(None) };
+    let inventory = inventory::read(path)?;
+    let chosen = |option: &'static str, role: HostRole| -> Result<(String, HostReach), UserError> {
+        let named = match matches.get_one::<String>(option) {
+            Some(name) => name.clone(),
+            None => match inventory.with_role(role).as_slice() {
+                [only] => (*only).to_owned(),
+                _ => {
+                    let known: Vec<&str> = inventory.hosts.keys().map(String::as_str).collect();
+                    let what = format!("--{option} is needed: {} does not say which host", path.display());
+                    return Err(UserError::new(Exit::Usage, what)
+                        .with_line("use", format!("--{option} HOST"))
+                        .with_line("hosts", known.join(", ")));
+                }
+            },
+        };
+        let (name, host) = inventory::host(&inventory, &named, path)?;
+        Ok((name, host.reach.clone()))
+    };
+    let from = chosen("from", HostRole::Companion)?;
+    let to = match sides {
+        NamedSides::Both => Some(chosen("to", HostRole::Sut)?),
+        NamedSides::FromOnly => None,
+    };
+    let to = to.filter(|(name, _)| *name != from.0);
+    let mut hosts: Vec<(String, HostReach)> = std::iter::once(from).chain(to).collect();
+    complete_hosts(hosts.iter_mut().map(|(_, reach)| reach), matches)?;
+    Ok(Some(TestHosts { lab: None, hosts }))
+}
+
+/// The sides of a test that hosts of an inventory play.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NamedSides {
+    Both,
+    /// The other side is a target outside.
+    FromOnly,
 }
 
 /// The option that tests causes.
@@ -161,18 +265,18 @@ pub(crate) struct TestHosts {
     /// The lab to build, if any.
     pub(crate) lab: Option<LabPlan>,
     /// The hosts by name, in the direction of the traffic.
-    pub(crate) hosts: Vec<(&'static str, HostReach)>,
+    pub(crate) hosts: Vec<(String, HostReach)>,
 }
 
 impl TestHosts {
     /// Returns the initiator.
-    pub(crate) fn from(&self) -> &'static str {
-        self.hosts[0].0
+    pub(crate) fn from(&self) -> &str {
+        &self.hosts[0].0
     }
 
     /// Returns the responder. On loopback, it is the same host.
-    pub(crate) fn to(&self) -> &'static str {
-        self.hosts[self.hosts.len() - 1].0
+    pub(crate) fn to(&self) -> &str {
+        &self.hosts[self.hosts.len() - 1].0
     }
 
     /// Returns the hosts with the direction of the traffic reversed.
@@ -181,20 +285,21 @@ impl TestHosts {
         self
     }
 
-    /// Returns what a title says of the hosts of a lab, whose names mean nothing without it: `, a to b in lab pair`.
-    fn in_lab(&self) -> Option<String> {
+    /// Returns what a title says of the hosts: `, a to b in lab pair`, since these names mean nothing without the lab, or `, b1 to sut`.
+    fn place(&self) -> Option<String> {
         let lab = match &self.hosts[0].1 {
-            HostReach::LabUp(lab, _) => lab,
-            HostReach::Lab(_) => &self.lab.as_ref()?.preset,
+            HostReach::LabUp(lab, _) => format!(" in lab {lab}"),
+            HostReach::Lab(_) => format!(" in lab {}", self.lab.as_ref()?.preset),
+            HostReach::Ssh(_) | HostReach::Exec(_) => String::new(),
             _ => return None,
         };
         let via = self.via().map(|via| format!(" through {via}")).unwrap_or_default();
         let to = if self.to() == self.from() { String::new() } else { format!(" to {}", self.to()) };
-        Some(format!(", {}{to}{via} in lab {lab}", self.from()))
+        Some(format!(", {}{to}{via}{lab}", self.from()))
     }
 
     /// Returns the host in between, if there is one.
-    pub(crate) fn via(&self) -> Option<&'static str> {
+    pub(crate) fn via(&self) -> Option<&str> {
         match self.hosts.as_slice() {
             [_, (via, _), _] => Some(via),
             _ => None,
@@ -234,12 +339,12 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
         if up.is_some() { HostReach::LabUp(name.to_owned(), host.to_owned()) } else { HostReach::Lab(host.to_owned()) }
     };
     let names = if has_device { vec!["a", device::HOST, "b"] } else { vec!["a", "b"] };
-    Ok(TestHosts { lab, hosts: names.into_iter().map(|host| (host, reach(host))).collect() })
+    Ok(TestHosts { lab, hosts: names.into_iter().map(|host| (host.to_owned(), reach(host))).collect() })
 }
 
 /// Returns this machine for both roles.
 pub(crate) fn hosts_on_loopback() -> TestHosts {
-    TestHosts { lab: None, hosts: vec![("here", HostReach::This)] }
+    TestHosts { lab: None, hosts: vec![("here".to_owned(), HostReach::This)] }
 }
 
 /// Returns this machine and a `fathom serve`, or only this machine for a loopback address.
@@ -260,7 +365,7 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
             let other = addresses.first().copied().filter(|_| !addresses.contains(&usual));
             return Ok(other.map_or_else(hosts_on_loopback, |other| TestHosts {
                 lab: None,
-                hosts: vec![("here", HostReach::At(other))],
+                hosts: vec![("here".to_owned(), HostReach::At(other))],
             }));
         }
     }
@@ -272,7 +377,8 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
     }
     let port = port.unwrap_or(AGENT_PORT);
     let address = format!("{}:{port}", bracketed(host));
-    Ok(TestHosts { lab: None, hosts: vec![("client", HostReach::This), ("target", HostReach::Tls { address, key })] })
+    let target = HostReach::Tls { address, key, data: None };
+    Ok(TestHosts { lab: None, hosts: vec![("client".to_owned(), HostReach::This), ("target".to_owned(), target)] })
 }
 
 /// Adds promises to the tests that they refer to.
@@ -340,7 +446,8 @@ pub(crate) fn plan(
     tests: Vec<TestPlan>,
     matches: &ArgMatches,
 ) -> Plan {
-    title.extend(ends.in_lab());
+    title.extend(ends.place());
+    let via = ends.via().map(str::to_owned);
     let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
     let until_ci = matches.get_one::<String>("until-ci").cloned();
     let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
@@ -349,9 +456,9 @@ pub(crate) fn plan(
         until_ci,
         prove: is_proof_asked(matches),
         seed,
-        via: ends.via().map(str::to_owned),
+        via,
         lab: ends.lab,
-        hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
+        hosts: ends.hosts.into_iter().collect(),
         ..Plan::new(title, tests)
     }
 }

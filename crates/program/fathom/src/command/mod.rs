@@ -12,6 +12,7 @@ mod evaluate;
 mod find_limit;
 mod generate;
 mod help;
+mod hosts;
 mod lab;
 mod layer;
 mod measurement;
@@ -89,6 +90,12 @@ const COMMANDS: &[Command] = &[
         about: "The counters of this host live: interfaces, cores, TCP, UDP, with findings",
         define: watch::define,
         run: watch::run,
+    },
+    Command {
+        name: "hosts",
+        about: "The hosts of an inventory: whether they are ready, what they are, and import from Ansible",
+        define: hosts::define,
+        run: hosts::run,
     },
     Command {
         name: "allow",

@@ -5,7 +5,7 @@ use fathom_engine::{CommandDoc, TestKind};
 use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 use jiff::{Zoned, civil};
 
-use super::measurement::{self, KeepResult, TestHosts};
+use super::measurement::{self, KeepResult, NamedSides, TestHosts};
 use crate::options;
 use fathom_run::{
     exit::{Exit, UserError},
@@ -72,6 +72,7 @@ pub(super) fn define(command: Command) -> Command {
         .args(options)
         .arg(until)
         .args(measurement::arguments())
+        .args(measurement::hosts_arguments())
         .after_help(EXAMPLES)
 }
 
@@ -105,7 +106,15 @@ fn test_word(matches: &ArgMatches) -> &str {
 fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<TestHosts> {
     let has_key = matches.contains_id("key");
     let in_lab = |lab| measurement::hosts_in_lab(lab, matches.get_one::<String>("device").map(String::as_str));
-    match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {
+    let target = matches.get_one::<String>("target");
+    let sides = if target.is_some() { NamedSides::FromOnly } else { NamedSides::Both };
+    if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {
+        if let Some(target) = target {
+            given.set(HOST, target.clone());
+        }
+        return Ok(ends);
+    }
+    match (target, measurement::lab_option(matches)) {
         (Some(target), None) if has_key => Ok(measurement::hosts_at_target(target, matches)?),
         (Some(target), lab) => {
             given.set(HOST, target.clone());

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use fathom_engine::TestKind;
-use fathom_model::{TestPlan, ValueKind, plan::HostReach, units::Nanos};
+use fathom_model::{TestPlan, ValueKind, units::Nanos};
 
 use super::measurement::{self, KeepResult};
 use fathom_run::{
     execute,
     exit::{Exit, UserError},
-    files, registry,
+    files, inventory, registry,
 };
 
 pub(super) fn define(command: Command) -> Command {
@@ -23,7 +23,8 @@ pub(super) fn define(command: Command) -> Command {
         .arg(file)
         .arg(measurement::prove())
         .args(measurement::arguments())
-        .after_help("Example:\n  fathom run plans/latency.toml")
+        .args(measurement::inventory_arguments())
+        .after_help("Examples:\n  fathom run plans/latency.toml\n  fathom run plans/rack.toml --hosts hosts.toml")
 }
 
 /// The maximum size of a plan, enough for thousands of tests.
@@ -69,13 +70,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             test.duration = measurement::round_duration(matches, Nanos::ZERO, plan.rounds)?.exact();
         }
     }
-    let given = measurement::key(matches)?;
-    for reach in plan.hosts.values_mut() {
-        if let HostReach::Tls { key, .. } = reach {
-            // A plan can contain keys for several hosts. The given key is for hosts without one.
-            *key = key.take().or_else(|| given.clone());
-        }
-    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    inventory::resolve(&mut plan, matches.get_one::<PathBuf>("hosts").map(PathBuf::as_path), folder)?;
+    measurement::complete_hosts(plan.hosts.values_mut(), matches)?;
     measurement::add_promises(&mut plan.tests, matches)?;
     measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }

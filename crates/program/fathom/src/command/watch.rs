@@ -55,7 +55,7 @@ pub(super) fn define(command: Command) -> Command {
         )
         .args(watch_source::arguments())
         .after_help(
-            "Examples:\n  fathom watch\n  fathom watch --once\n  fathom watch --interval 100ms --record incident.ndjson\n  fathom watch --replay incident.ndjson\n  fathom watch --queues eth0\n  fathom watch --host 10.0.0.2 --key-file server.key\n  fathom watch --lab pair --host b\n  fathom watch --metrics 127.0.0.1:9100 --ndjson",
+            "Examples:\n  fathom watch\n  fathom watch --once\n  fathom watch --interval 100ms --record incident.ndjson\n  fathom watch --replay incident.ndjson\n  fathom watch --queues eth0\n  fathom watch --host 10.0.0.2 --key-file server.key\n  fathom watch --lab pair --host b\n  fathom watch --hosts rack.toml --host b1\n  fathom watch --metrics 127.0.0.1:9100 --ndjson",
         )
 }
 

@@ -1,6 +1,9 @@
 //! The host of `fathom watch`: the counters of this host, or those that an agent reads on another one.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use clap::{Arg, ArgMatches, value_parser};
 use fathom_model::{Environment, Plan, plan::HostReach, units::Nanos};
@@ -8,7 +11,7 @@ use fathom_monitor::{environment, interfaces};
 use fathom_run::{
     exit::{Exit, UserError},
     hosts::{Hosts, fleet_error},
-    store,
+    inventory, store,
 };
 use fathom_sys::clock;
 use fathom_watch::{ChangeReader, JUDGED, LiveReadings, Sampler, Samples};
@@ -16,26 +19,30 @@ use fathom_watch::{ChangeReader, JUDGED, LiveReadings, Sampler, Samples};
 use super::measurement;
 
 /// Options that name another host.
-const ELSEWHERE: [&str; 4] = ["host", "lab", "key", "key-file"];
+const ELSEWHERE: [&str; 5] = ["host", "lab", "hosts", "key", "key-file"];
 
 /// Returns the options that name the host.
 pub(super) fn arguments() -> Vec<Arg> {
     let value =
         |name: &'static str, of: &'static str, help: &'static str| Arg::new(name).long(name).value_name(of).help(help);
     vec![
-        value("host", "HOST", "watch a host that runs `fathom serve`, or with --lab a host of that lab"),
+        value("host", "HOST", "watch a host that runs `fathom serve`, a host of --hosts, or a host of --lab"),
+        value("hosts", "FILE", "the inventory of --host")
+            .requires("host")
+            .conflicts_with("lab")
+            .value_parser(value_parser!(PathBuf)),
         value("lab", "NAME", "the lab of --host, which is up").requires("host").conflicts_with_all(["key", "key-file"]),
         value("key", "KEY", "the key that `fathom serve` printed on --host; FATHOM_KEY keeps it off the command line")
             .requires("host"),
         value("key-file", "FILE", "read the key of --host from this file")
             .requires("host")
             .conflicts_with("key")
-            .value_parser(value_parser!(std::path::PathBuf)),
+            .value_parser(value_parser!(PathBuf)),
     ]
 }
 
 /// The names of these options, which a recording does not need.
-pub(super) const fn argument_names() -> [&'static str; 4] {
+pub(super) const fn argument_names() -> [&'static str; 5] {
     ELSEWHERE
 }
 
@@ -77,13 +84,18 @@ impl NamedSource {
     pub(super) fn open(matches: &ArgMatches) -> anyhow::Result<Self> {
         let Some(host) = matches.get_one::<String>("host") else { return Ok(Self::here()) };
         let lab = matches.get_one::<String>("lab");
-        let reach = match lab {
-            Some(lab) => HostReach::LabUp(lab.clone(), host.clone()),
-            None => served(host, matches)?,
+        let reach = match (lab, matches.get_one::<PathBuf>("hosts")) {
+            (Some(lab), _) => HostReach::LabUp(lab.clone(), host.clone()),
+            (None, Some(file)) => {
+                let mut reach = inventory::host(&inventory::read(file)?, host, file)?.1.reach.clone();
+                measurement::complete_hosts(std::iter::once(&mut reach), matches)?;
+                reach
+            }
+            (None, None) => served(host, matches)?,
         };
         let hosts = BTreeMap::from([(host.clone(), reach)]);
         let plan = Plan { hosts, ..Plan::new(format!("watch {host}"), Vec::new()) };
-        let mut hosts = Hosts::connect(&plan, &store::run_id(&jiff::Zoned::now(), clock::wall().0))?;
+        let mut hosts = Hosts::connect_to_watch(&plan, &store::run_id(&jiff::Zoned::now(), clock::wall().0))?;
         let environment = hosts.environment(host).map_err(|error| fleet_error(&error))?;
         // The hosts of a lab share the name of this machine.
         let own = hosts.fleet.facts(host).map_err(|error| fleet_error(&error))?.hostname.clone();

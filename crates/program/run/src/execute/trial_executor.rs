@@ -105,9 +105,9 @@ impl RunExecutor<'_> {
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
         let part = |name: &str, host: &str, side: Side| {
             let place = &hosts.by_name[host];
-            let is_served = matches!(self.plan.plan().hosts.get(host), Some(HostReach::Tls { .. }));
+            let is_elsewhere = self.plan.plan().hosts.get(host).is_some_and(|reach| !reach.is_on_this_machine());
             let settings =
-                if is_served && side == Side::Responder { without_files(test) } else { test.options.clone() };
+                if is_elsewhere && side == Side::Responder { without_files(test) } else { test.options.clone() };
             // A host uses the same cores in both directions, unless it plays both roles.
             let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
             let role = Role {
@@ -146,7 +146,7 @@ impl RunExecutor<'_> {
     }
 }
 
-/// Returns the options for a responder on a served host. Files belong to the initiator's host, so the responder learns only that they
+/// Returns the options for a responder on another machine. Files belong to the initiator's host, so the responder learns only that they
 /// are set.
 fn without_files(test: &CheckedTest) -> Settings {
     let mut settings = test.options.clone();

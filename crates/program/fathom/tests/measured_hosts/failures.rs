@@ -1,0 +1,172 @@
+//! What goes wrong: before anything is started, with one message that names the host; and during a run.
+
+use std::process::Command;
+
+use fathom_model::{run::Completeness, units::Nanos};
+use fathom_sys::{clock, process::signal::Signal};
+
+use crate::{rack::Rack, test_bed::BRIEF};
+
+#[test]
+fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
+    let Some(rack) = Rack::build(3) else { return };
+    let further = "[hosts.closed]\ncontrol = \"10.99.0.2\"\nport = 2223\ndata = \"10.98.0.1\"\n\
+         [hosts.stranger]\ncontrol = \"10.99.0.2\"\nssh_config = \"stranger.conf\"\ndata = \"10.98.0.2\"\n\
+         [hosts.changed]\ncontrol = \"10.99.0.2\"\nssh_config = \"changed.conf\"\ndata = \"10.98.0.3\"\n\
+         [hosts.unknown]\ncontrol = \"10.99.0.2\"\nssh_config = \"unknown.conf\"\ndata = \"10.98.0.4\"\n\
+         [hosts.missing]\ncontrol = \"10.99.0.2\"\nprogram = \"fathom-that-is-not\"\ndata = \"10.98.0.5\"\n\
+         [hosts.prints]\ncontrol = \"10.99.0.2\"\nlauncher = [\"echo\", \"Please choose\"]\ndata = \"10.98.0.6\"\n\
+         [hosts.absent]\nlauncher = [\"no-such-launcher\", \"{host}\"]\ndata = \"10.98.0.7\"\n\
+         [hosts.other]\nlauncher = [\"printf\", 'OTHER']\ndata = \"10.98.0.8\"\n";
+    // A greeting of version 9, with its length.
+    let further = further.replace("OTHER", "\\x09\\x00\\x00\\x00\\x1f{\"hello\":{\"tool\":\"fathom 9.0\"}}");
+    rack.inventory("rack.toml", "", &further);
+    let expected: &[(&str, &[&str])] = &[
+        ("closed", &["host `closed`: ssh cannot reach it", "Connection refused"]),
+        ("stranger", &["host `stranger`: it accepts no key of this user", "ssh-copy-id"]),
+        ("changed", &["host `changed`: its host key is not the one that is known here", "ssh-keygen", "-R"]),
+        ("unknown", &["host `unknown`: its host key is not known here", "compare the fingerprint"]),
+        ("missing", &["host `missing`: there is no fathom on it", "--push-binary"]),
+        ("prints", &["host `prints`: its command starts no agent", "it printed: Please choose"]),
+        ("absent", &["host `absent`: cannot start `no-such-launcher` here"]),
+        ("other", &["host `other` runs fathom 9.0 with protocol 9", "run the same version"]),
+    ];
+    for (name, words) in expected {
+        rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", name, "--quiet"]).refused(3, words);
+    }
+    rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", "b10"])
+        .refused(2, &["no host or group `b10`", "known"]);
+    let together = rack.fathom(&["hosts", "check", "--hosts", "rack.toml"]).code(3);
+    assert!(together.stdout.contains("3 of 11 hosts are ready"), "{}", together.stdout);
+    rack.is_clean();
+}
+
+#[test]
+fn two_runs_at_once_on_a_host_are_refused_and_looking_is_not() {
+    let Some(rack) = Rack::build(3) else { return };
+    rack.inventory("rack.toml", "", "");
+    let first = rack.start(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--duration", "20s", "--rounds", "1"]);
+    rack.agent(1);
+    let refused = || rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b3", "--quiet"]);
+    // The host is held once its agent has greeted.
+    crate::test_bed::until(|| {
+        let looked = rack.fathom(&["hosts", "check", "sut", "--hosts", "rack.toml"]).succeeded();
+        looked.stdout.contains("in use").then_some(())
+    });
+    refused().refused(3, &["host `sut`: the host is in use by run ", "wait until that run has ended"]);
+    first.handle().send(Signal::Interrupt).unwrap();
+    first.ends().code(130);
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "b3", "--json"];
+    rack.fathom(&[&words, BRIEF].concat()).run();
+    rack.is_clean();
+}
+
+#[test]
+fn one_machine_under_two_names_is_refused() {
+    let Some(mut rack) = Rack::build(3) else { return };
+    rack.start_sshd(2, "LogLevel INFO");
+    rack.inventory("rack.toml", "", "[hosts.again]\ncontrol = \"10.99.0.3\"\nport = 2222\ndata = \"10.98.0.1\"");
+    let result = rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "again", "--to", "b2", "--quiet"]).code(3);
+    assert!(result.stderr.contains("is the same machine as another host of this run"), "{}", result.stderr);
+    rack.is_clean();
+}
+
+/// Sends a signal to a process.
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Loses the agent of a companion during a run. Returns its pid, how long the run took from then on, and its outcome.
+fn loses_a_companion(rack: &Rack, signal: &str) -> (u32, Nanos, Completeness) {
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "b2", "--duration", "40s", "--rounds", "1", "--json"];
+    let running = rack.start(&words);
+    let agent = rack.agent(2);
+    rack.agent(1);
+    // Long enough that the trial has begun; the run takes ten times that.
+    clock::sleep_until(clock::now() + Nanos::from_secs(4));
+    let begin = clock::now();
+    send(signal, agent);
+    let run = running.ends().code(4).run();
+    (agent, clock::now() - begin, run.completeness)
+}
+
+#[test]
+fn a_killed_companion_is_noticed_within_three_seconds() {
+    let Some(rack) = Rack::build(3) else { return };
+    rack.inventory("rack.toml", "", "");
+    let (_, took, completeness) = loses_a_companion(&rack, "-KILL");
+    assert!(
+        matches!(&completeness, Completeness::Incomplete { reason } if reason.contains("host `b2` was lost")),
+        "{completeness:?}"
+    );
+    // The other host then ends its part.
+    assert!(took < Nanos::from_secs(6), "it took {took}");
+    rack.is_clean();
+}
+
+#[test]
+fn a_hung_companion_does_not_hang_the_run() {
+    let Some(rack) = Rack::build(3) else { return };
+    rack.inventory("rack.toml", "", "");
+    let (agent, took, completeness) = loses_a_companion(&rack, "-STOP");
+    let words = |reason: &str| reason.contains("host `b2` was lost") && reason.contains("nothing was heard for 3 s");
+    assert!(matches!(&completeness, Completeness::Incomplete { reason } if words(reason)), "{completeness:?}");
+    assert!(took < Nanos::from_secs(10), "it took {took}");
+    // Once it runs again, it finds its controller gone.
+    send("-CONT", agent);
+    rack.is_clean();
+}
+
+#[test]
+fn a_killed_controller_leaves_no_agent() {
+    let Some(rack) = Rack::build(3) else { return };
+    rack.inventory("rack.toml", "program = \"/nonexistent/fathom\"", "");
+    let running = rack.start(&[
+        "tcp",
+        "--hosts",
+        "rack.toml",
+        "--from",
+        "b2",
+        "--duration",
+        "40s",
+        "--rounds",
+        "1",
+        "--push-binary",
+    ]);
+    rack.agent(1);
+    rack.agent(2);
+    let handle = running.handle();
+    handle.kill().unwrap();
+    drop(running);
+    let begin = clock::now();
+    crate::test_bed::until(|| (rack.agents(1).is_empty() && rack.agents(2).is_empty()).then_some(()));
+    assert!(clock::now() - begin < Nanos::from_secs(8));
+    rack.stage.fathom(["lab", "down", "--stale"]).succeeded();
+    rack.is_clean();
+}
+
+#[test]
+fn a_host_whose_clock_is_a_day_ahead_starts_with_the_others() {
+    let Some(rack) = Rack::build(3) else { return };
+    let has_time_namespaces = Command::new("unshare").args(["--time", "--fork", "true"]).status();
+    if !has_time_namespaces.is_ok_and(|status| status.success()) {
+        return fathom_testkit::skip_everywhere("needs time namespaces (CONFIG_TIME_NS)");
+    }
+    let program = rack.stage.program().display();
+    let launcher = format!(
+        "launcher = [\"ssh\", \"-F\", \"ssh.conf\", \"{{host}}\", \"unshare --time --monotonic 86400 --fork {program} agent --stdio\"]"
+    );
+    rack.inventory(
+        "rack.toml",
+        "",
+        &format!("[hosts.ahead]\ncontrol = \"10.99.0.4\"\ndata = \"10.97.0.4\"\n{launcher}"),
+    );
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "ahead", "--test", "rr", "--json"];
+    let run = rack.fathom(&[&words, BRIEF].concat()).run();
+    let day = 86_400_000_000_000;
+    let offset = run.hosts["ahead"].clock_offset_ns;
+    assert!((offset - day).abs() < 1_000_000_000, "the offset is {offset} ns");
+    let skew = run.tests[0].trials.iter().map(|trial| trial.start_skew_ns).min().unwrap();
+    assert!(skew < Nanos::from_millis(50), "the starts were spread over {skew}");
+    rack.is_clean();
+}

@@ -1,0 +1,174 @@
+//! What works: checks, tests between hosts, plans, copies of the program, hosts of several kinds in one file.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use fathom_model::units::Nanos;
+use fathom_sys::clock;
+use serde_json::Value;
+
+use crate::{
+    rack::Rack,
+    test_bed::{BRIEF, ProgramResult},
+};
+
+fn checked(result: &ProgramResult) -> Value {
+    serde_json::from_str(&result.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", result.stdout, result.stderr))
+}
+
+/// Nine hosts are ready within this time on a machine that does nothing else.
+const READY_MAX: Nanos = Nanos::from_secs(3);
+
+#[test]
+fn nine_hosts_are_ready_within_three_seconds_and_leave_nothing_behind() {
+    let Some(rack) = Rack::build(9) else { return };
+    rack.inventory("rack.toml", "", "");
+    let begin = clock::now();
+    let result = rack.fathom(&["hosts", "check", "--hosts", "rack.toml", "--json"]).succeeded();
+    let took = clock::now() - begin;
+    let document = checked(&result);
+    assert_eq!((&document["schema"], &document["n_ready"]), (&"fathom.hosts-check/1".into(), &9.into()));
+    for host in document["hosts"].as_array().unwrap() {
+        assert_eq!((&host["device"], &host["is_ready"]), (&"eth0".into(), &true.into()), "{host}");
+        assert!(
+            host["program"].as_str().unwrap().starts_with("fathom ") && host["n_cores"].as_u64().unwrap() > 0,
+            "{host}"
+        );
+        assert!(host["speed_bps"].as_u64().unwrap() > 0 && host["clock_offset_ns"] == 0, "{host}");
+        assert!(host["capabilities"].as_array().unwrap().contains(&"net_raw".into()), "{host}");
+    }
+    // On a machine that does something else, too, ssh alone takes longer than that.
+    let plain = rack.plain_ssh_takes();
+    assert!(took < READY_MAX.max(plain * 2), "nine hosts took {took}, and plain ssh {plain}");
+    rack.is_clean();
+}
+
+#[test]
+fn a_test_runs_between_two_hosts_and_a_plan_names_them_by_the_inventory() {
+    let Some(rack) = Rack::build(3) else { return };
+    rack.inventory("rack.toml", "", "[groups]\nhalf = [\"b2\"]");
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "b3", "--test", "rr", "--json"];
+    let run = rack.fathom(&[&words, BRIEF].concat()).run();
+    assert_eq!(run.hosts.keys().collect::<Vec<_>>(), ["b3", "sut"]);
+    assert!(
+        run.hosts.values().all(|host| host.interface.as_deref() == Some("eth0") && host.reached.starts_with("ssh "))
+    );
+    assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0));
+
+    let plan = rack.fathom(&[&words[..words.len() - 1], BRIEF, &["--plan"]].concat()).succeeded().stdout;
+    let at = plan.find("[hosts").unwrap();
+    let tests = plan[at..].find("[[tests]]").unwrap();
+    let hosts = "[hosts]\nb3 = { inventory = { host = \"b3\" } }\nsut = { inventory = { host = \"sut\", file = \"rack.toml\" } }\n\n";
+    rack.write("plan.toml", &format!("{}{hosts}{}", &plan[..at], &plan[at + tests..]));
+    let run = rack.fathom(&["run", "plan.toml", "--hosts", "rack.toml", "--json"]).run();
+    assert_eq!(run.tests[0].from, "b3");
+    rack.fathom(&["run", "plan.toml"]).refused(2, &["host `b3` is in an inventory", "--hosts FILE"]);
+    rack.is_clean();
+}
+
+#[test]
+fn launchers_mix_in_one_inventory_and_a_login_greeting_does_no_harm() {
+    let Some(mut rack) = Rack::build(6) else { return };
+    // A login shell that greets on standard output, with a line that looks like the protocol.
+    rack.start_sshd(3, "ForceCommand printf 'Welcome\\n{\"hello\":\\n'; eval \"$SSH_ORIGINAL_COMMAND\"");
+    // A host with a key, and two whose tests use a network that this one is not in.
+    rack.start_served(6, "served.key");
+    let further = "[hosts.served]\nlauncher = \"tls\"\ncontrol = \"10.99.0.7\"\nkey_file = \"served.key\"\ndata = \"10.97.0.7\"\n\
+         [hosts.greets]\ncontrol = \"10.99.0.4\"\nport = 2222\ndata = \"10.97.0.4\"\n\
+         [hosts.jumps]\ncontrol = \"10.99.0.5\"\njump = \"sut\"\n\
+         [hosts.direct]\nlauncher = [\"ssh\", \"-F\", \"ssh.conf\", \"{host}\", \"PROGRAM\", \"agent\", \"--stdio\"]\ncontrol = \"10.99.0.6\"\ndata = \"10.97.0.6\"\n";
+    let further = further.replace("PROGRAM", rack.stage.program().to_str().unwrap());
+    let program = rack.stage.program().display();
+    rack.write("mixed.toml", &format!("[defaults]\nssh_config = \"ssh.conf\"\nprogram = \"{program}\"\n[hosts.sut]\ncontrol = \"10.99.0.2\"\n{further}"));
+    let result = rack.fathom(&["hosts", "check", "--hosts", "mixed.toml", "--json"]).succeeded();
+    assert_eq!(checked(&result)["n_ready"], 5, "{}", result.stdout);
+    let words = ["udp", "--hosts", "mixed.toml", "--from", "greets", "--to", "direct", "--test", "rr", "--json"];
+    let run = rack.fathom(&[&words, BRIEF].concat()).run();
+    assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0));
+    assert_eq!(run.hosts["greets"].address.as_deref(), Some("10.97.0.4"));
+    let words = ["tcp", "--hosts", "mixed.toml", "--from", "served", "--to", "jumps", "--test", "rr", "--json"];
+    let run = rack.fathom(&[&words, BRIEF].concat()).run();
+    assert!(run.hosts["served"].reached.starts_with("tls ") && run.hosts["jumps"].reached.starts_with("ssh "));
+    let shown = serde_json::to_string(&run).unwrap();
+    let key = fs::read_to_string(rack.path("served.key")).unwrap();
+    assert!(
+        key.lines().filter(|line| line.len() > 40).all(|line| !shown.contains(line)),
+        "the key is not in the document"
+    );
+    rack.is_clean();
+}
+
+#[test]
+fn the_program_is_copied_where_it_is_missing_and_removed_or_kept() {
+    let Some(rack) = Rack::build(4) else { return };
+    rack.inventory("rack.toml", "program = \"/nonexistent/fathom\"", "");
+    let words = ["hosts", "check", "b2,b3", "--hosts", "rack.toml"];
+    let missing = rack.fathom(&words).code(3);
+    assert!(
+        missing.stdout.contains("there is no fathom on it") && missing.stdout.contains("--push-binary"),
+        "{}",
+        missing.stdout
+    );
+    rack.fathom(&[&words[..], &["--push-binary"]].concat()).succeeded();
+    rack.is_clean();
+
+    // The cache of the user on the hosts is a folder of this test, as the server sets it.
+    let cache = rack.path("cache");
+    let mut rack = rack;
+    rack.start_sshd(4, &format!("SetEnv XDG_CACHE_HOME={}", cache.display()));
+    rack.inventory(
+        "kept.toml",
+        "program = \"/nonexistent/fathom\"",
+        "[hosts.keeps]\ncontrol = \"10.99.0.5\"\nport = 2222\ndata = \"10.99.0.55\"",
+    );
+    let words = ["hosts", "check", "keeps", "--hosts", "kept.toml", "--push-binary=keep", "--json"];
+    let checked = rack.fathom(&words).succeeded();
+    assert!(checked.stdout.contains("no device of it has the address 10.99.0.55"), "{}", checked.stdout);
+    let kept: Vec<_> =
+        fs::read_dir(cache.join("fathom")).unwrap().map(|entry| entry.unwrap().path().join("fathom")).collect();
+    assert_eq!(kept.len(), 1);
+    let copied = fs::metadata(&kept[0]).unwrap();
+    assert_eq!(
+        (copied.len(), copied.permissions().mode() & 0o777),
+        (fs::metadata(rack.stage.program()).unwrap().len(), 0o700)
+    );
+    // The second run finds the copy: a copy that is not ours would start no agent.
+    fs::write(&kept[0], "#!/bin/sh\necho found >&2; exit 7\n").unwrap();
+    let found = rack.fathom(&words).code(3);
+    assert!(found.stdout.contains("found"), "{}", found.stdout);
+    rack.is_clean();
+}
+
+#[test]
+fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
+    let Some(mut rack) = Rack::build(6) else { return };
+    // A full device in place of the folder for temporary files.
+    rack.start_sshd(5, "ForceCommand ulimit -f 1; eval \"$SSH_ORIGINAL_COMMAND\"");
+    rack.inventory(
+        "rack.toml",
+        "program = \"/nonexistent/fathom\"",
+        "[hosts.full]\ncontrol = \"10.99.0.6\"\nport = 2222\ndata = \"10.99.0.56\"",
+    );
+    let begin = clock::now();
+    let full = rack.fathom(&["hosts", "check", "full", "--hosts", "rack.toml", "--push-binary"]).code(3);
+    assert!(full.stdout.contains("host `full`: fathom cannot be copied there"), "{}", full.stdout);
+    assert!(clock::now() - begin < Nanos::from_secs(15));
+
+    // A processor of another kind, as its `uname` says.
+    fs::create_dir(rack.path("other")).unwrap();
+    let uname = rack.write("other/uname", "#!/bin/sh\n[ \"$1\" = -s ] && echo Linux || echo riscv64\n");
+    fs::set_permissions(uname, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!(
+        "ForceCommand PATH={}:$PATH; export PATH; eval \"$SSH_ORIGINAL_COMMAND\"",
+        rack.path("other").display()
+    );
+    rack.start_sshd(6, &path);
+    rack.inventory(
+        "other.toml",
+        "program = \"/nonexistent/fathom\"",
+        "[hosts.other]\ncontrol = \"10.99.0.7\"\nport = 2222\ndata = \"10.97.0.7\"",
+    );
+    let other = rack.fathom(&["hosts", "check", "other", "--hosts", "other.toml", "--push-binary"]).code(3);
+    let words = ["it is Linux on riscv64", "cargo build --release --target riscv64-unknown-linux-musl"];
+    assert!(words.iter().all(|words| other.stdout.contains(words)), "{}", other.stdout);
+    rack.is_clean();
+}

@@ -1,0 +1,254 @@
+//! Inventories of Ansible become ours: from `ansible-inventory --list`, which a user has run or this program runs.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    INVENTORY_MAX, parse,
+    text::{key, quoted},
+};
+use crate::{
+    exit::{Exit, UserError},
+    files,
+};
+
+/// The program that understands the inventories of Ansible.
+const PROGRAM: &str = "ansible-inventory";
+/// Groups that Ansible makes itself.
+const OWN_GROUPS: [&str; 2] = ["all", "ungrouped"];
+/// Variables that say how a host is reached, and that have no counterpart here.
+const NOT_IMPORTED: [&str; 5] =
+    ["ansible_ssh_pass", "ansible_password", "ansible_ssh_extra_args", "ansible_become_user", "ansible_become_method"];
+
+/// An imported inventory.
+#[derive(Debug)]
+pub struct ImportedInventory {
+    /// The inventory in our format.
+    pub text: String,
+    /// What could not be taken over, a sentence each.
+    pub remarks: Vec<String>,
+}
+
+/// The output of `ansible-inventory --list`.
+#[derive(Debug, Deserialize)]
+struct AnsibleList {
+    #[serde(rename = "_meta", default)]
+    meta: AnsibleMeta,
+    #[serde(flatten)]
+    groups: BTreeMap<String, AnsibleGroup>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct AnsibleMeta {
+    #[serde(default)]
+    hostvars: BTreeMap<String, BTreeMap<String, Value>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct AnsibleGroup {
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    children: Vec<String>,
+}
+
+/// Imports an inventory of Ansible: the JSON of `ansible-inventory --list`, or any other file through that program.
+///
+/// # Errors
+/// If the file cannot be read, if it is not JSON and the program is missing or refuses it, and if the result is no valid inventory.
+pub fn import(path: &Path) -> Result<ImportedInventory, UserError> {
+    let text = files::read_text(path, INVENTORY_MAX).map_err(|error| UserError::from_error(Exit::Usage, &error))?;
+    let json = if text.trim_start().starts_with('{') { text } else { listed(path)? };
+    let list: AnsibleList = serde_json::from_str(&json).map_err(|error| {
+        let what = format!("{}: it is not the output of {PROGRAM} --list", path.display());
+        UserError::new(Exit::Usage, what).with_line("why", error.to_string()).with_line(
+            "fix",
+            format!("{PROGRAM} -i INVENTORY --list > hosts.json, then fathom hosts import hosts.json"),
+        )
+    })?;
+    let imported = convert(&list, path);
+    // Whatever is wrong with it is found now, and not when it is used.
+    parse(&imported.text, path).map_err(|error| {
+        let what = format!("{}: it cannot be imported as it is", path.display());
+        UserError::new(Exit::Usage, what).with_line("why", error.to_string())
+    })?;
+    Ok(imported)
+}
+
+/// Runs `ansible-inventory` on a file.
+fn listed(path: &Path) -> Result<String, UserError> {
+    let cannot = |why: String| {
+        let what = format!("{}: it is not JSON, and {PROGRAM} cannot read it", path.display());
+        UserError::new(Exit::Usage, what)
+            .with_line("why", why)
+            .with_line("fix", format!("{PROGRAM} -i INVENTORY --list > hosts.json        # where Ansible is installed"))
+            .with_line("then", "fathom hosts import hosts.json")
+    };
+    // A path that begins with a dash would be an option.
+    let path = std::path::absolute(path).map_err(|error| cannot(error.to_string()))?;
+    let mut command = Command::new(PROGRAM);
+    command.arg("-i").arg(&path).arg("--list").stdin(Stdio::null()).env("ANSIBLE_NOCOLOR", "1");
+    let output = command.output().map_err(|error| cannot(format!("cannot start {PROGRAM}: {error}")))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(cannot(stderr.trim().lines().last().unwrap_or("it says nothing").to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Writes an inventory of ours.
+fn convert(list: &AnsibleList, path: &Path) -> ImportedInventory {
+    let mut remarks = Vec::new();
+    let mut text = format!("# From {} by `fathom hosts import`.\nschema = \"fathom.hosts/1\"\n", path.display());
+    let in_groups = list.groups.values().flat_map(|group| group.hosts.iter().map(String::as_str));
+    let mut names: Vec<&str> = list.meta.hostvars.keys().map(String::as_str).chain(in_groups).collect();
+    names.sort_unstable();
+    names.dedup();
+    let none = BTreeMap::new();
+    for name in &names {
+        text.push_str(&format!("\n[hosts.{}]\n", key(name)));
+        let vars = list.meta.hostvars.get(*name).unwrap_or(&none);
+        for (ours, value) in host_keys(name, vars, &mut remarks) {
+            text.push_str(&format!("{ours} = {value}\n"));
+        }
+    }
+    let has_members = |group: &AnsibleGroup| !group.hosts.is_empty() || !group.children.is_empty();
+    let groups: Vec<_> =
+        list.groups.iter().filter(|(name, group)| !OWN_GROUPS.contains(&name.as_str()) && has_members(group)).collect();
+    if !groups.is_empty() {
+        text.push_str("\n[groups]\n");
+    }
+    for (name, group) in &groups {
+        if names.contains(&name.as_str()) {
+            remarks.push(format!("group {name}: a host has the same name, so the group is left out"));
+            continue;
+        }
+        // A group without members is left out everywhere.
+        let is_there = |child: &&String| list.groups.get(*child).is_some_and(has_members);
+        let members = group.hosts.iter().chain(group.children.iter().filter(is_there));
+        let members: Vec<String> = members.map(|member| quoted(member)).collect();
+        text.push_str(&format!("{} = [{}]\n", key(name), members.join(", ")));
+    }
+    ImportedInventory { text, remarks }
+}
+
+/// Returns the keys of a host with their values as TOML.
+fn host_keys(name: &str, vars: &BTreeMap<String, Value>, remarks: &mut Vec<String>) -> Vec<(&'static str, String)> {
+    let word = |names: &[&str]| {
+        names.iter().find_map(|name| match vars.get(*name)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Null => None,
+            other => Some(other.to_string()),
+        })
+    };
+    let mut keys: Vec<(&'static str, String)> = Vec::new();
+    let mut text_key = |ours, value: Option<String>| keys.extend(value.map(|value| (ours, quoted(&value))));
+    text_key("control", word(&["ansible_host", "ansible_ssh_host"]));
+    text_key("data", word(&["fathom_data"]));
+    text_key("user", word(&["ansible_user", "ansible_ssh_user"]));
+    text_key("identity", word(&["ansible_ssh_private_key_file", "ansible_private_key_file"]));
+    let arguments = word(&["ansible_ssh_common_args"]).unwrap_or_default();
+    let jump = jump_of(&arguments);
+    if jump.is_none() && !arguments.trim().is_empty() {
+        remarks.push(format!("host {name}: ansible_ssh_common_args is not imported; ~/.ssh/config can say the same"));
+    }
+    text_key("jump", jump);
+    if let Some(port) = word(&["ansible_port", "ansible_ssh_port"]) {
+        match port.parse::<u16>() {
+            Ok(port) => keys.push(("port", port.to_string())),
+            Err(_) => remarks.push(format!("host {name}: ansible_port {port} is not a port")),
+        }
+    }
+    if word(&["ansible_become"]).is_some_and(|word| ["true", "yes", "1"].contains(&word.to_ascii_lowercase().as_str()))
+    {
+        keys.push(("sudo", "true".to_owned()));
+    }
+    match word(&["ansible_connection"]).as_deref() {
+        None | Some("ssh" | "smart" | "paramiko" | "paramiko_ssh") => {}
+        Some("local") => keys.push(("launcher", quoted("self"))),
+        Some(other) => remarks.push(format!(
+            "host {name}: ansible_connection {other} is not imported; write launcher = [\"…\", \"fathom\", \"agent\", \"--stdio\"]"
+        )),
+    }
+    let left = NOT_IMPORTED.into_iter().filter(|left| vars.contains_key(*left));
+    remarks.extend(left.map(|left| format!("host {name}: {left} is not imported")));
+    keys
+}
+
+/// Returns the jump host in arguments of ssh, if there is one.
+fn jump_of(arguments: &str) -> Option<String> {
+    let mut words = arguments.split([' ', '"', '\'']).filter(|word| !word.is_empty());
+    while let Some(word) = words.next() {
+        if word == "-J" {
+            return words.next().map(str::to_owned);
+        }
+        let option = word.strip_prefix("-o").unwrap_or(word);
+        if let Some(jump) = option.strip_prefix("ProxyJump=") {
+            return Some(jump.to_owned());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::plan::HostReach;
+
+    use super::*;
+
+    const LIST: &str = r#"{
+        "_meta": {"hostvars": {
+            "sut": {"ansible_host": "192.0.2.1", "ansible_user": "root", "ansible_port": 2222, "ansible_become": true, "fathom_data": "10.0.0.1"},
+            "b1": {"ansible_host": "192.0.2.2", "ansible_ssh_common_args": "-o ProxyJump=me@gate -v", "http_port": 80},
+            "here": {"ansible_connection": "local"},
+            "box": {"ansible_connection": "docker", "ansible_password": "secret"}}},
+        "all": {"children": ["ungrouped", "rack", "load"]},
+        "rack": {"children": ["load", "empty"], "hosts": ["sut"]},
+        "load": {"hosts": ["b1", "b2"]},
+        "ungrouped": {"hosts": ["here", "box"]}
+    }"#;
+
+    fn converted(json: &str) -> ImportedInventory {
+        convert(&serde_json::from_str(json).unwrap(), Path::new("hosts.json"))
+    }
+
+    #[test]
+    fn hosts_variables_and_nested_groups_are_taken_over() {
+        let imported = converted(LIST);
+        let inventory = parse(&imported.text, Path::new("hosts.json")).unwrap();
+        let HostReach::Ssh(sut) = &inventory.hosts["sut"].reach else { panic!("{}", imported.text) };
+        assert_eq!((sut.address.as_str(), sut.user.as_deref(), sut.port), ("192.0.2.1", Some("root"), Some(2222)));
+        assert!(sut.sudo && sut.data == Some([10, 0, 0, 1].into()));
+        let HostReach::Ssh(b1) = &inventory.hosts["b1"].reach else { panic!("{}", imported.text) };
+        assert_eq!(b1.jump, ["me@gate"]);
+        assert_eq!(inventory.hosts["here"].reach, HostReach::This);
+        assert_eq!(inventory.groups["rack"], ["sut", "b1", "b2"]);
+        assert_eq!(inventory.groups["all"], ["b1", "b2", "box", "here", "sut"]);
+    }
+
+    #[test]
+    fn what_is_not_taken_over_is_said_and_secrets_are_not_copied() {
+        let imported = converted(LIST);
+        assert_eq!(
+            imported.remarks,
+            [
+                "host box: ansible_connection docker is not imported; write launcher = [\"…\", \"fathom\", \"agent\", \"--stdio\"]",
+                "host box: ansible_password is not imported"
+            ]
+        );
+        assert!(!imported.text.contains("secret"));
+    }
+
+    #[test]
+    fn a_name_with_quotes_and_line_breaks_stays_a_text() {
+        let imported = converted(r#"{"_meta":{"hostvars":{"a\"]\n[hosts.b]\nkey=\"x":{}}}}"#);
+        let error = parse(&imported.text, Path::new("hosts.json")).unwrap_err().to_string();
+        assert!(error.contains("is not a") || error.contains("brackets"), "{error}");
+    }
+}

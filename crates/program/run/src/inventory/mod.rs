@@ -1,0 +1,253 @@
+//! Inventories: the hosts that a user has, from a TOML file, with every name expanded and every mistake named by its line.
+
+mod ansible;
+mod groups;
+mod reaches;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use fathom_model::{
+    Inventory, InventoryHost, Plan,
+    inventory::{NameError, SCHEMA},
+    plan::HostReach,
+};
+
+pub use ansible::import;
+
+use crate::{
+    exit::{Exit, UserError},
+    files,
+};
+use text::{InventoryText, SourceText};
+
+/// The maximum size of an inventory: thousands of hosts.
+const INVENTORY_MAX: u64 = 4 << 20;
+
+/// Reads and checks an inventory.
+///
+/// # Errors
+/// For a file that cannot be read, and for the first mistake in it with its line, its key and the way out.
+pub fn read(path: &Path) -> Result<Inventory, UserError> {
+    let text = files::read_text(path, INVENTORY_MAX).map_err(|error| UserError::from_error(Exit::Usage, &error))?;
+    parse(&text, path)
+}
+
+/// Reads an inventory from a text. Files that it names are relative to the folder of `path`.
+fn parse(text: &str, path: &Path) -> Result<Inventory, UserError> {
+    let source = SourceText { path, text };
+    let written: InventoryText = toml::from_str(text).map_err(|error| not_toml(&source, &error))?;
+    if let Some(schema) = written.schema.as_ref().filter(|schema| *schema.get_ref() != SCHEMA) {
+        let what = format!("schema: this program reads `{SCHEMA}`, not `{}`", schema.get_ref());
+        return Err(source.error(&schema.span(), what));
+    }
+    let mut entries = reaches::expand_hosts(&written, &source)?;
+    let groups = groups::flatten(&written, &mut entries, &source)?;
+    if entries.is_empty() {
+        let user_error = UserError::new(Exit::Usage, format!("{}: it has no hosts", path.display()));
+        return Err(
+            user_error.with_line("fix", "[groups]  companions = \"10.0.0.[2-9]\", or [hosts.NAME] for each host")
+        );
+    }
+    let hosts = reaches::reaches(&entries, &source)?;
+    Ok(Inventory { hosts, groups })
+}
+
+/// Returns the error of a file that is not TOML, or has a key that an inventory has not.
+fn not_toml(source: &SourceText<'_>, error: &toml::de::Error) -> UserError {
+    let is_ansible = source.text.trim_start().starts_with(['{', '-'])
+        || source.path.extension().is_some_and(|extension| {
+            ["ini", "yml", "yaml", "json"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+        });
+    let message = error.message().lines().next().unwrap_or("it is not an inventory").to_owned();
+    let user_error = match error.span() {
+        Some(span) => source.error(&span, message),
+        None => UserError::new(Exit::Usage, format!("{}: {message}", source.path.display())),
+    };
+    if is_ansible {
+        let path = source.path.display();
+        return user_error.with_line("fix", format!("fathom hosts import {path} -o hosts.toml        # from Ansible"));
+    }
+    user_error.with_line("keys", text::KEYS)
+}
+
+/// Returns the hosts that a text selects.
+///
+/// # Errors
+/// For a name that the inventory has not, with the names that it has.
+pub fn select(inventory: &Inventory, text: &str, path: &Path) -> Result<Vec<String>, UserError> {
+    inventory.select(text).map_err(|error| {
+        let known: Vec<&str> = inventory.hosts.keys().chain(inventory.groups.keys()).map(String::as_str).collect();
+        let user_error = UserError::new(Exit::Usage, error.to_string()).with_line("in", path.display().to_string());
+        match error {
+            NameError::Unknown(_) => user_error.with_line("known", known.join(", ")),
+            NameError::Range(_) => user_error,
+        }
+    })
+}
+
+/// Returns a single host.
+///
+/// # Errors
+/// For a name that the inventory has not, or that stands for several hosts.
+pub fn host<'i>(inventory: &'i Inventory, name: &str, path: &Path) -> Result<(String, &'i InventoryHost), UserError> {
+    let names = select(inventory, name, path)?;
+    match names.as_slice() {
+        [only] => Ok((only.clone(), &inventory.hosts[only])),
+        _ => Err(UserError::new(Exit::Usage, format!("`{name}` stands for {} hosts, and one is needed", names.len()))
+            .with_line("hosts", names.join(", "))),
+    }
+}
+
+/// Replaces the hosts of a plan that name hosts of an inventory. `given` is the file of `--hosts`; files in the plan are relative to
+/// `folder`.
+///
+/// # Errors
+/// If an inventory cannot be read, or has no such host, or if no file is named.
+pub fn resolve(plan: &mut Plan, given: Option<&Path>, folder: &Path) -> Result<(), UserError> {
+    for (name, reach) in &mut plan.hosts {
+        let HostReach::Inventory(reference) = reach else { continue };
+        let own: Option<PathBuf> = reference.file.as_ref().map(|file| folder.join(file));
+        let Some(path) = given.or(own.as_deref()) else {
+            let user_error =
+                UserError::new(Exit::Usage, format!("host `{name}` is in an inventory, and no file is named"));
+            return Err(user_error.with_line("use", "--hosts FILE, or file = \"hosts.toml\" beside host in the plan"));
+        };
+        let inventory = read(path)?;
+        let (_, found) = host(&inventory, &reference.host, path)?;
+        *reach = found.reach.clone();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use fathom_model::{
+        HostRole,
+        reach::{ExecHost, SshHost},
+    };
+
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Inventory, String> {
+        parse(text, Path::new("rack/hosts.toml")).map_err(|error| error.to_string())
+    }
+
+    fn error(text: &str) -> String {
+        read_text(text).unwrap_err()
+    }
+
+    fn ssh(inventory: &Inventory, name: &str) -> SshHost {
+        match &inventory.hosts[name].reach {
+            HostReach::Ssh(host) => host.clone(),
+            other => panic!("{name} is reached by {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_group_of_addresses_is_an_inventory() {
+        let inventory = read_text("[groups]\ncompanions = \"10.0.0.[2-4]\"\n").unwrap();
+        assert_eq!(inventory.groups["companions"], ["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
+        let host = ssh(&inventory, "10.0.0.3");
+        assert_eq!((host.address.as_str(), host.data), ("10.0.0.3", Some(IpAddr::from([10, 0, 0, 3]))));
+        assert_eq!(inventory.groups["all"].len(), 3);
+    }
+
+    #[test]
+    fn ranges_of_names_and_addresses_are_paired_and_defaults_hold_for_all() {
+        let inventory = read_text(
+            "[defaults]\nuser = \"bench\"\nprogram = \"/opt/fathom\"\n\n[hosts.\"b[1-2]\"]\ncontrol = \"192.0.2.[11-12]\"\ndata = \
+             \"10.0.0.[2-3]\"\nroles = [\"companion\"]\n\n[hosts.sut]\nuser = \"root\"\nroles = [\"sut\"]\njump = \
+             \"b1\"\n[groups]\nall-but = [\"b[1-2]\"]\nnest = [\"all-but\", \"sut\"]\n",
+        )
+        .unwrap();
+        let b2 = ssh(&inventory, "b2");
+        assert_eq!((b2.address.as_str(), b2.user.as_deref()), ("192.0.2.12", Some("bench")));
+        assert_eq!(b2.data, Some(IpAddr::from([10, 0, 0, 3])));
+        let sut = ssh(&inventory, "sut");
+        assert_eq!((sut.user.as_deref(), sut.jump), (Some("root"), vec!["bench@192.0.2.11".to_owned()]));
+        assert_eq!(inventory.hosts["sut"].roles, [HostRole::Sut]);
+        assert_eq!(inventory.groups["nest"], ["b1", "b2", "sut"]);
+        assert_eq!(inventory.groups["all"], ["b1", "b2", "sut"]);
+    }
+
+    #[test]
+    fn one_line_changes_the_engine() {
+        let with = |launcher: &str| {
+            read_text(&format!("[defaults]\nlauncher = {launcher}\nlab = \"l\"\n[hosts.b1]\ndata = \"10.0.0.2\"\n"))
+                .map(|inventory| inventory.hosts["b1"].reach.clone())
+        };
+        assert!(matches!(with("\"ssh\"").unwrap(), HostReach::Ssh(_)));
+        assert_eq!(with("\"self\"").unwrap(), HostReach::At(IpAddr::from([10, 0, 0, 2])));
+        assert_eq!(with("\"lab\"").unwrap(), HostReach::LabUp("l".to_owned(), "b1".to_owned()));
+        assert!(matches!(with("\"tls\"").unwrap(), HostReach::Tls { address, .. } if address == "b1:7700"));
+        let command = ["srun", "-w", "b1", "fathom", "agent"].map(str::to_owned).to_vec();
+        let expected = HostReach::Exec(ExecHost { command, data: IpAddr::from([10, 0, 0, 2]) });
+        assert_eq!(with("[\"srun\", \"-w\", \"{host}\", \"fathom\", \"agent\"]").unwrap(), expected);
+        assert!(with("\"rsh\"").unwrap_err().contains("launcher: there is no launcher `rsh`"));
+        let unknown = with("[\"srun\", \"{node}\"]").unwrap_err();
+        assert!(unknown.contains("launcher: `{node}` stands for nothing"), "{unknown}");
+    }
+
+    #[test]
+    fn every_mistake_is_named_by_file_line_and_key() {
+        let cases = [
+            ("[hosts.a]\ncolour = 1\n", "rack/hosts.toml:2: unknown field `colour`"),
+            ("schema = \"x\"\n", "rack/hosts.toml:1: schema: this program reads `fathom.hosts/1`, not `x`"),
+            ("[hosts.a]\n[hosts.a]\n", "rack/hosts.toml:2: duplicate key"),
+            ("[hosts.\"b[1-3]\"]\n\n[hosts.b2]\n", "rack/hosts.toml:3: hosts.b2: host `b2` is there twice"),
+            ("[hosts.\"b[3-1]\"]\n", "rack/hosts.toml:1: hosts.\"b[3-1]\": `b[3-1]` is not a range of names"),
+            (
+                "[hosts.\"b[1-3]\"]\ndata = \"10.0.0.[1-2]\"\n",
+                "rack/hosts.toml:2: hosts.\"b[1-3]\".data: it stands for 2 addresses",
+            ),
+            ("[hosts.a]\ndata = \"b.example\"\n", "rack/hosts.toml:2: hosts.a.data: `b.example` is not an IP address"),
+            (
+                "[hosts.\"-oProxyCommand=x\"]\n",
+                "rack/hosts.toml:1: hosts.\"-oProxyCommand=x\": `-oProxyCommand=x` is not a name",
+            ),
+            ("[hosts.a]\nuser = \"two words\"\n", "rack/hosts.toml:1: hosts.a: user `two words` is not a user name"),
+            ("[hosts.a]\ncontrol = \"-v\"\n", "rack/hosts.toml:1: hosts.a: control `-v` is not a host name"),
+            ("[hosts.a]\njump = \"a\"\n", "rack/hosts.toml:2: hosts.a.jump: it leads back to `a`: a, a"),
+            (
+                "[hosts.a]\njump = \"b\"\n[hosts.b]\njump = \"a\"\n",
+                "rack/hosts.toml:2: hosts.a.jump: it leads back to `a`: a, b, a",
+            ),
+            (
+                "[hosts.a]\n[groups]\ng = [\"a\", \"c\"]\n",
+                "rack/hosts.toml:3: groups.g: `c` is neither a host, a group nor an address",
+            ),
+            (
+                "[hosts.a]\n[groups]\ng = [\"h\"]\nh = \"g\"\n",
+                "rack/hosts.toml:3: groups.g: it contains itself: g, h, g",
+            ),
+            ("[hosts.a]\n[groups]\na = \"a\"\n", "rack/hosts.toml:3: groups.a: `a` is the name of a host too"),
+            (
+                "[hosts.a]\ndata = \"10.0.0.1\"\n[hosts.b]\ndata = \"10.0.0.1\"\n",
+                "rack/hosts.toml:3: hosts.b: it has the address 10.0.0.1 of host `a`",
+            ),
+            (
+                "[hosts.a]\ncontrol = \"x\"\n[hosts.b]\ncontrol = \"x\"\n",
+                "rack/hosts.toml:3: hosts.b: it is reached as host `a` is",
+            ),
+            ("[hosts.a]\nlauncher = \"lab\"\n", "rack/hosts.toml:1: hosts.a: its lab is unknown"),
+            ("[hosts.a]\nport = 70000\n", "rack/hosts.toml:2: invalid value"),
+            ("", "rack/hosts.toml: it has no hosts"),
+        ];
+        for (text, expected) in cases {
+            let error = error(text);
+            assert!(error.starts_with(expected), "{text}\n{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_host_is_answered_with_the_known_ones() {
+        let inventory = read_text("[hosts.\"b[1-2]\"]\n").unwrap();
+        let path = Path::new("hosts.toml");
+        let error = host(&inventory, "b3", path).unwrap_err().to_string();
+        assert_eq!(error, "there is no host or group `b3`\n  in     hosts.toml\n  known  b1, b2, all");
+        assert!(host(&inventory, "all", path).unwrap_err().to_string().starts_with("`all` stands for 2 hosts"));
+    }
+}

@@ -1,0 +1,363 @@
+//! The hosts of an inventory: ranges of them, what each one's keys mean, and how it is reached.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    net::IpAddr,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use fathom_fleet::tls::{Identity, Key};
+use fathom_model::{
+    InventoryHost,
+    host_port::bracketed,
+    inventory::expand,
+    plan::HostReach,
+    reach::{ExecHost, SshHost, is_host_word, is_jump_word},
+};
+use toml::Spanned;
+
+use super::text::{HostText, InventoryText, LauncherText, SourceText, key};
+use crate::{exit::UserError, files, target};
+
+/// The port of a `fathom serve`.
+const AGENT_PORT: u16 = 7700;
+/// The maximum size of a file with a key: a certificate and its private key.
+const KEY_FILE_MAX: u64 = 64 << 10;
+/// The launchers by their words.
+const LAUNCHERS: &str = "ssh, tls, self, lab, or a command such as [\"srun\", \"-N1\", \"-w\", \"{host}\", \"fathom\", \"agent\", \"--stdio\"]";
+
+/// One host, before it is known how it is reached.
+#[derive(Debug, Clone)]
+pub(super) struct HostEntry {
+    /// The key of the file that it comes from, such as `hosts."b[1-8]"`.
+    place: String,
+    /// Where that key is.
+    span: Range<usize>,
+    /// The address at which it is controlled.
+    control: String,
+    /// Its address on the path under test, if the file has one.
+    data: Option<IpAddr>,
+    text: HostText,
+}
+
+impl HostEntry {
+    /// Returns the entry of an address in a group.
+    pub(super) fn of_address(address: &str, defaults: &HostText, span: Range<usize>) -> Self {
+        let place = format!("groups, `{address}`");
+        Self { place, span, control: address.to_owned(), data: address.parse().ok(), text: defaults.clone() }
+    }
+}
+
+/// The hosts by name, with their order in the file.
+#[derive(Debug, Default)]
+pub(super) struct HostEntries {
+    by_name: BTreeMap<String, HostEntry>,
+    order: Vec<String>,
+}
+
+impl HostEntries {
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, name: String, entry: HostEntry) {
+        self.order.push(name.clone());
+        self.by_name.insert(name, entry);
+    }
+
+    pub(super) fn names_in_order(&self) -> Vec<String> {
+        self.order.clone()
+    }
+}
+
+/// Expands the ranges of the hosts.
+pub(super) fn expand_hosts(written: &InventoryText, source: &SourceText<'_>) -> Result<HostEntries, UserError> {
+    let mut entries = HostEntries::default();
+    let mut in_order: Vec<_> = written.hosts.iter().collect();
+    in_order.sort_by_key(|(pattern, _)| pattern.span().start);
+    for (pattern, own) in in_order {
+        let place = format!("hosts.{}", key(pattern.get_ref()));
+        let text = own.with_defaults(&written.defaults);
+        let wrong = |what: String| source.error(&pattern.span(), format!("{place}: {what}"));
+        let names = expand(pattern.get_ref()).map_err(|error| wrong(error.to_string()))?;
+        let at = RangeOfHosts { place: &place, n_hosts: names.len(), source };
+        let controls = text.control.as_ref().map(|control| at.pair(control, "control")).transpose()?;
+        let data = text.data.as_ref().map(|data| at.addresses(data)).transpose()?;
+        for (idx, name) in names.into_iter().enumerate() {
+            if !is_host_word(&name) {
+                let what = format!("`{}` is not a name", name.escape_debug());
+                return Err(wrong(what).with_line("fix", "use letters, digits and . _ -, and no - at the front"));
+            }
+            if let Some(other) = entries.by_name.get(&name) {
+                let line = source.line(other.span.start);
+                return Err(wrong(format!("host `{name}` is there twice"))
+                    .with_line("also", format!("line {line}: {}", other.place))
+                    .with_line("fix", "keep one of them"));
+            }
+            let control = controls.as_ref().map_or_else(|| name.clone(), |controls| controls[idx].clone());
+            let data = data.as_ref().map(|data| data[idx]);
+            let mut text = text.clone();
+            // The jump host of the defaults is reached without one.
+            text.jump = text.jump.filter(|jump| own.jump.is_some() || *jump.get_ref() != name);
+            entries.insert(name, HostEntry { place: place.clone(), span: pattern.span(), control, data, text });
+        }
+    }
+    Ok(entries)
+}
+
+/// A key of the hosts with its number of hosts.
+struct RangeOfHosts<'a> {
+    place: &'a str,
+    n_hosts: usize,
+    source: &'a SourceText<'a>,
+}
+
+impl RangeOfHosts<'_> {
+    /// Expands a value to one text for each host.
+    fn pair(&self, value: &Spanned<String>, name: &str) -> Result<Vec<String>, UserError> {
+        let wrong = |what: String| self.source.error(&value.span(), format!("{}.{name}: {what}", self.place));
+        let texts = expand(value.get_ref()).map_err(|error| wrong(error.to_string()))?;
+        if texts.len() == self.n_hosts {
+            return Ok(texts);
+        }
+        let (n, hosts) = (texts.len(), self.n_hosts);
+        let count = |n: usize, one: &str, many: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {many}") };
+        let what = format!(
+            "it stands for {}, and the key for {}",
+            count(n, "address", "addresses"),
+            count(hosts, "host", "hosts")
+        );
+        Err(wrong(what).with_line("fix", format!("write a range of {}", count(hosts, "address", "addresses"))))
+    }
+
+    /// Expands a value to one address for each host.
+    fn addresses(&self, value: &Spanned<String>) -> Result<Vec<IpAddr>, UserError> {
+        let address = |text: String| {
+            text.parse().map_err(|_| {
+                let what = format!("{}.data: `{text}` is not an IP address", self.place);
+                self.source.error(&value.span(), what).with_line(
+                    "fix",
+                    "write the address of the interface that the test is to use; a name goes to control",
+                )
+            })
+        };
+        self.pair(value, "data")?.into_iter().map(address).collect()
+    }
+}
+
+/// Returns how each host is reached.
+pub(super) fn reaches(
+    entries: &HostEntries,
+    source: &SourceText<'_>,
+) -> Result<BTreeMap<String, InventoryHost>, UserError> {
+    let mut hosts: BTreeMap<String, InventoryHost> = BTreeMap::new();
+    for name in &entries.order {
+        let entry = &entries.by_name[name];
+        let reader = EntryReader { name, entry, entries, source };
+        let reach = reader.reach()?;
+        for (other, host) in &hosts {
+            if let Some(address) = reach.data().filter(|data| host.reach.data() == Some(*data)) {
+                let fix = "give each host an address of its own, or one name";
+                return Err(reader
+                    .wrong(&format!("it has the address {address} of host `{other}`"))
+                    .with_line("fix", fix));
+            }
+            if host.reach == reach {
+                let fix = "give each host a control address of its own, or one name";
+                return Err(reader.wrong(&format!("it is reached as host `{other}` is")).with_line("fix", fix));
+            }
+        }
+        hosts.insert(name.clone(), InventoryHost { reach, roles: entry.text.roles.clone().unwrap_or_default() });
+    }
+    Ok(hosts)
+}
+
+/// Reads the keys of one host.
+struct EntryReader<'a> {
+    name: &'a str,
+    entry: &'a HostEntry,
+    entries: &'a HostEntries,
+    source: &'a SourceText<'a>,
+}
+
+impl EntryReader<'_> {
+    fn wrong(&self, what: &str) -> UserError {
+        self.source.error(&self.entry.span, format!("{}: {what}", self.entry.place))
+    }
+
+    fn reach(&self) -> Result<HostReach, UserError> {
+        let text = &self.entry.text;
+        let launcher = text.launcher.as_ref();
+        let word = match launcher.map(Spanned::get_ref) {
+            Some(LauncherText::Command(words)) => {
+                return self.exec(words, &launcher.map(Spanned::span).unwrap_or_default());
+            }
+            Some(LauncherText::Word(word)) => word.as_str(),
+            None => "ssh",
+        };
+        match word {
+            "ssh" => self.ssh().map(HostReach::Ssh),
+            "self" => Ok(self.entry.data.map_or(HostReach::This, HostReach::At)),
+            "lab" => match &text.lab {
+                Some(lab) => Ok(HostReach::LabUp(lab.clone(), self.name.to_owned())),
+                None => Err(self.wrong("its lab is unknown").with_line("fix", "lab = \"NAME\" of a lab that is up")),
+            },
+            "tls" => {
+                if !is_host_word(&self.entry.control) {
+                    return Err(
+                        self.wrong(&format!("control `{}` is not a host name or an address", self.entry.control))
+                    );
+                }
+                let address = format!("{}:{}", bracketed(&self.entry.control), text.port.unwrap_or(AGENT_PORT));
+                Ok(HostReach::Tls { address, key: self.key()?, data: self.entry.data })
+            }
+            other => {
+                let span = launcher.map(Spanned::span).unwrap_or_default();
+                let what = format!("{}.launcher: there is no launcher `{other}`", self.entry.place);
+                Err(self.source.error(&span, what).with_line("use", LAUNCHERS))
+            }
+        }
+    }
+
+    fn ssh(&self) -> Result<SshHost, UserError> {
+        let text = &self.entry.text;
+        let host = SshHost {
+            address: self.entry.control.clone(),
+            port: text.port,
+            user: text.user.clone(),
+            jump: self.jumps()?,
+            identity: text.identity.as_deref().map(|file| self.path(file)),
+            ssh_config: text.ssh_config.as_deref().map(|file| self.path(file)),
+            program: text.program.clone(),
+            sudo: text.sudo.unwrap_or(false),
+            push: text.push,
+            data: self.entry.data.or_else(|| self.entry.control.parse().ok()),
+        };
+        host.check_words().map_err(|error| self.wrong(&error.to_string()))?;
+        Ok(host)
+    }
+
+    /// Returns the jump hosts, the nearest to this host first.
+    fn jumps(&self) -> Result<Vec<String>, UserError> {
+        let mut jumps = Vec::new();
+        let mut way = vec![self.name.to_owned()];
+        let mut next = self.entry.text.jump.as_ref();
+        while let Some(jump) = next {
+            let wrong = |what: String| self.source.error(&jump.span(), format!("{}.jump: {what}", self.entry.place));
+            let word = jump.get_ref();
+            let Some(entry) = self.entries.by_name.get(word) else {
+                if !is_jump_word(word) {
+                    return Err(wrong(format!(
+                        "`{}` is neither a host of this file nor [USER@]HOST[:PORT]",
+                        word.escape_debug()
+                    )));
+                }
+                jumps.push(word.clone());
+                return Ok(jumps);
+            };
+            let is_loop = way.contains(word);
+            way.push(word.clone());
+            if is_loop {
+                let span = self.entry.text.jump.as_ref().map_or_else(|| jump.span(), Spanned::span);
+                let what = format!("{}.jump: it leads back to `{word}`: {}", self.entry.place, way.join(", "));
+                return Err(self
+                    .source
+                    .error(&span, what)
+                    .with_line("fix", "one of these hosts must be reachable from here without a jump"));
+            }
+            let user = entry.text.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+            let port = entry.text.port.map(|port| format!(":{port}")).unwrap_or_default();
+            jumps.push(format!("{user}{}{port}", bracketed(&entry.control)));
+            next = entry.text.jump.as_ref();
+        }
+        Ok(jumps)
+    }
+
+    fn exec(&self, words: &[String], span: &Range<usize>) -> Result<HostReach, UserError> {
+        let text = &self.entry.text;
+        let wrong = |what: String| self.source.error(span, format!("{}.launcher: {what}", self.entry.place));
+        if words.first().is_none_or(String::is_empty) {
+            return Err(wrong("the command is empty".to_owned()).with_line("use", LAUNCHERS));
+        }
+        for word in [Some(&self.entry.control), text.user.as_ref()].into_iter().flatten() {
+            if !is_host_word(word) {
+                return Err(self.wrong(&format!("`{}` is not a word for a command", word.escape_debug())));
+            }
+        }
+        let command = words.iter().map(|word| {
+            self.filled(word).map_err(|what| wrong(what).with_line("use", "{host}, {name}, {user}, {port}"))
+        });
+        let command = command.collect::<Result<Vec<_>, _>>()?;
+        let data = match self.entry.data.or_else(|| self.entry.control.parse().ok()) {
+            Some(data) => data,
+            None => self.resolved()?,
+        };
+        Ok(HostReach::Exec(ExecHost { command, data }))
+    }
+
+    /// Looks the control address up: a command does not say at which address its host is.
+    fn resolved(&self) -> Result<IpAddr, UserError> {
+        let found = target::resolve(&self.entry.control).ok().and_then(|addresses| addresses.first().copied());
+        found.ok_or_else(|| {
+            self.wrong(&format!("its address on the path under test is unknown: `{}` has none", self.entry.control))
+                .with_line("fix", "data = \"10.0.0.2\"")
+        })
+    }
+
+    /// Replaces the placeholders of a word.
+    fn filled(&self, word: &str) -> Result<String, String> {
+        let mut filled = String::new();
+        let mut rest = word;
+        while let Some((before, after)) = rest.split_once('{') {
+            filled.push_str(before);
+            let is_word = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
+            let Some((name, behind)) = after.split_once('}').filter(|(name, _)| is_word(name)) else {
+                filled.push('{');
+                rest = after;
+                continue;
+            };
+            let text = &self.entry.text;
+            let value = match name {
+                "host" => Some(self.entry.control.clone()),
+                "name" => Some(self.name.to_owned()),
+                "user" => text.user.clone(),
+                "port" => text.port.map(|port| port.to_string()),
+                _ => return Err(format!("`{{{name}}}` stands for nothing")),
+            };
+            filled.push_str(&value.ok_or_else(|| format!("`{{{name}}}` stands for nothing: this host has no {name}"))?);
+            rest = behind;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+
+    /// Returns the key of a served host, as written or from its file.
+    fn key(&self) -> Result<Option<String>, UserError> {
+        let text = &self.entry.text;
+        let Some(file) = text.key_file.as_ref().filter(|_| text.key.is_none()) else { return Ok(text.key.clone()) };
+        let path = self.path(file.get_ref());
+        let wrong = |why: String| {
+            let what = format!("{}.key_file: {path} has no key", self.entry.place);
+            self.source.error(&file.span(), what).with_line("why", why)
+        };
+        let read = files::read_text(Path::new(&path), KEY_FILE_MAX).map_err(|error| wrong(format!("{error:#}")))?;
+        let key =
+            read.parse().or_else(|error| Identity::parse(&read).map(|identity| identity.key()).map_err(|_| error));
+        key.map(|key: Key| Some(key.to_string())).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Returns the path of a file that the inventory names: relative to its folder, or to the home of the user.
+    fn path(&self, file: &str) -> String {
+        let path = match file.strip_prefix("~/") {
+            Some(rest) => env::home_dir().unwrap_or_default().join(rest),
+            None => self.source.path.parent().map_or_else(PathBuf::new, Path::to_owned).join(file),
+        };
+        path.to_string_lossy().into_owned()
+    }
+}

@@ -45,6 +45,12 @@ pub mod host {
     pub const DEV_RX_ERRORS: &str = "dev_rx_errors";
     /// Frames dropped because the device's receive buffer was full.
     pub const DEV_RX_FIFO: &str = "dev_rx_fifo";
+    /// Frames dropped because the device's receive ring was full (`IFLA_STATS64`, `rx_missed_errors`); they are in no other counter of frames.
+    pub const DEV_RX_MISSED: &str = "dev_rx_missed";
+    /// Pause frames received: the other end of the cable asked this one to stop (IEEE 802.3 annex 31B).
+    pub const DEV_RX_PAUSE: &str = "dev_rx_pause";
+    /// Pause frames sent: this end asked the other one to stop.
+    pub const DEV_TX_PAUSE: &str = "dev_tx_pause";
     /// Frames sent.
     pub const DEV_TX_FRAMES: &str = "dev_tx_frames";
     /// Bytes sent, without FCS.
@@ -198,11 +204,13 @@ pub mod host {
     pub const IMPAIR_CORRUPTED: &str = "impair_corrupted";
     /// Frames that it sent later than they came: for its delay, its jitter or its rate.
     pub const IMPAIR_DELAYED: &str = "impair_delayed";
+    /// By how much delayed frames left later than they were due, summed over them, in nanoseconds.
+    pub const IMPAIR_LATE_NS: &str = "impair_late_ns";
     /// TCP segments in whose place it sent a reset to both ends.
     pub const IMPAIR_RESET: &str = "impair_reset";
 
     /// All counters of an impairment, in the order in which it tells them.
-    pub const OF_IMPAIRMENTS: [&str; 10] = [
+    pub const OF_IMPAIRMENTS: [&str; 11] = [
         IMPAIR_ARRIVED,
         IMPAIR_LOST,
         IMPAIR_QUEUE_DROPPED,
@@ -212,6 +220,7 @@ pub mod host {
         IMPAIR_REORDERED,
         IMPAIR_CORRUPTED,
         IMPAIR_DELAYED,
+        IMPAIR_LATE_NS,
         IMPAIR_RESET,
     ];
 
@@ -234,12 +243,15 @@ pub mod host {
     ];
 
     /// The counters that exist once per interface; instance: the interface.
-    pub const OF_INTERFACES: [&str; 14] = [
+    pub const OF_INTERFACES: [&str; 17] = [
         DEV_RX_FRAMES,
         DEV_RX_BYTES,
         DEV_RX_DROPPED,
         DEV_RX_ERRORS,
         DEV_RX_FIFO,
+        DEV_RX_MISSED,
+        DEV_RX_PAUSE,
+        DEV_TX_PAUSE,
         DEV_TX_FRAMES,
         DEV_TX_BYTES,
         DEV_TX_DROPPED,

@@ -244,6 +244,9 @@ pub struct CounterChanges {
     pub values: Vec<(usize, Option<u64>)>,
     /// Why values are missing, a sentence each.
     pub losses: Vec<String>,
+    /// Whether slow counters are those of an earlier sample, because they are read only about once per second.
+    #[serde(default)]
+    pub is_carried: bool,
 }
 
 /// A program of a host that is not the test's, and its CPU time from the first to the last sample.

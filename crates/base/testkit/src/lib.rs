@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 pub mod corpus;
+pub mod large_host;
 
 use std::{env, error::Error, io::Write as _};
 

@@ -29,6 +29,16 @@ pub(crate) fn explained_by_time(seen: &TestEvidence<'_>, share: f64) -> Option<f
     (lacks.is_some() || part >= HALF).then_some(part)
 }
 
+/// Returns the part of the gap that a full core explains of which the test used a share itself, both from 0 to 1.
+///
+/// With the whole core, the test would reach more of its nearest limit in proportion; what it would still lack, the core explains. The rest is
+/// that of the others who used it. Without a limit the gap is unknown, and the core explains the share that the test used.
+pub(crate) fn explained_by_core(seen: &TestEvidence<'_>, own: f64) -> f64 {
+    let used = limits(seen).find_map(|limit| limit.used).filter(|used| *used < 1.0);
+    let part = used.map_or(own, |used| (1.0 - used / own.max(f64::EPSILON)) / (1.0 - used));
+    part.clamp(0.0, 1.0)
+}
+
 /// Returns the part of the gap that a cause explains which lets a rate pass: what that rate lacks of what the test lacks.
 ///
 /// `None` without a limit in bits per second.
@@ -64,6 +74,16 @@ mod tests {
         assert_eq!(explained(Some("40M"), 0.375), Some(0.5));
         assert_eq!(explained(None, 0.6), Some(0.6));
         assert_eq!(explained(None, 0.3), None, "a third of the time may be the whole gap");
+    }
+
+    #[test]
+    fn a_full_core_explains_what_the_test_would_lack_if_it_had_it_alone() {
+        let explained = |asked, own| with_stream(asked, |seen| explained_by_core(seen, own));
+        assert_eq!(explained(Some("40M"), 1.0), 1.0, "nobody else used it");
+        let half = explained(Some("40M"), 0.5);
+        assert!((half - 2.0 / 3.0).abs() < 1e-9, "with twice the core it lacks 20 of 30 Mbit/s: {half}");
+        assert_eq!(explained(Some("40M"), 0.25), 0.0, "the whole core would be enough");
+        assert_eq!(explained(None, 0.7), 0.7);
     }
 
     #[test]

@@ -49,6 +49,7 @@ const PROGRAMS: &[Program] = &[
             "link set * txqueuelen",
             "neigh show nud failed",
             "route",
+            "route get",
             "route replace * mtu lock",
         ],
     },

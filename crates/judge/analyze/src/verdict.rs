@@ -1,13 +1,13 @@
 //! The state of a run in one word, and whether its promises were kept.
 
 use fathom_model::{
-    Finding, Layer, Run, Severity, Side, Trial, Verdict, VerdictState,
+    Finding, Layer, Run, Severity, Trial, Verdict, VerdictState,
     finding::PromiseOutcome,
     run::{Completeness, TestRun},
 };
 
 use crate::{
-    findings::NOTHING_DONE,
+    findings::{NOTHING_DONE, ended_in_warm_up},
     judged_promise::{PromiseResult, judge_promises},
 };
 
@@ -81,11 +81,7 @@ fn has_finding(run: &Run, test: &TestRun, severity: Severity) -> bool {
 
 /// Returns true if a test has no value, only values of its warm-up, or did nothing.
 fn has_no_result(run: &Run, test: &TestRun) -> bool {
-    let records = test.trials.iter().flat_map(|trial| trial.records.values());
-    let mut initiators = records.filter(|record| record.side == Side::Initiator).peekable();
-    let was_short =
-        initiators.peek().is_some() && initiators.all(|record| record.measured_ns.0 >= record.measured_ns.1);
-    was_short || did_nothing(run, test) || test.summaries.iter().all(|summary| summary.value.is_none())
+    ended_in_warm_up(test) || did_nothing(run, test) || test.summaries.iter().all(|summary| summary.value.is_none())
 }
 
 fn did_nothing(run: &Run, test: &TestRun) -> bool {

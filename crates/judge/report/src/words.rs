@@ -130,6 +130,9 @@ fn split(text: &str) -> (&str, Option<&str>) {
 
 /// Formats a range. The units are omitted if they are the same as that of the value next to it.
 fn range(low: &str, high: &str, value: &str) -> String {
+    // What is below a bound is also below the end of a range, and a range from next to nothing begins at zero.
+    let low = if low.starts_with("< ") { "0" } else { low };
+    let (high, value) = (high.trim_start_matches("< "), value.trim_start_matches("< "));
     let ((low_number, low_unit), (high_number, high_unit), (_, unit)) = (split(low), split(high), split(value));
     // Zero needs no unit.
     if high_unit == unit && (low == "0" || low_unit == unit) {
@@ -304,6 +307,8 @@ mod tests {
             (Unit::Nanos, Better::Lower, (48_200.0, 47_900.0, 48_600.0), "47.9 – 48.6"),
             (Unit::Nanos, Better::Lower, (990_000.0, 900_000.0, 1_100_000.0), "900 µs – 1.10 ms"),
             (Unit::Ratio, Better::Lower, (0.0031, 0.0029, 0.0033), "0.29 – 0.33"),
+            (Unit::Ratio, Better::Lower, (1.4e-9, 0.0, 2.7e-9), "0 – 0.0001"),
+            (Unit::Ratio, Better::Lower, (1e-6, 2e-9, 1.9e-6), "0 – 0.0002"),
         ];
         for (unit, better, values, text) in cases {
             assert_eq!(interval(&summary(unit, better, values)), text);

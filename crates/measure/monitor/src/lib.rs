@@ -10,7 +10,7 @@ mod procfs;
 mod programs;
 mod sources;
 
-pub use environment::{InterfaceFacts, LineRate, Queues, environment, interfaces, machine};
+pub use environment::{InterfaceFacts, LineRate, Queues, RingSizes, environment, interfaces, machine};
 pub use host_monitor::{HostMonitor, ProgramNames};
 pub use programs::{ProgramTimes, socket_inodes};
-pub use sources::{CounterSink, SOURCES, Source, every_source};
+pub use sources::{CounterSink, SOURCES, Source, every_source, is_slow};

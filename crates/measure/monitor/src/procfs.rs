@@ -63,20 +63,14 @@ impl ProcFile {
     }
 }
 
-/// Reads a short file that is not kept open. The standard library would ask for its size first, which is 0 in /proc, and read it in
-/// pieces of 32 bytes.
+/// Reads a short file that is not kept open, at once. The standard library would ask for its size first, which is 0 in /proc, read it in
+/// pieces of 32 bytes, and look for more behind its end.
 pub(crate) fn read_short(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
     let mut text = vec![0; ROOM_FIRST];
-    let mut size = 0;
-    loop {
-        match file.read(&mut text[size..])? {
-            0 => break,
-            n => size += n,
-        }
-        if size == text.len() {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it does not end"));
-        }
+    // The kernel writes such a file as one record, of which a read returns as much as there is room for.
+    let size = File::open(path)?.read(&mut text)?;
+    if size == text.len() {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it does not end"));
     }
     text.truncate(size);
     Ok(text)

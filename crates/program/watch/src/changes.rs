@@ -32,7 +32,7 @@ impl ChangeFinder {
                 *last = value;
             }
         }
-        Some(CounterChanges { at_ns: row.at, keys, values, losses: Vec::new() })
+        Some(CounterChanges { at_ns: row.at, keys, values, losses: Vec::new(), is_carried: row.is_carried })
     }
 }
 
@@ -79,6 +79,9 @@ impl ChangeReader {
             *self.values.get_mut(place).ok_or(ChangeError::NoCounter(place))? = value;
         }
         samples.begin(changes.at_ns);
+        if changes.is_carried {
+            samples.mark_carried();
+        }
         for (place, value) in self.values.iter().enumerate() {
             samples.set(place, *value);
         }

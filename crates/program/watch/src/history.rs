@@ -10,6 +10,7 @@ use fathom_model::{
     },
     units::{Nanos, approximate},
 };
+use fathom_monitor::is_slow;
 use fathom_report::{Chart, ChartLine, HostHistory, SeenFinding};
 
 use crate::{
@@ -243,6 +244,11 @@ fn line(keys: &[Key], rows: &[Row], of: &str, (name, quantity): (&str, Quantity)
         let place = |name: &&str| keys.iter().position(|key| key.name == **name && key.of == of);
         names.iter().filter_map(place).collect()
     };
+    let has_slow_counters = match quantity {
+        Quantity::BitRate(name) | Quantity::Count(name) | Quantity::Bytes(name) => is_slow(name),
+        Quantity::Rate(names) => names.iter().any(|name| is_slow(name)),
+        Quantity::Share(part, whole) => part.iter().chain(whole).any(|name| is_slow(name)),
+    };
     let quantity = match quantity {
         Quantity::BitRate(name) => PlacedQuantity::Rate(places(&[name]), 8.0),
         Quantity::Rate(names) => PlacedQuantity::Rate(places(names), 1.0),
@@ -250,12 +256,14 @@ fn line(keys: &[Key], rows: &[Row], of: &str, (name, quantity): (&str, Quantity)
         Quantity::Count(name) | Quantity::Bytes(name) => PlacedQuantity::Gauge(places(&[name])),
     };
     let first = rows.first()?.at;
+    // A slow counter grows between the samples in which it was read.
+    let rows: Vec<&Row> = rows.iter().filter(|row| !row.is_carried || !has_slow_counters).collect();
     let mut line =
         ChartLine { name: name.to_owned(), points: Vec::new(), mean: 0.0, highest: 0.0, highest_at: Nanos::ZERO };
     let (mut sum, mut known) = (0.0, 0.0);
     for pair in rows.windows(2) {
         let (at, seconds) = (pair[1].at.since(first), pair[1].at.since(pair[0].at).as_secs_f64());
-        let value = quantity.between(&pair[0], &pair[1], seconds).filter(|_| seconds > 0.0);
+        let value = quantity.between(pair[0], pair[1], seconds).filter(|_| seconds > 0.0);
         line.points.push((at, value));
         let Some(value) = value else { continue };
         (sum, known) = (sum + value * seconds, known + seconds);
@@ -277,9 +285,8 @@ enum PlacedQuantity {
 impl PlacedQuantity {
     /// Returns the mean between two samples; `None` if a counter is missing in one of them or restarted.
     fn between(&self, before: &Row, after: &Row, seconds: f64) -> Option<f64> {
-        let value = |row: &Row, place: usize| row.values.get(place).copied().flatten();
         let growth = |places: &[usize]| {
-            let one = |place: &usize| value(after, *place)?.checked_sub(value(before, *place)?);
+            let one = |place: &usize| after.value(*place)?.checked_sub(before.value(*place)?);
             let all: Option<Vec<u64>> = places.iter().map(one).collect();
             all.filter(|all| !all.is_empty()).map(|all| approximate(all.into_iter().sum()))
         };
@@ -289,7 +296,7 @@ impl PlacedQuantity {
                 let whole = growth(whole)?;
                 Some(if whole > 0.0 { growth(part)? / whole } else { 0.0 })
             }
-            Self::Gauge(places) => Some(approximate(value(after, *places.first()?)?)),
+            Self::Gauge(places) => Some(approximate(after.value(*places.first()?)?)),
         }
     }
 }

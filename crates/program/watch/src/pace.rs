@@ -4,7 +4,7 @@ use fathom_model::units::Nanos;
 
 /// A reading takes at most one part in so many of the time: the dearer it is, the rarer. There are three kinds, beside the counters,
 /// and all together must stay below 1 % of a core. A dump of sockets walks the kernel's whole hash table, however few there are.
-const TIME_BY_COST: u64 = 400;
+const TIME_BY_COST: u64 = 800;
 
 /// The distance of readings. The first two are always due, because a rate needs them.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ mod tests {
         pace.took(millis(0), millis(30));
         assert!(pace.is_due(millis(1)), "without a second reading there is no rate");
         pace.took(millis(1), millis(30));
-        assert!(!pace.is_due(millis(12_000)) && pace.is_due(millis(12_001)));
-        pace.took(millis(12_001), Nanos(5_000));
-        assert!(!pace.is_due(millis(12_100)) && pace.is_due(millis(12_101)));
+        assert!(!pace.is_due(millis(24_000)) && pace.is_due(millis(24_001)));
+        pace.took(millis(24_001), Nanos(5_000));
+        assert!(!pace.is_due(millis(24_100)) && pace.is_due(millis(24_101)));
     }
 }

@@ -64,25 +64,30 @@ impl ProgramReadings {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{fs, path::Path};
 
     use super::*;
 
+    /// Writes the time of a process in ticks, and two cores.
+    fn write_process(root: &Path, pid: u32, name: &str, ticks: u64) {
+        fs::create_dir_all(root.join(format!("proc/{pid}"))).unwrap();
+        let text = format!("{pid} ({name}) R 1 1 1 0 -1 4194304 9 9 9 9 {ticks} 0 0 0 20 0 1 0 77 1 1\n");
+        fs::write(root.join(format!("proc/{pid}/stat")), text).unwrap();
+        fs::write(root.join("proc/stat"), "cpu0 1 0 0 0\ncpu1 1 0 0 0\n").unwrap();
+    }
+
     #[test]
     fn a_busy_program_is_named_and_readings_are_kept_for_a_time_only() {
-        let mut readings = ProgramReadings::new("/", Nanos::from_secs(2), || Nanos::ZERO);
-        let mut busy = Command::new("yes").stdout(Stdio::null()).spawn().unwrap();
-        readings.read(Nanos::ZERO);
-        // Time passes in the readings only, such that each is due and a tick of the CPU clock is a large share.
-        readings.pace = ReadingPace::new(Nanos(1));
-        let named = (1..1_000_000).find_map(|at| {
-            readings.readings.truncate(1);
-            readings.read(Nanos(at));
-            readings.busiest_since(Nanos::ZERO).into_iter().find(|found| found.pid == busy.id())
-        });
-        busy.kill().unwrap();
-        busy.wait().unwrap();
-        assert_eq!(named.unwrap().name, "yes");
+        let root = tempfile::tempdir().unwrap();
+        let mut readings = ProgramReadings::new(root.path(), Nanos::from_secs(2), || Nanos::ZERO);
+        for second in 0..3 {
+            write_process(root.path(), 11, "yes", 90 * second);
+            write_process(root.path(), 12, "sshd", second / 2);
+            readings.read(Nanos::from_secs(second));
+        }
+        let busiest = readings.busiest_since(Nanos::from_secs(1));
+        let told: Vec<_> = busiest.iter().map(|program| (program.name.as_str(), program.pid, program.cpu_ns)).collect();
+        assert_eq!(told, [("yes", 11, Nanos::from_millis(900))]);
         for second in 10..20 {
             readings.read(Nanos::from_secs(second));
         }

@@ -34,6 +34,9 @@ struct Change {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     keys: Vec<(String, String)>,
     values: Vec<(usize, Option<u64>)>,
+    /// Whether slow counters are those of an earlier sample.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_carried: bool,
 }
 
 /// Writes samples to a file.
@@ -58,8 +61,9 @@ impl<W: Write> Recorder<W> {
     /// # Errors
     /// Those of the file.
     pub fn write(&mut self, samples: &Samples, at: &str) -> io::Result<()> {
-        let Some(CounterChanges { at_ns, keys, values, .. }) = self.changes.newest(samples) else { return Ok(()) };
-        write_line(&mut self.out, &Change { at_ns, at: at.to_owned(), keys, values })
+        let Some(changes) = self.changes.newest(samples) else { return Ok(()) };
+        let CounterChanges { at_ns, keys, values, is_carried, .. } = changes;
+        write_line(&mut self.out, &Change { at_ns, at: at.to_owned(), keys, values, is_carried })
     }
 }
 
@@ -140,8 +144,8 @@ impl<R: BufRead> SampleStream for Replay<R> {
         let Some(text) = self.next_line()? else { return Ok(None) };
         let damaged = |what: String| RecordingError::new(format!("line {}", self.line), what);
         let change: Change = serde_json::from_slice(&text).map_err(|error| damaged(told(&error)))?;
-        let Change { at_ns, at, keys, values } = change;
-        let changes = CounterChanges { at_ns, keys, values, losses: Vec::new() };
+        let Change { at_ns, at, keys, values, is_carried } = change;
+        let changes = CounterChanges { at_ns, keys, values, losses: Vec::new(), is_carried };
         self.changes
             .add(changes, samples)
             .map_err(|error| RecordingError::new(format!("line {}", self.line), error.to_string()))?;

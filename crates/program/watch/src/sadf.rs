@@ -347,7 +347,6 @@ fn put(samples: &mut Samples, at: Nanos, values: BTreeMap<Key, u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::Span;
 
     /// What sadf 12.6.1 wrote, shortened.
     const TEXT: &str = include_str!("../tests/sadf.json");
@@ -365,7 +364,7 @@ mod tests {
     fn rates_and_shares_become_counters_again() {
         let (samples, times) = read(TEXT).unwrap();
         assert_eq!(times, ["2026-11-25T08:46:03Z", "2026-11-25T08:46:04Z", "2026-11-25T08:46:06Z"]);
-        let record = samples.record(Span::All);
+        let record = samples.record();
         assert_eq!(record.span(), Nanos::from_secs(3));
         let grown = |name: &str, of: &str| record.growth(name, of);
         // 100 frames in the first second, and 50 per second in the two after it.

@@ -9,7 +9,7 @@ use fathom_model::{
     record::{HostRecord, Series},
     units::Nanos,
 };
-use fathom_monitor::{CounterSink, Source, every_source};
+use fathom_monitor::{CounterSink, Source, every_source, is_slow};
 
 /// A counter and one of its instances, such as `cpu_idle_ns` of `cpu1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,13 +24,24 @@ pub(crate) struct Key {
 pub(crate) struct Row {
     pub(crate) at: Nanos,
     pub(crate) values: Vec<Option<u64>>,
+    /// Whether the counters of slow sources were not read, and are those of the last row in which they were.
+    pub(crate) is_carried: bool,
+}
+
+impl Row {
+    pub(crate) fn value(&self, place: usize) -> Option<u64> {
+        self.values.get(place).copied().flatten()
+    }
 }
 
 /// The last samples, in constant memory.
 #[derive(Debug, Clone)]
 pub struct Samples {
     keys: Vec<Key>,
-    places: BTreeMap<Key, usize>,
+    /// Whether the counter of each key belongs to a slow source.
+    is_slow: Vec<bool>,
+    /// The place of each instance by the name of its counter.
+    places: BTreeMap<String, BTreeMap<String, usize>>,
     rows: VecDeque<Row>,
     rows_max: usize,
 }
@@ -39,7 +50,8 @@ impl Samples {
     /// Creates room for this many samples, at least two.
     #[must_use]
     pub fn new(rows_max: usize) -> Self {
-        Self { keys: Vec::new(), places: BTreeMap::new(), rows: VecDeque::new(), rows_max: rows_max.max(2) }
+        let rows_max = rows_max.max(2);
+        Self { keys: Vec::new(), is_slow: Vec::new(), places: BTreeMap::new(), rows: VecDeque::new(), rows_max }
     }
 
     pub(crate) fn keys(&self) -> &[Key] {
@@ -52,12 +64,27 @@ impl Samples {
 
     /// Returns the place of a key, which is made for a new one.
     pub(crate) fn place(&mut self, key: Key) -> usize {
-        let next = self.keys.len();
-        let place = *self.places.entry(key.clone()).or_insert(next);
-        if place == next {
-            self.keys.push(key);
+        if let Some(place) = self.found(&key.name, &key.of) {
+            return place;
         }
+        let place = self.keys.len();
+        self.places.entry(key.name.clone()).or_default().insert(key.of.clone(), place);
+        self.is_slow.push(is_slow(&key.name));
+        self.keys.push(key);
         place
+    }
+
+    fn found(&self, name: &str, of: &str) -> Option<usize> {
+        self.places.get(name)?.get(of).copied()
+    }
+
+    /// Returns the last interval; `None` before the second sample.
+    pub(crate) fn interval(&self) -> Option<Interval<'_>> {
+        let newest = self.rows.back()?;
+        let before = self.rows.iter().rev().nth(1).filter(|before| newest.at > before.at)?;
+        let mut whole = self.rows.iter().rev().filter(|row| !row.is_carried);
+        let slow = whole.next().and_then(|newest| Some((whole.next()?, newest)));
+        Some(Interval { samples: self, fast: (before, newest), slow })
     }
 
     /// Begins a sample. The oldest gives way if there is no room.
@@ -65,7 +92,23 @@ impl Samples {
         if self.rows.len() == self.rows_max {
             self.rows.pop_front();
         }
-        self.rows.push_back(Row { at, values: Vec::with_capacity(self.keys.len()) });
+        self.rows.push_back(Row { at, values: Vec::with_capacity(self.keys.len()), is_carried: false });
+    }
+
+    /// Gives the sample that was begun last the slow counters of the one before.
+    pub(crate) fn carry(&mut self) {
+        let n_rows = self.rows.len();
+        let Some(before) = n_rows.checked_sub(2).map(|place| self.rows[place].values.clone()) else { return };
+        let row = &mut self.rows[n_rows - 1];
+        row.is_carried = true;
+        row.values = before.into_iter().zip(&self.is_slow).map(|(value, slow)| value.filter(|_| *slow)).collect();
+    }
+
+    /// Notes that the slow counters of the sample that was begun last are those of an earlier one.
+    pub(crate) fn mark_carried(&mut self) {
+        if let Some(row) = self.rows.back_mut() {
+            row.is_carried = true;
+        }
     }
 
     /// Removes samples from longer ago than this, apart from the last two.
@@ -85,26 +128,22 @@ impl Samples {
         row.values[place] = value;
     }
 
-    /// Returns the samples as the record of a host, from the oldest kept one or from the last but one.
-    pub(crate) fn record(&self, span: Span) -> HostRecord {
-        let n_rows = self.rows.len();
-        let (skipped, stride) = match span {
-            Span::All => (0, n_rows.div_ceil(JUDGED_ROWS_MAX).max(1)),
-            Span::LastInterval => (n_rows.saturating_sub(2), 1),
-        };
+    /// Returns the samples in which all counters were read as the record of a host, a few rows of the whole time that is kept.
+    pub(crate) fn record(&self) -> HostRecord {
+        let whole = || self.rows.iter().filter(|row| !row.is_carried);
+        let stride = whole().count().div_ceil(JUDGED_ROWS_MAX).max(1);
         // Counted from the newest, which must be there.
-        let mut rows: Vec<&Row> = self.rows.iter().skip(skipped).rev().step_by(stride).collect();
+        let mut rows: Vec<&Row> = whole().rev().step_by(stride).collect();
         rows.reverse();
-        let value = |row: &Row, place: usize| row.values.get(place).copied().flatten();
         let series = self.keys.iter().enumerate().filter_map(|(place, key)| {
-            let last = value(rows.last()?, place)?;
+            let last = rows.last()?.value(place)?;
             // An instance that appeared meanwhile counts from its first value, and so does one whose counter fell back.
             let mut known = last;
             let mut values: Vec<u64> = rows
                 .iter()
                 .rev()
                 .map(|row| {
-                    known = value(row, place).unwrap_or(known);
+                    known = row.value(place).unwrap_or(known);
                     known
                 })
                 .collect();
@@ -123,39 +162,99 @@ impl Samples {
 /// The most rows of a record that is judged: enough to see how often a counter grew.
 const JUDGED_ROWS_MAX: usize = 12;
 
-/// Which samples a record is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Span {
-    /// The whole time that is kept, as a few rows.
-    All,
-    /// The last two.
-    LastInterval,
+/// The last interval: between the two newest samples, and for slow counters between the two newest in which they were read.
+pub(crate) struct Interval<'a> {
+    samples: &'a Samples,
+    fast: (&'a Row, &'a Row),
+    slow: Option<(&'a Row, &'a Row)>,
 }
+
+impl<'a> Interval<'a> {
+    /// The time between the two newest samples.
+    pub(crate) fn span(&self) -> Nanos {
+        self.fast.1.at.since(self.fast.0.at)
+    }
+
+    /// Returns true if all counters were read in the newest sample.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.fast.1.is_carried
+    }
+
+    /// The end of the interval.
+    pub(crate) fn end(&self) -> Nanos {
+        self.fast.1.at
+    }
+
+    /// The instances of a counter that are there now, in the order in which they appeared.
+    pub(crate) fn instances(&self, name: &str) -> Vec<&'a str> {
+        let known = self.samples.places.get(name).into_iter().flatten();
+        let mut now: Vec<(usize, &str)> = known
+            .filter(|(_, place)| self.fast.1.value(**place).is_some())
+            .map(|(of, place)| (*place, of.as_str()))
+            .collect();
+        now.sort_unstable();
+        now.into_iter().map(|(_, of)| of).collect()
+    }
+
+    /// Returns the growth of a counter and the time in which it grew; `None` if it is not there now.
+    ///
+    /// One that appeared meanwhile has not grown, and one that restarted grew by its value.
+    pub(crate) fn growth(&self, name: &str, of: &str) -> Option<(u64, Nanos)> {
+        let place = self.samples.found(name, of)?;
+        let (before, after) = if self.samples.is_slow[place] { self.slow? } else { self.fast };
+        let value = after.value(place)?;
+        let past = before.value(place).unwrap_or(value);
+        Some((value.checked_sub(past).unwrap_or(value), after.at.since(before.at)))
+    }
+
+    /// Returns the newest value of a counter; `None` if it is not there now.
+    pub(crate) fn newest(&self, name: &str, of: &str) -> Option<u64> {
+        self.fast.1.value(self.samples.found(name, of)?)
+    }
+}
+
+/// Slow sources are read this often at most. It is a little less than a second, so that an interval of 1 s that ends early has them.
+const SLOW_EVERY: Nanos = Nanos::from_millis(950);
 
 /// Takes samples of a host.
 pub struct Sampler {
     root: PathBuf,
     sources: Vec<Box<dyn Source>>,
     losses: BTreeMap<&'static str, String>,
+    /// When slow sources were read last, and how often they were.
+    slow_at: Nanos,
+    n_slow: u64,
 }
 
 impl Sampler {
     /// Creates a sampler of all sources; `/` is the root of this host.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), sources: every_source(), losses: BTreeMap::new() }
+        let (sources, losses) = (every_source(), BTreeMap::new());
+        Self { root: root.into(), sources, losses, slow_at: Nanos::ZERO, n_slow: 0 }
     }
 
     /// Takes a sample; `now` is the monotonic clock. A source that cannot be read leaves its values out.
+    ///
+    /// Slow sources are read about once per second. Samples in between have the values of the one before, and say so.
     pub fn sample(&mut self, samples: &mut Samples, now: Nanos) {
         samples.begin(now);
+        // The first two are always whole, because a rate needs them.
+        let is_whole = self.n_slow < 2 || now.since(self.slow_at) >= SLOW_EVERY;
+        if is_whole {
+            (self.slow_at, self.n_slow) = (now, self.n_slow + 1);
+        } else {
+            samples.carry();
+        }
         let mut writer = RowWriter { samples, next: 0, n_recorded: 0 };
-        for source in &mut self.sources {
+        for source in self.sources.iter_mut().filter(|source| is_whole || !source.is_slow()) {
             writer.n_recorded = 0;
             let lost = match source.sample(&self.root, &mut writer) {
                 Err(error) => Some(error.to_string()),
                 // A container may put an empty file in the place of one of the kernel.
-                Ok(()) if writer.n_recorded == 0 => Some("none of its counters was found".to_owned()),
+                Ok(()) if writer.n_recorded == 0 && source.is_on_every_host() => {
+                    Some("none of its counters was found".to_owned())
+                }
                 Ok(()) => None,
             };
             match lost {
@@ -182,8 +281,8 @@ struct RowWriter<'a> {
 impl CounterSink for RowWriter<'_> {
     fn value(&mut self, name: &'static str, of: &str, value: u64) {
         let is_next = self.samples.keys.get(self.next).is_some_and(|key| key.name == name && key.of == of);
-        let place =
-            if is_next { self.next } else { self.samples.place(Key { name: name.to_owned(), of: of.to_owned() }) };
+        let known = if is_next { Some(self.next) } else { self.samples.found(name, of) };
+        let place = known.unwrap_or_else(|| self.samples.place(Key { name: name.to_owned(), of: of.to_owned() }));
         self.samples.set(place, Some(value));
         self.next = place + 1;
         self.n_recorded += 1;
@@ -216,7 +315,7 @@ mod tests {
             (2, &[("dev_rx_bytes", "old0", 9), ("dev_rx_bytes", "new0", 700)]),
             (3, &[("dev_rx_bytes", "new0", 800)]),
         ]);
-        let record = samples.record(Span::All);
+        let record = samples.record();
         assert_eq!(record.series.len(), 1, "{record:?}");
         assert_eq!(record.growth("dev_rx_bytes", "new0"), Some(100));
     }
@@ -240,7 +339,48 @@ mod tests {
     fn only_the_newest_samples_are_kept() {
         let samples =
             samples(&[(1, &[("x", "", 1)]), (2, &[("x", "", 2)]), (3, &[("x", "", 4)]), (4, &[("x", "", 8)])]);
-        assert_eq!(samples.record(Span::All).growth("x", ""), Some(6));
-        assert_eq!(samples.record(Span::LastInterval).growth("x", ""), Some(4));
+        assert_eq!(samples.record().growth("x", ""), Some(6));
+        assert_eq!(samples.interval().unwrap().growth("x", ""), Some((4, Nanos::from_secs(1))));
+    }
+
+    #[test]
+    fn a_slow_counter_grows_between_the_samples_in_which_it_was_read() {
+        let mut samples = Samples::new(100);
+        for tenth in 0..=24 {
+            samples.begin(Nanos::from_millis(100 * tenth));
+            if tenth % 10 != 0 {
+                samples.carry();
+            }
+            let mut set = |name: &str, value| {
+                let place = samples.place(Key { name: name.to_owned(), of: "eth0".to_owned() });
+                samples.set(place, Some(value));
+            };
+            set("dev_rx_bytes", 7 * tenth);
+            if tenth % 10 == 0 {
+                set("qdisc_dropped", 3 * tenth);
+            }
+        }
+        let interval = samples.interval().unwrap();
+        assert_eq!(interval.growth("dev_rx_bytes", "eth0"), Some((7, Nanos::from_millis(100))));
+        assert_eq!(interval.growth("qdisc_dropped", "eth0"), Some((30, Nanos::from_secs(1))));
+        assert_eq!(interval.newest("qdisc_dropped", "eth0"), Some(60), "the value is carried");
+        assert!(!interval.is_whole());
+        let record = samples.record();
+        assert_eq!(record.span(), Nanos::from_secs(2), "findings are about samples in which all was read");
+        assert_eq!(
+            (record.growth("dev_rx_bytes", "eth0"), record.growth("qdisc_dropped", "eth0")),
+            (Some(140), Some(60))
+        );
+    }
+
+    #[test]
+    fn slow_sources_are_read_once_per_second_and_at_both_of_the_first_samples() {
+        let (mut sampler, mut samples) = (Sampler::new("/nowhere"), Samples::new(100));
+        for tenth in 0..=30 {
+            sampler.sample(&mut samples, Nanos::from_millis(100 * tenth));
+        }
+        let whole: Vec<usize> =
+            samples.rows().iter().enumerate().filter(|(_, row)| !row.is_carried).map(|(n, _)| n).collect();
+        assert_eq!(whole, [0, 1, 11, 21]);
     }
 }

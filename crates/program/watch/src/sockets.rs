@@ -12,14 +12,17 @@ use fathom_model::{
     record::ProgramTime,
     units::{Bytes, Nanos, approximate},
 };
-use fathom_sys::netlink::sock_diag::{DiagSocket, DiagStates, SocketDump, SocketReader};
+use fathom_sys::{
+    netlink::sock_diag::{DiagSocket, DiagStates, SocketDump, SocketReader},
+    socket::tcp_info::TcpState,
+};
 use serde::Serialize;
 
 use crate::{pace::ReadingPace, programs::ProgramReadings};
 
 /// The shortest interval of samples.
 const READ_EVERY: Nanos = Nanos::from_millis(90);
-/// The most sockets of each family that are looked at: some ten milliseconds of work.
+/// The most sockets that are looked at: some ten milliseconds of work.
 const SOCKETS_MAX: usize = 10_000;
 /// The most rows of a document. The text shows fewer.
 const ROWS_MAX: usize = 20;
@@ -131,9 +134,8 @@ impl Sockets {
             return;
         }
         let began = (self.cpu)();
-        let listening = self.reader.tcp(DiagStates::LISTENING, SOCKETS_MAX);
-        match listening.and_then(|listening| Ok((listening, self.reader.tcp(DiagStates::CONNECTED, SOCKETS_MAX)?))) {
-            Ok((listening, connected)) => self.take(&listening, &connected, now, programs),
+        match self.reader.tcp(DiagStates::LISTENING_OR_CONNECTED, SOCKETS_MAX) {
+            Ok(dump) => self.take(&dump, now, programs),
             Err(error) => {
                 (self.before, self.busy, self.listeners) = (None, None, None);
                 self.loss = Some(format!("TCP sockets: {error}: {}", error.source));
@@ -142,17 +144,17 @@ impl Sockets {
         self.pace.took(now, (self.cpu)().since(began));
     }
 
-    fn take(&mut self, listening: &SocketDump, connected: &SocketDump, now: Nanos, programs: &ProgramReadings) {
-        let (counts, n_silent) = counts(connected);
+    fn take(&mut self, dump: &SocketDump, now: Nanos, programs: &ProgramReadings) {
+        let (counts, n_silent) = counts(dump);
         self.loss = match n_silent {
-            0 if connected.is_complete && listening.is_complete => None,
+            0 if dump.is_complete => None,
             0 => Some(format!("TCP sockets: there are more than {SOCKETS_MAX}, and the others are not looked at")),
             _ => Some(format!("TCP sockets: the kernel has no byte counters for {n_silent} of them")),
         };
-        self.listeners = Some(waiting(listening));
-        let later = Reading { at: now, counts, is_complete: connected.is_complete };
+        self.listeners = Some(waiting(dump));
+        let later = Reading { at: now, counts, is_complete: dump.is_complete };
         if let Some(before) = self.before.take() {
-            let busiest = busiest(&before, &later, &connected.sockets);
+            let busiest = busiest(&before, &later, &dump.sockets);
             self.owners.retain(|cookie, _| later.counts.contains_key(cookie));
             let unknown = busiest.iter().any(|(socket, _)| !self.owners.contains_key(&socket.cookie));
             let holders = if unknown { programs.with_sockets() } else { Vec::new() };
@@ -196,9 +198,9 @@ impl Sockets {
 }
 
 /// Returns the counters by cookie, and the number of connections without.
-fn counts(connected: &SocketDump) -> (BTreeMap<u64, (u64, u64, u32)>, usize) {
-    // The rest of a closed socket has neither counters nor a file.
-    let open = connected.sockets.iter().filter_map(|socket| Some((socket.cookie, socket.counts?)));
+fn counts(dump: &SocketDump) -> (BTreeMap<u64, (u64, u64, u32)>, usize) {
+    // Listeners have no counters, and neither has the rest of a closed socket.
+    let open = dump.sockets.iter().filter_map(|socket| Some((socket.cookie, socket.counts?)));
     let mut n_silent = 0;
     let mut known = BTreeMap::new();
     for (cookie, counts) in open {
@@ -246,7 +248,7 @@ fn busiest<'a>(before: &Reading, later: &Reading, sockets: &'a [DiagSocket]) -> 
 }
 
 /// Returns the listeners with connections that wait, the fullest first.
-fn waiting(listening: &SocketDump) -> Vec<WaitingListener> {
+fn waiting(dump: &SocketDump) -> Vec<WaitingListener> {
     let of = |socket: &DiagSocket| WaitingListener {
         address: socket.local,
         n_waiting: socket.rx_queue,
@@ -254,7 +256,8 @@ fn waiting(listening: &SocketDump) -> Vec<WaitingListener> {
         // `sk_acceptq_is_full` in include/net/sock.h.
         is_full: socket.rx_queue > socket.tx_queue,
     };
-    let mut all: Vec<_> = listening.sockets.iter().filter(|socket| socket.rx_queue > 0).map(of).collect();
+    let mut all: Vec<_> =
+        dump.sockets.iter().filter(|socket| socket.state == TcpState::Listen && socket.rx_queue > 0).map(of).collect();
     all.sort_by_key(|listener| Reverse((listener.is_full, listener.n_waiting)));
     all.truncate(ROWS_MAX);
     all
@@ -262,7 +265,7 @@ fn waiting(listening: &SocketDump) -> Vec<WaitingListener> {
 
 #[cfg(test)]
 mod tests {
-    use fathom_sys::{netlink::sock_diag::DiagCounts, socket::tcp_info::TcpState};
+    use fathom_sys::netlink::sock_diag::DiagCounts;
 
     use super::*;
 
@@ -305,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_listener_is_full_with_one_more_than_its_length_and_one_at_rest_is_left_out() {
-        let listener = |rx_queue, tx_queue| DiagSocket { rx_queue, tx_queue, counts: None, ..socket(1, 0, 0) };
+        let state = TcpState::Listen;
+        let listener = |rx_queue, tx_queue| DiagSocket { state, rx_queue, tx_queue, counts: None, ..socket(1, 0, 0) };
         let listening =
             SocketDump { sockets: vec![listener(0, 128), listener(90, 128), listener(2, 1)], is_complete: true };
         let found: Vec<_> = waiting(&listening).iter().map(|l| (l.n_waiting, l.n_length, l.is_full)).collect();

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     programs::ProgramReadings,
     queue_shares::{QueueReadings, QueueShare},
-    samples::{Samples, Span},
+    samples::{Interval, Samples},
     sockets::{BusySockets, Sockets, WaitingListener},
     tables::{Column, Quantity, TABLES, TableShape},
 };
@@ -53,8 +53,8 @@ pub(crate) const SCHEMA: &str = "fathom.watch/1";
 
 /// The time that findings are about: long enough for a share, short enough to be news.
 pub const JUDGED: Nanos = Nanos::from_secs(10);
-/// How often findings are looked for anew: a person does not read faster.
-const JUDGED_EVERY: Nanos = Nanos::from_secs(1);
+/// How often findings are looked for anew: a person does not read faster. It is the time between two samples of slow counters.
+const JUDGED_EVERY: Nanos = Nanos::from_millis(950);
 
 /// Readings of a live host beside its counters, which are not recorded.
 pub struct LiveReadings {
@@ -99,10 +99,11 @@ impl Viewer {
 
     /// Returns the view of the newest interval; `at` is its end, RFC 3339. `None` before the second sample.
     pub fn view(&mut self, samples: &Samples, live: Option<&LiveReadings>, at: String) -> Option<View> {
-        let interval = samples.record(Span::LastInterval);
-        let now = *interval.at_ns.last().filter(|_| interval.span() > Nanos::ZERO)?;
-        if self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
-            let mut record = samples.record(Span::All);
+        let interval = samples.interval()?;
+        let now = interval.end();
+        // The rules compare counters with each other, so they see samples in which all were read.
+        if interval.is_whole() && self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
+            let mut record = samples.record();
             let since = record.at_ns.first().zip(live);
             record.programs = since.map_or_else(Vec::new, |(first, live)| live.programs.busiest_since(*first));
             self.findings = self.judge(&record);
@@ -135,30 +136,31 @@ impl Viewer {
     }
 }
 
-fn rows(record: &HostRecord, shape: &TableShape) -> BTreeMap<String, BTreeMap<&'static str, f64>> {
+fn rows(interval: &Interval<'_>, shape: &TableShape) -> BTreeMap<String, BTreeMap<&'static str, f64>> {
     let row = |of: &str| {
-        let value = |column: &Column| Some((column.id, value(record, column.quantity, of)?));
+        let value = |column: &Column| Some((column.id, value(interval, column.quantity, of)?));
         shape.columns.iter().filter_map(value).collect()
     };
-    record.named(shape.rows_of).map(|series| (series.of.clone(), row(&series.of))).collect()
+    interval.instances(shape.rows_of).into_iter().map(|of| (of.to_owned(), row(of))).collect()
 }
 
-/// Returns a quantity of one instance; `None` if the host does not tell it.
-fn value(record: &HostRecord, quantity: Quantity, of: &str) -> Option<f64> {
-    let seconds = record.span().as_secs_f64();
-    let growth = |names: &[&str]| {
-        let known: Vec<u64> = names.iter().filter_map(|name| record.growth(name, of)).collect();
-        (!known.is_empty()).then(|| approximate(known.iter().sum()))
+/// Returns a quantity of one instance; `None` if the host does not report it.
+fn value(interval: &Interval<'_>, quantity: Quantity, of: &str) -> Option<f64> {
+    let growth = |names: &[&str]| -> Option<f64> {
+        let known = names.iter().filter_map(|name| interval.growth(name, of));
+        known.map(|(growth, _)| approximate(growth)).reduce(|sum, growth| sum + growth)
     };
-    let newest =
-        |name: &str| record.named(name).find(|series| series.of == of)?.values.last().copied().map(approximate);
+    let rate = |names: &[&str]| -> Option<f64> {
+        let known = names.iter().filter_map(|name| interval.growth(name, of));
+        known.map(|(growth, span)| approximate(growth) / span.as_secs_f64()).reduce(|sum, rate| sum + rate)
+    };
     match quantity {
-        Quantity::BitRate(name) => Some(growth(&[name])? * 8.0 / seconds),
-        Quantity::Rate(names) => Some(growth(names)? / seconds),
+        Quantity::BitRate(name) => Some(rate(&[name])? * 8.0),
+        Quantity::Rate(names) => rate(names),
         Quantity::Share(part, whole) => {
             let whole = growth(whole)?;
             Some(if whole > 0.0 { growth(part)? / whole } else { 0.0 })
         }
-        Quantity::Count(name) | Quantity::Bytes(name) => newest(name),
+        Quantity::Count(name) | Quantity::Bytes(name) => interval.newest(name, of).map(approximate),
     }
 }

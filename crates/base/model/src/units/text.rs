@@ -96,7 +96,8 @@ pub fn percent(share: f64) -> String {
         s if s >= 0.005 => format!("{p:.2} %"),
         0.0 => "0 %".to_owned(),
         s if s >= 0.000_05 => format!("{p:.4} %"),
-        _ => format!("{p:.1e} %"),
+        // Nobody reads an exponent; of so little, it is enough to know that it is not zero.
+        _ => "< 0.0001 %".to_owned(),
     }
 }
 
@@ -187,6 +188,7 @@ mod tests {
             (0.0312, "3.1 %"),
             (0.0031, "0.31 %"),
             (0.000_001, "0.0001 %"),
+            (2.7e-9, "< 0.0001 %"),
             (0.0, "0 %"),
         ];
         for (share, text) in cases {

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const GDRVINFO: u32 = 0x03;
 const GCOALESCE: u32 = 0x0e;
 const GRINGPARAM: u32 = 0x10;
+const GPAUSEPARAM: u32 = 0x12;
 const STXCSUM: u32 = 0x17;
 const STSO: u32 = 0x1f;
 const SGRO: u32 = 0x2c;
@@ -28,7 +29,7 @@ const FEATURES: u32 = 4;
 const NAME_LEN: usize = 32;
 /// More names than any driver has; a larger number is treated as invalid.
 const NAMES_MAX: usize = 1 << 16;
-/// Extra room after every reply. Older kernels write as many names and counters as the driver has *now*, whatever the requested count, and
+/// Extra room after a reply with names or counters. Older kernels write as many names and counters as the driver has *now*, whatever the requested count, and
 /// a driver gains some if queues are added. There is room for the maximum valid number; pages that are not written cost nothing.
 const SLACK: usize = NAMES_MAX * NAME_LEN;
 /// `SPEED_UNKNOWN`.
@@ -97,6 +98,35 @@ pub struct Coalescing {
     pub rx_adaptive: bool,
     /// Whether the driver adapts the send values to the load.
     pub tx_adaptive: bool,
+}
+
+/// The state of a link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkMode {
+    /// The speed; absent if the device has none or does not know it. A veth reports 10 Gbit/s, an arbitrary constant of its driver.
+    pub speed: Option<BitsPerSec>,
+    /// The duplex mode; absent if the device does not know it.
+    pub duplex: Option<Duplex>,
+}
+
+/// Whether both ends of a link may send at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duplex {
+    /// One at a time, with collisions.
+    Half,
+    /// Both.
+    Full,
+}
+
+/// Whether a device obeys and sends pause frames (IEEE 802.3 annex 31B).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PauseMode {
+    /// Whether both ends agree on it by autonegotiation.
+    pub autonegotiated: bool,
+    /// Whether it stops if it is asked to.
+    pub rx: bool,
+    /// Whether it asks the other end to stop if it has no room.
+    pub tx: bool,
 }
 
 /// A device feature that replaces work of the kernel, such as `tx-checksum-ipv4`.
@@ -224,13 +254,22 @@ impl Device {
         }))
     }
 
-    /// Returns the speed of the link; `None` if the device has none or does not know it.
-    ///
-    /// A veth reports 10 Gbit/s, an arbitrary constant of its driver.
+    /// Returns whether the device uses pause frames; `None` if its driver has none.
     ///
     /// # Errors
     /// `ENODEV` if the device does not exist.
-    pub fn speed(&self) -> Result<Option<BitsPerSec>> {
+    pub fn pause(&self) -> Result<Option<PauseMode>> {
+        // ethtool_pauseparam: cmd, autoneg, rx_pause, tx_pause.
+        let Some(answer) = self.ask(GPAUSEPARAM, &[0; 16])? else { return Ok(None) };
+        let is_on = |index: usize| number_at(&answer, index * 4) != 0;
+        Ok(Some(PauseMode { autonegotiated: is_on(1), rx: is_on(2), tx: is_on(3) }))
+    }
+
+    /// Returns the speed and the duplex mode of the link; `None` if the device has no link settings.
+    ///
+    /// # Errors
+    /// `ENODEV` if the device does not exist.
+    pub fn link_mode(&self) -> Result<Option<LinkMode>> {
         // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. The kernel replies to a
         // first request with a count of 0 with the required count, negated.
         let Some(answer) = self.ask(GLINKSETTINGS, &[0; 48])? else { return Ok(None) };
@@ -239,7 +278,15 @@ impl Device {
         question[LINK_MODE_WORDS] = answer[LINK_MODE_WORDS].wrapping_neg();
         let Some(answer) = self.ask(GLINKSETTINGS, &question)? else { return Ok(None) };
         let megabits = number_at(&answer, 4);
-        Ok((megabits != 0 && megabits != SPEED_UNKNOWN).then(|| BitsPerSec::new(f64::from(megabits) * 1e6)).flatten())
+        let is_known = megabits != 0 && megabits != SPEED_UNKNOWN;
+        let speed = is_known.then(|| BitsPerSec::new(f64::from(megabits) * 1e6)).flatten();
+        // `DUPLEX_HALF` and `DUPLEX_FULL`; 255 stands for an unknown one.
+        let duplex = match answer[DUPLEX_AT] {
+            0 => Some(Duplex::Half),
+            1 => Some(Duplex::Full),
+            _ => None,
+        };
+        Ok(Some(LinkMode { speed, duplex }))
     }
 
     /// Returns the features of the device, in the kernel's order.
@@ -308,7 +355,8 @@ impl Device {
     /// Sends one request; returns `None` if the driver does not support it.
     fn ask(&self, command: u32, question: &[u8]) -> Result<Option<Vec<u8>>> {
         let length = question.len();
-        let mut message = vec![0; length + SLACK];
+        let slack = if matches!(command, GSTRINGS | GSTATS) { SLACK } else { 0 };
+        let mut message = vec![0; length + slack];
         message[..length].copy_from_slice(question);
         message[..4].copy_from_slice(&command.to_ne_bytes());
         // SAFETY: ifreq is plain old data, for which zeros are valid.
@@ -329,6 +377,8 @@ impl Device {
     }
 }
 
+/// The offset of `duplex` in `ethtool_link_settings`.
+const DUPLEX_AT: usize = 8;
 /// The offset of `link_mode_masks_nwords` in `ethtool_link_settings`.
 const LINK_MODE_WORDS: usize = 15;
 
@@ -363,7 +413,8 @@ mod tests {
         assert!(checksum.active);
         assert!(features.iter().any(|feature| feature.name == "netns-local" || feature.name == "loopback"));
         assert_eq!(loopback.rings().unwrap(), None);
-        assert_eq!(loopback.speed().unwrap(), None);
+        assert_eq!(loopback.link_mode().unwrap(), None);
+        assert_eq!(loopback.pause().unwrap(), None);
         assert_eq!(loopback.coalescing().unwrap(), None);
         assert_eq!(loopback.channels().unwrap(), None);
         assert!(loopback.statistics().unwrap().is_empty());

@@ -14,6 +14,9 @@ const NESTED: u16 = 0x8000;
 /// The bits of an attribute's type without the flags.
 const KIND: u16 = 0x3fff;
 
+/// The length of `struct genlmsghdr`, behind which the attributes of generic netlink begin.
+pub(crate) const GENERIC_HEADER: usize = 4;
+
 pub(crate) const REQUEST: u16 = 0x01;
 pub(crate) const ACKNOWLEDGE: u16 = 0x04;
 pub(crate) const DUMP: u16 = 0x300;
@@ -58,6 +61,12 @@ impl MessageBody {
     /// Appends a nested attribute.
     pub(crate) fn nest(self, kind: u16, inner: &Self) -> Self {
         self.put(kind | NESTED, &inner.0)
+    }
+
+    /// The header and the attributes so far.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Appends all attributes of another body.
@@ -151,6 +160,20 @@ impl NetlinkSocket {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns the number of a family of generic netlink, such as `ethtool`, for sockets of `NETLINK_GENERIC`.
+    pub(crate) fn family(&mut self, name: &str) -> io::Result<u16> {
+        // `linux/genetlink.h`: the control family, its command, and its attributes.
+        const CONTROL: u16 = 0x10;
+        const GET_FAMILY: u8 = 3;
+        const FAMILY_ID: u16 = 1;
+        const FAMILY_NAME: u16 = 2;
+        let named = MessageBody::of([GET_FAMILY, 1, 0, 0]).text(FAMILY_NAME, name);
+        let families = self.ask(NetlinkRequest(CONTROL, ACKNOWLEDGE, named))?;
+        let id =
+            families.iter().find_map(|answer| attribute(answer.get(GENERIC_HEADER..)?, FAMILY_ID)?.try_into().ok());
+        Ok(u16::from_ne_bytes(id.ok_or(rustix::io::Errno::NOENT)?))
     }
 
     fn send(&mut self, requests: impl IntoIterator<Item = NetlinkRequest>) -> io::Result<()> {

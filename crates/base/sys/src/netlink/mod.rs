@@ -7,6 +7,7 @@ pub mod ethtool;
 mod message;
 pub mod namespace;
 pub mod nftables;
+pub mod pause;
 pub mod qdisc;
 pub mod sock_diag;
 pub mod threaded_napi;

@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(link.kind.as_deref(), Some("veth"));
         let device = near.enter_with(|| crate::netlink::ethtool::Device::open("eth0")).unwrap().unwrap();
         assert_eq!(device.driver().unwrap().unwrap().name, "veth");
-        assert_eq!(device.speed().unwrap().unwrap().to_string(), "10.0 Gbit/s");
+        assert_eq!(device.link_mode().unwrap().unwrap().speed.unwrap().to_string(), "10.0 Gbit/s");
         assert_eq!(device.channels().unwrap().unwrap().max.rx, 2);
         let statistics = device.statistics().unwrap();
         assert!(statistics.iter().any(|(name, value)| name == "rx_queue_0_xdp_packets" && *value == 0));

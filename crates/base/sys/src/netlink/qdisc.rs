@@ -1,6 +1,8 @@
 //! Queueing disciplines with their counters and, for shapers, their rate (`linux/pkt_sched.h`, tc(8)).
 
-use netlink_packet_core::{DefaultNla, NLM_F_DUMP, NLM_F_REQUEST, Nla as _, NlasIterator};
+use std::collections::BTreeMap;
+
+use netlink_packet_core::{DefaultNla, NLM_F_DUMP, NLM_F_REQUEST, Nla as _};
 use netlink_packet_route::{
     RouteNetlinkMessage as Message,
     tc::{TcAttribute, TcHandle, TcMessage, TcOption, TcStats2},
@@ -31,8 +33,11 @@ pub struct Qdisc {
     pub place: QdiscPlace,
     /// The kind: `fq_codel`, `tbf`.
     pub kind: String,
-    /// The rate that it keeps to, in bytes per second; known for `tbf`.
+    /// The rate that it keeps to, in bytes per second: all of it for `tbf`, that of a single flow for `fq`. For `htb` see
+    /// [`Netlink::htb_rate`].
     pub rate_bytes: Option<u64>,
+    /// The class of packets that no filter of an `htb` sends to another one.
+    pub class_default: Option<u32>,
     /// Packets that it dropped.
     pub n_dropped: u32,
     /// How often it had a packet that its rate did not allow yet.
@@ -62,11 +67,13 @@ fn qdisc_of(message: Message) -> Option<Qdisc> {
     };
     let device = u32::try_from(message.header.index).ok()?;
     let handle = message.header.handle.into();
-    let (mut kind, mut rate_bytes, mut counters) = (String::new(), None, None);
+    let (mut kind, mut rate_bytes, mut class_default, mut counters) = (String::new(), None, None, None);
     for attribute in message.attributes {
         match attribute {
             TcAttribute::Kind(name) => kind = name,
             TcAttribute::Options(options) if kind == "tbf" => rate_bytes = tbf_rate(&options),
+            TcAttribute::Options(options) if kind == "fq" => rate_bytes = fq_rate(&options),
+            TcAttribute::Options(options) if kind == "htb" => class_default = htb_class(handle, &options),
             TcAttribute::Stats2(stats) => {
                 counters = stats.into_iter().find_map(|stats| match stats {
                     TcStats2::Queue(queue) => Some(queue),
@@ -78,7 +85,55 @@ fn qdisc_of(message: Message) -> Option<Qdisc> {
     }
     let counters = counters?;
     let (n_dropped, n_overlimits, backlog_bytes) = (counters.drops, counters.overlimits, counters.backlog);
-    Some(Qdisc { device, handle, place, kind, rate_bytes, n_dropped, n_overlimits, backlog_bytes })
+    Some(Qdisc { device, handle, place, kind, rate_bytes, class_default, n_dropped, n_overlimits, backlog_bytes })
+}
+
+impl Netlink {
+    /// Returns the rate that an `htb` keeps packets to that no filter sends to another class, in bytes per second.
+    ///
+    /// It is the lowest ceiling on the way from their class to the root. `None` without a class for them: they pass at once.
+    ///
+    /// # Errors
+    /// `ENODEV` if the device does not exist.
+    pub fn htb_rate(&mut self, discipline: &Qdisc) -> Result<Option<u64>> {
+        let Some(class) = discipline.class_default else { return Ok(None) };
+        let mut of_device = TcMessage::default();
+        of_device.header.index = discipline.device.cast_signed();
+        let ask = Message::GetTrafficClass(of_device);
+        let answers = self.request("RTM_GETTCLASS", ask, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let classes: BTreeMap<u32, (u32, u64)> = answers.into_iter().filter_map(class_of).collect();
+        Ok(lowest_ceiling(&classes, class))
+    }
+}
+
+/// Returns the lowest ceiling from a class to the root, of classes with their parents and ceilings.
+fn lowest_ceiling(classes: &BTreeMap<u32, (u32, u64)>, class: u32) -> Option<u64> {
+    let (mut at, mut lowest) = (class, None);
+    // The kernel allows eight levels (`TC_HTB_MAXDEPTH`); a damaged answer may have a circle.
+    for _ in 0..8 {
+        let Some((parent, ceiling)) = classes.get(&at) else { break };
+        lowest = Some(lowest.map_or(*ceiling, |lowest: u64| lowest.min(*ceiling)));
+        at = *parent;
+    }
+    lowest
+}
+
+/// Returns the handle of an `htb` class, its parent and its ceiling in bytes per second.
+fn class_of(message: Message) -> Option<(u32, (u32, u64))> {
+    const PARMS: u16 = 1;
+    const CEILING64: u16 = 7;
+    // `struct tc_htb_opt` begins with the rate and the ceiling, each a `struct tc_ratespec` of 12 bytes that ends with the rate.
+    const CEILING_AT: usize = 12 + 8;
+    let Message::NewTrafficClass(message) = message else { return None };
+    let (mut is_htb, mut ceiling) = (false, None);
+    for attribute in message.attributes {
+        match attribute {
+            TcAttribute::Kind(name) => is_htb = name == "htb",
+            TcAttribute::Options(options) if is_htb => ceiling = rate_of(&options, CEILING64, (PARMS, CEILING_AT)),
+            _ => {}
+        }
+    }
+    Some((message.header.handle.into(), (message.header.parent.into(), ceiling?)))
 }
 
 /// Returns the rate of a token bucket filter, in bytes per second.
@@ -87,17 +142,49 @@ fn tbf_rate(options: &[TcOption]) -> Option<u64> {
     const RATE64: u16 = 4;
     // `struct tc_tbf_qopt` begins with a `struct tc_ratespec`, whose last field is the rate.
     const RATE_AT: usize = 8;
-    let options = options.iter().find_map(|option| match option {
+    rate_of(options, RATE64, (PARMS, RATE_AT))
+}
+
+/// Returns the rate that a fair queue keeps each flow to, in bytes per second; `None` without one.
+fn fq_rate(options: &[TcOption]) -> Option<u64> {
+    const FLOW_MAX_RATE: u16 = 7;
+    let options = nested(options)?;
+    number_at(value(&options, FLOW_MAX_RATE)?, 0).filter(|rate| *rate != u32::MAX).map(u64::from)
+}
+
+/// Returns the class of packets that no filter sends to another one; `None` if there is none, and they pass at once.
+fn htb_class(handle: u32, options: &[TcOption]) -> Option<u32> {
+    const INIT: u16 = 2;
+    // `struct tc_htb_glob`: version, rate2quantum, defcls.
+    const CLASS_AT: usize = 8;
+    let options = nested(options)?;
+    let minor = number_at(value(&options, INIT)?, CLASS_AT).filter(|minor| *minor > 0)?;
+    // A handle has the number of its discipline in the upper half.
+    Some(handle & 0xffff_0000 | minor & 0xffff)
+}
+
+/// Returns a rate in bytes per second: of an attribute with 64 bits, or of a place in another one with 32.
+fn rate_of(options: &[TcOption], wide: u16, (narrow, at): (u16, usize)) -> Option<u64> {
+    let options = nested(options)?;
+    let of_wide = value(&options, wide).and_then(|value| Some(u64::from_ne_bytes(value.get(..8)?.try_into().ok()?)));
+    // A rate that does not fit into 32 bits is only in the wide attribute.
+    of_wide.or_else(|| number_at(value(&options, narrow)?, at).map(u64::from))
+}
+
+/// Returns the attributes within the options of a kind that the parser of messages does not know.
+fn nested(options: &[TcOption]) -> Option<Vec<u8>> {
+    options.iter().find_map(|option| match option {
         TcOption::Other(nested) => Some(value_of(nested)),
         _ => None,
-    })?;
-    let nested: Vec<_> = NlasIterator::new(&options[..]).filter_map(std::result::Result::ok).collect();
-    let of_kind =
-        |kind| nested.iter().find(|attribute| attribute.kind() == kind).map(netlink_packet_core::NlaBuffer::value);
-    let wide = of_kind(RATE64).and_then(|value| Some(u64::from_ne_bytes(value.get(..8)?.try_into().ok()?)));
-    // A rate that does not fit into 32 bits is only in the wide attribute.
-    let narrow = || Some(u32::from_ne_bytes(of_kind(PARMS)?.get(RATE_AT..RATE_AT + 4)?.try_into().ok()?).into());
-    wide.or_else(narrow)
+    })
+}
+
+fn value(options: &[u8], kind: u16) -> Option<&[u8]> {
+    super::message::attribute(options, kind)
+}
+
+fn number_at(value: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(value.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
 fn value_of(attribute: &DefaultNla) -> Vec<u8> {
@@ -136,5 +223,29 @@ mod tests {
         let wide = attribute(4, &5_000_000_000_u64.to_ne_bytes());
         assert_eq!(tbf_rate(&options([attribute(1, &parms), wide].concat())), Some(5_000_000_000));
         assert_eq!(tbf_rate(&options(vec![1, 2, 3])), None);
+    }
+
+    #[test]
+    fn the_rate_of_a_fair_queue_and_the_class_of_a_hierarchy_are_read_from_their_options() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = u16::try_from(value.len() + 4).unwrap();
+            [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
+        };
+        let options = |value: Vec<u8>| [TcOption::Other(DefaultNla::new(2, value))];
+        assert_eq!(fq_rate(&options(attribute(7, &1_250_000_u32.to_ne_bytes()))), Some(1_250_000));
+        assert_eq!(fq_rate(&options(attribute(7, &u32::MAX.to_ne_bytes()))), None, "no limit");
+        let globals = |class: u32| [3, 10, class, 0, 0].map(u32::to_ne_bytes).concat();
+        assert_eq!(htb_class(0x1_0000, &options(attribute(2, &globals(0x10)))), Some(0x1_0010));
+        assert_eq!(htb_class(0x1_0000, &options(attribute(2, &globals(0)))), None, "its packets pass at once");
+    }
+
+    #[test]
+    fn a_hierarchy_lets_pass_what_its_lowest_ceiling_does() {
+        let root = u32::MAX;
+        let classes = [(0x1_0001, (root, 500)), (0x1_0010, (0x1_0001, 900)), (0x1_0020, (0x1_0001, 200))].into();
+        assert_eq!(lowest_ceiling(&classes, 0x1_0010), Some(500));
+        assert_eq!(lowest_ceiling(&classes, 0x1_0020), Some(200));
+        assert_eq!(lowest_ceiling(&classes, 0x1_0030), None);
+        assert_eq!(lowest_ceiling(&[(7, (7, 5))].into(), 7), Some(5), "a circle ends");
     }
 }

@@ -16,8 +16,9 @@ use crate::{
     socket::tcp_info::{TcpInfo, TcpState},
 };
 
-/// `SOCK_DIAG_BY_FAMILY`.
-const BY_FAMILY: u16 = 20;
+/// `TCPDIAG_GETSOCK`, which lists the sockets of IPv4 and IPv6 in one walk of the kernel's table (`inet_diag_dump_compat` in
+/// `net/ipv4/inet_diag.c`). The newer `SOCK_DIAG_BY_FAMILY` walks it once for each family, and the table of a large host has half a million places.
+const OF_ALL_FAMILIES: u16 = 18;
 /// `INET_DIAG_INFO`, the attribute with a `struct tcp_info`.
 const INFO: u16 = 2;
 /// The length of `struct inet_diag_sockid`, which is a filter of single sockets and therefore zero in a request for all.
@@ -107,6 +108,8 @@ impl DiagStates {
     pub const LISTENING: Self = Self(1 << 10);
     /// Connections that can still carry bytes one way: ESTABLISHED, FIN-WAIT-1 and -2, CLOSE-WAIT, LAST-ACK and CLOSING.
     pub const CONNECTED: Self = Self(1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11);
+    /// Both.
+    pub const LISTENING_OR_CONNECTED: Self = Self(Self::LISTENING.0 | Self::CONNECTED.0);
 }
 
 /// The sockets that a dump found.
@@ -131,50 +134,35 @@ impl Default for SocketReader {
 }
 
 impl SocketReader {
-    /// Returns the IPv4 and IPv6 sockets in these states, at most `n_max` of each.
+    /// Returns the IPv4 and IPv6 sockets in these states, at most `n_max`. Listeners come first.
     ///
     /// # Errors
     /// `EPROTONOSUPPORT` or `ENOENT` if the kernel does not list its sockets, `EPERM` or `EACCES` if a container forbids to ask.
     pub fn tcp(&mut self, states: DiagStates, n_max: usize) -> Result<SocketDump> {
         let mut dump = SocketDump { sockets: Vec::new(), is_complete: true };
-        self.add_family((libc::AF_INET, "IPv4"), states, n_max, &mut dump)?;
-        match self.add_family((libc::AF_INET6, "IPv6"), states, n_max, &mut dump) {
-            // A kernel without IPv6 knows no such family.
-            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(dump),
-            asked => asked.map(|()| dump),
-        }
-    }
-
-    fn add_family(
-        &mut self,
-        family: (i32, &str),
-        states: DiagStates,
-        n_max: usize,
-        dump: &mut SocketDump,
-    ) -> Result<()> {
         // A new netlink socket each time: the unread rest of a dump that was ended early goes with it.
         let open = NetlinkSocket::open(NETLINK_SOCK_DIAG);
         let mut socket = open.map_err(|error| Error::new("socket(NETLINK_SOCK_DIAG)", error))?;
-        let end = dump.sockets.len() + n_max;
-        let asked =
-            socket.dump(NetlinkRequest(BY_FAMILY, DUMP, question(family.0, states)), &mut self.buffer, |body| {
-                if dump.sockets.len() == end {
-                    dump.is_complete = false;
-                    return ControlFlow::Break(());
-                }
-                dump.sockets.extend(DiagSocket::parse(body));
-                ControlFlow::Continue(())
-            });
-        asked.map_err(|error| Error::new(format!("SOCK_DIAG_BY_FAMILY({})", family.1), error))
+        let asked = socket.dump(NetlinkRequest(OF_ALL_FAMILIES, DUMP, question(states)), &mut self.buffer, |body| {
+            if dump.sockets.len() == n_max {
+                dump.is_complete = false;
+                return ControlFlow::Break(());
+            }
+            dump.sockets.extend(DiagSocket::parse(body));
+            ControlFlow::Continue(())
+        });
+        asked.map_err(|error| Error::new("TCPDIAG_GETSOCK", error))?;
+        Ok(dump)
     }
 }
 
-/// Returns a `struct inet_diag_req_v2` for all TCP sockets of a family in these states, with their `tcp_info`.
-fn question(family: i32, states: DiagStates) -> MessageBody {
-    let byte = |number: i32| u8::try_from(number).expect("families and protocols have numbers below 256");
-    let mut header = vec![byte(family), byte(libc::IPPROTO_TCP), 1 << (INFO - 1), 0];
-    header.extend_from_slice(&states.0.to_ne_bytes());
+/// Returns a `struct inet_diag_req` for all TCP sockets in these states, with their `tcp_info`.
+fn question(states: DiagStates) -> MessageBody {
+    let mut header = vec![0, 0, 0, 1 << (INFO - 1)];
     header.resize(header.len() + SOCKET_ID, 0);
+    header.extend_from_slice(&states.0.to_ne_bytes());
+    // The last field, `idiag_dbs`, asks for tables that no kernel has any more.
+    header.extend_from_slice(&0_u32.to_ne_bytes());
     MessageBody::of_header(&header)
 }
 

@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::{
     Error, Result,
-    netlink::message::{ACKNOWLEDGE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute},
+    netlink::message::{DUMP, GENERIC_HEADER, MessageBody, NetlinkRequest, NetlinkSocket, attribute},
 };
 use netlink_sys::protocols::NETLINK_GENERIC;
 
@@ -45,18 +45,11 @@ pub fn set_threaded(device: &str) -> Result<()> {
     write().map_err(|errno| Error::new(format!("write(/sys/class/net/{device}/threaded)"), errno))
 }
 
-/// The generic netlink control family, which looks up other families, and its commands and attributes (`linux/genetlink.h`).
-const CONTROL: u16 = 0x10;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
 /// `linux/netdev.h`.
 const NAPI_GET: u8 = 11;
 const NAPI_DEVICE: u16 = 1;
 const NAPI_ID: u16 = 2;
 const NAPI_PID: u16 = 4;
-/// The length of `struct genlmsghdr`.
-const HEADER: usize = 4;
 
 /// Returns all NAPI instances in the calling thread's network namespace.
 ///
@@ -65,12 +58,9 @@ const HEADER: usize = 4;
 pub fn polls() -> Result<Vec<Poll>> {
     let ask = || -> std::io::Result<Vec<Poll>> {
         let mut generic = NetlinkSocket::open(NETLINK_GENERIC)?;
-        let name = MessageBody::of([GET_FAMILY, 1, 0, 0]).text(FAMILY_NAME, "netdev");
-        let families = generic.ask(NetlinkRequest(CONTROL, ACKNOWLEDGE, name))?;
-        let id = families.iter().find_map(|answer| attribute(answer.get(HEADER..)?, FAMILY_ID)?.try_into().ok());
-        let family = u16::from_ne_bytes(id.ok_or(rustix::io::Errno::NOENT)?);
+        let family = generic.family("netdev")?;
         let answers = generic.ask(NetlinkRequest(family, DUMP, MessageBody::of([NAPI_GET, 1, 0, 0])))?;
-        Ok(answers.iter().filter_map(|answer| poll_of(answer.get(HEADER..)?)).collect())
+        Ok(answers.iter().filter_map(|answer| poll_of(answer.get(GENERIC_HEADER..)?)).collect())
     };
     ask().map_err(|error| Error::new("netlink(netdev napi-get)", error))
 }

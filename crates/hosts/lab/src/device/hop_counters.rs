@@ -31,8 +31,13 @@ pub(super) struct HopCounters([AtomicU64; host::OF_IMPAIRMENTS.len()]);
 impl HopCounters {
     /// Adds one to a counter, which is one of [`host::OF_IMPAIRMENTS`].
     pub(super) fn add(&self, counter: &str) {
+        self.add_all(counter, 1);
+    }
+
+    /// Adds a number to a counter, which is one of [`host::OF_IMPAIRMENTS`].
+    pub(super) fn add_all(&self, counter: &str, n: u64) {
         let place = host::OF_IMPAIRMENTS.iter().position(|name| *name == counter);
-        self.0[place.expect("a counter of impairments")].fetch_add(1, Ordering::Relaxed);
+        self.0[place.expect("a counter of impairments")].fetch_add(n, Ordering::Relaxed);
     }
 
     /// Returns the value of a counter.

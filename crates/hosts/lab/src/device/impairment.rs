@@ -101,6 +101,10 @@ const REORDER_DELAY: Nanos = Nanos::from_micros(500);
 const HEADERS: usize = 14 + 20;
 /// The longest wait between two looks at the stop flag.
 const WAIT_MAX: Nanos = Nanos::from_millis(50);
+/// A short delay is kept by a thread that does not sleep this long before a frame is due: a wake-up takes up to that.
+const AWAKE: Nanos = Nanos::from_micros(100);
+/// The longest delay that is short: of a longer one, a late wake-up is less than a twentieth.
+const SHORT_DELAY: Nanos = Nanos::from_millis(2);
 /// The receive buffer of a direction: a hundred milliseconds of full frames at 1 Gbit/s.
 const BUFFER: Bytes = Bytes(16 << 20);
 
@@ -219,6 +223,15 @@ struct Decision {
 }
 
 impl FrameFate {
+    /// Returns how long before a frame is due the thread no longer sleeps.
+    ///
+    /// A rate has frames due all the time, so that its thread would never sleep; one that is late for a frame sends the next on time.
+    fn awake(&self) -> Nanos {
+        let Impairment { delay, jitter, rate_bps, .. } = self.impairment;
+        let is_short = delay > Nanos::ZERO && delay + jitter <= SHORT_DELAY;
+        if is_short && rate_bps == 0 { AWAKE } else { Nanos::ZERO }
+    }
+
     fn new(impairment: Impairment, seed: u64, counters: Arc<HopCounters>) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         let (line_free, last_due) = (Nanos::ZERO, Nanos::ZERO);
@@ -385,16 +398,27 @@ impl Drop for ImpairedPath {
 }
 
 /// Frames that wait for their time, the next one on top; equal times keep the order of arrival.
-type Waiting = BinaryHeap<Reverse<(Nanos, u64, Vec<u8>)>>;
+type Waiting = BinaryHeap<Reverse<WaitingFrame>>;
+
+/// A frame with the time at which it leaves.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct WaitingFrame {
+    due: Nanos,
+    /// The place in the order of arrival.
+    number: u64,
+    /// Whether it was due later than it came.
+    is_delayed: bool,
+    bytes: Vec<u8>,
+}
 
 /// Forwards frames until the device ends or a wire is gone.
 fn forward(way: &DirectionSockets, mut fate: FrameFate, is_over: &AtomicBool, frame_max: usize) {
     clock::sleep_finely();
     let mut inbox = ReceiveBuffer::of_frames(frame_max);
     let mut waiting = Waiting::new();
-    let mut number = 0;
+    let (mut number, awake) = (0, fate.awake());
     while !is_over.load(Ordering::Relaxed) {
-        let next = waiting.peek().map_or(WAIT_MAX, |Reverse((due, ..))| *due - clock::now());
+        let next = waiting.peek().map_or(WAIT_MAX, |Reverse(frame)| frame.due - clock::now() - awake);
         if next > Nanos::ZERO && way.from.wait(next.min(WAIT_MAX)).is_err() {
             return;
         }
@@ -416,24 +440,29 @@ fn forward(way: &DirectionSockets, mut fate: FrameFate, is_over: &AtomicBool, fr
             }
             for due in due {
                 number += 1;
-                waiting.push(Reverse((due, number, frame.clone())));
+                waiting.push(Reverse(WaitingFrame { due, number, is_delayed: due > now, bytes: frame.clone() }));
             }
         }
-        if send_due(&way.to, &mut waiting).is_err() {
-            return;
+        match send_due(&way.to, &mut waiting) {
+            Ok(late) => fate.counters.add_all(host::IMPAIR_LATE_NS, late.0),
+            Err(_) => return,
         }
     }
 }
 
-fn send_due(to: &Sender, waiting: &mut Waiting) -> fathom_sys::Result<()> {
+/// Sends the frames that are due, and returns by how much the delayed ones among them are late together.
+fn send_due(to: &Sender, waiting: &mut Waiting) -> fathom_sys::Result<Nanos> {
+    let mut late = Nanos::ZERO;
     loop {
         let now = clock::now();
         let mut due: Vec<Vec<u8>> = Vec::new();
-        while due.len() < MAX_BATCH && waiting.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
-            due.extend(waiting.pop().map(|Reverse((_, _, frame))| frame));
+        while due.len() < MAX_BATCH && waiting.peek().is_some_and(|Reverse(frame)| frame.due <= now) {
+            let Some(Reverse(frame)) = waiting.pop() else { break };
+            late += if frame.is_delayed { now - frame.due } else { Nanos::ZERO };
+            due.push(frame.bytes);
         }
         if due.is_empty() {
-            return Ok(());
+            return Ok(late);
         }
         let mut left = &due[..];
         while !left.is_empty() {

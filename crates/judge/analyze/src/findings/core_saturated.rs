@@ -12,6 +12,7 @@ use crate::{
     change::{Change, another_core, lower_rate},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence},
+    gap,
 };
 
 /// Cores that are busy for less than this share of the time can take over work.
@@ -75,8 +76,8 @@ impl FindingRule for CoreSaturated {
         vec![
             seen.finding(self.id(), severity, short, title(seen, host, cores))
                 .evidence(evidence)
-                // Of a full core, what the test did not use itself, others took from it.
-                .explains(cores[0].own.min(1.0))
+                // What others took of the core is theirs to explain.
+                .explains(gap::explained_by_core(seen, cores[0].own))
                 .next((!comes_next).then(|| next(seen, host, cores))),
         ]
     }

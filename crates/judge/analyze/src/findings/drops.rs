@@ -246,8 +246,10 @@ impl FindingRule for DeviceReceiveDrops {
             let counters =
                 [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
             let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n)).collect();
-            // The device also counts the drops of the core's backlog behind it.
-            let n = dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo);
+            // The device also counts the drops of the core's backlog behind it, and those of its ring, which have a rule of their own.
+            let elsewhere = seen.growth(host, host::SOFTNET_DROPPED, None)
+                + seen.growth(host, host::DEV_RX_MISSED, Some(interface));
+            let n = dropped.saturating_sub(elsewhere).max(fifo);
             let dropped = DropReport {
                 id: self.id(),
                 short: "device drops",

@@ -13,7 +13,8 @@ const PACKETS_MIN: u64 = 10;
 
 /// Looks for martian packets (RFC 1812 section 5.3.7) other than those of the reverse path filter, which has a rule of its own.
 ///
-/// The usual reason is an address that two hosts have: a host drops packets that come from one of its own addresses.
+/// The usual reason is an address that two hosts have: a host drops packets that come from one of its own addresses. The kernel has one
+/// count for all network namespaces of a machine, so a test from which nothing is missing says that they were others' packets.
 pub(crate) struct Martians;
 
 impl FindingRule for Martians {
@@ -41,16 +42,16 @@ impl Martians {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         let counters @ [(_, source), (_, destination)] = dropped(seen, host);
         let n = source + destination;
-        let is_all_there = seen.test.layer == Layer::Udp && seen.packets_lost() == Some(0);
-        if n < PACKETS_MIN || is_all_there {
+        if n < PACKETS_MIN || is_all_there(seen) {
             return None;
         }
         let place =
             if seen.is_one_machine() { format!("{host}, or another host of its machine,") } else { host.to_owned() };
         let why = if source >= destination {
-            "their source address is impossible on the interface where they arrived (martian packets): most often two hosts have the same address"
+            "their source address is impossible on the interface where they arrived (martian packets, which the kernel counts for all \
+             namespaces of a machine together): most often two hosts have the same address"
         } else {
-            "no network may carry their destination address (martian packets)"
+            "no network may carry their destination address (martian packets, which the kernel counts for all namespaces of a machine together)"
         };
         let report = DropReport {
             id: self.id(),
@@ -69,6 +70,17 @@ impl Martians {
             )),
         };
         report.into_finding(seen)
+    }
+}
+
+/// Returns true if the test lacks none of its packets: datagrams by their count, segments because none had to be sent again.
+fn is_all_there(seen: &TestEvidence<'_>) -> bool {
+    let resent = [host::TCP_RETRANS_SEGMENTS, host::TCP_SYN_RETRANS];
+    let is_counted = || seen.hosts().all(|host| resent.iter().all(|counter| seen.has_counter(host, counter)));
+    match seen.test.layer {
+        Layer::Udp => seen.packets_lost() == Some(0),
+        _ if seen.test.to.is_none() => false,
+        _ => is_counted() && seen.hosts().all(|host| resent.iter().all(|c| seen.growth(host, c, None) == 0)),
     }
 }
 
@@ -128,6 +140,24 @@ mod tests {
         let builder = dropping(5_000, 5_000);
         assert_eq!(builder.finding("martian-packets"), None);
         assert!(builder.finding("reverse-path-filter").is_some());
+    }
+
+    #[test]
+    fn a_connection_that_sent_nothing_again_lacks_nothing() {
+        let with_resent = |resent| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10_000);
+            builder.host_counter("target", (host::IP_MARTIAN_SOURCE, ""), 5_000);
+            for name in ["client", "target"] {
+                builder.host_counter(name, (host::TCP_RETRANS_SEGMENTS, ""), resent);
+                builder.host_counter(name, (host::TCP_SYN_RETRANS, ""), 0);
+            }
+            builder.finding("martian-packets")
+        };
+        assert_eq!(with_resent(0), None, "another namespace of the machine dropped them");
+        let title = with_resent(700).unwrap().title;
+        assert!(title.contains("counts for all namespaces of a machine together"), "{title}");
     }
 
     #[test]

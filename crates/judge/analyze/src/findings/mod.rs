@@ -2,6 +2,7 @@
 //!
 //! A rule sees one test with its run and has its own thresholds. It does not know the other rules.
 
+mod asymmetric_route;
 mod benchmark;
 mod black_hole;
 mod connect_delays;
@@ -21,6 +22,7 @@ mod latency_under_load;
 mod limit;
 mod link;
 mod link_down;
+mod link_mode;
 mod local_shaper;
 mod martians;
 mod memory_pressure;
@@ -32,10 +34,12 @@ mod nothing_done;
 mod one_core_receives;
 mod other_programs;
 mod outage;
+mod pause_frames;
 mod promise_broken;
 mod receive_budget;
 mod refused;
 mod retransmissions;
+mod ring_drops;
 mod rule;
 mod scan;
 mod server_saturated;
@@ -55,7 +59,7 @@ mod users_late;
 mod users_left_early;
 
 pub(crate) use memory_pressure::waited as waited_for_memory;
-pub(crate) use nothing_done::NOTHING_DONE;
+pub(crate) use nothing_done::{NOTHING_DONE, ended_in_warm_up};
 pub(crate) use retransmissions::most_resent;
 pub use rule::FindingRule;
 
@@ -124,6 +128,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &drops::UdpReceiveBuffer,
     &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,
+    &pause_frames::PauseFrames,
+    &ring_drops::RingDrops,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
     &drops::QdiscDrops,
@@ -137,6 +143,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link::LinkFull,
     &link::NoLineRate,
     &mtu_mismatch::MtuMismatch,
+    &link_mode::LinkMode,
+    &asymmetric_route::AsymmetricRoute,
     &steal::CpuSteal,
     &stall::Stall,
     &unsteady::NoSteadyState,
@@ -181,6 +189,8 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &one_core_receives::OneCoreReceives,
     &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,
+    &pause_frames::PauseFrames,
+    &ring_drops::RingDrops,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
     &drops::QdiscDrops,

@@ -1,8 +1,8 @@
 //! A test had no result: no answer, nothing arrived, or all attempts failed.
 
 use fathom_model::{
-    Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, names::count, plan::HostReach,
-    probe::ProbeRecord, units::grouped,
+    Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side, names::count, plan::HostReach,
+    probe::ProbeRecord, run::TestRun, units::grouped,
 };
 
 use super::FindingRule;
@@ -83,6 +83,13 @@ fn no_answer(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     (!answered).then(|| (format!("{} did not answer", probe.target), Vec::new()))
 }
 
+/// Returns true if no trial of a test came to its measured part.
+pub(crate) fn ended_in_warm_up(test: &TestRun) -> bool {
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    let mut initiators = records.filter(|record| record.side == Side::Initiator).peekable();
+    initiators.peek().is_some() && initiators.all(|record| record.measured_ns.0 >= record.measured_ns.1)
+}
+
 /// Describes the work that was tried without success.
 fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     let records = || seen.test.trials.iter().flat_map(|trial| trial.records.values());
@@ -93,15 +100,20 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     }
     let rate = main_rate(seen.test)?;
     let Derivation::Rate { counter, .. } = &rate.metric.from else { return None };
-    if rate.value.is_none_or(|value| value > 0.0) {
-        return None;
-    }
     let total = |counter: &str| records().filter_map(|record| record.totals.get(counter)).sum::<u64>();
     let mut errors: Vec<(&Failure, &u64)> = records().flat_map(|record| &record.errors).collect();
     errors.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
     let n_failed: u64 = errors.iter().map(|(_, n)| **n).sum();
+    // Connections that end in the warm-up leave nothing to measure, whatever they did before.
+    let is_over_early = ended_in_warm_up(seen.test) && n_failed > 0;
+    if rate.value.is_none_or(|value| value > 0.0) && !is_over_early {
+        return None;
+    }
     let n_sent = total(count::SENT);
     let title = match (errors.first(), seen.test.layer) {
+        (Some((most, _)), _) if is_over_early => {
+            format!("nothing was measured: {} failed in the warm-up, most often `{most}`", grouped(n_failed))
+        }
         (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
         (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
         (None, Layer::Frames) if n_sent > 0 => format!("nothing arrived: all {} frames were lost", grouped(n_sent)),
@@ -122,6 +134,23 @@ mod tests {
     /// Returns the title of the finding and the state of the run.
     fn told(builder: &RunBuilder) -> (Option<String>, VerdictState) {
         (builder.finding(NOTHING_DONE).map(|finding| finding.title), builder.analyzed().verdict.state)
+    }
+
+    #[test]
+    fn connections_that_are_reset_in_the_warm_up_leave_nothing_and_the_resets_are_why() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_rr(900, 1);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
+            record.measured_ns = (record.measured_ns.0, record.measured_ns.0);
+        }
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("recv: connection reset by peer", 1);
+        let run = builder.analyzed();
+        assert_eq!(run.verdict.state, VerdictState::Invalid);
+        assert_eq!((run.findings[0].id.as_str(), run.findings[0].severity), ("resets", Severity::Invalidates));
+        assert!(run.verdict.reasons[0].contains("reset"), "{:?}", run.verdict.reasons);
+        let nothing = run.findings.iter().find(|finding| finding.id == NOTHING_DONE).unwrap();
+        assert!(nothing.title.starts_with("nothing was measured: 1 failed in the warm-up"), "{}", nothing.title);
     }
 
     #[test]

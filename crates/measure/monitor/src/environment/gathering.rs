@@ -3,10 +3,14 @@
 use fathom_model::units::{BitsPerSec, Bytes, approximate};
 use fathom_sys::{
     Result,
-    netlink::{Link, MacAddress, Netlink, ethtool::Device, qdisc::QdiscPlace},
+    netlink::{
+        Link, MacAddress, Netlink,
+        ethtool::{Coalescing, Device, Duplex, PauseMode},
+        qdisc::{Qdisc, QdiscPlace},
+    },
 };
 
-use super::{InterfaceFacts, Queues};
+use super::{InterfaceFacts, Queues, RingSizes};
 
 /// Returns the interfaces in the network namespace of the calling thread.
 ///
@@ -19,26 +23,40 @@ pub fn interfaces() -> Result<Vec<InterfaceFacts>> {
     let addresses = netlink.addresses()?;
     let of = |index| addresses.iter().filter(move |(link, _)| *link == index).map(|(_, address)| address.to_string());
     let qdiscs = netlink.qdiscs()?;
-    let rate_of = |index| {
-        let shaper = qdiscs.iter().find(|qdisc| qdisc.device == index && qdisc.place == QdiscPlace::Root)?;
-        BitsPerSec::new(approximate(shaper.rate_bytes?) * 8.0)
+    let links = netlink.links()?;
+    let with_network = |link: Link| {
+        let root = qdiscs.iter().find(|qdisc| qdisc.device == link.index && qdisc.place == QdiscPlace::Root);
+        let (qdisc_rate, qdisc_flow_rate) = root.map_or((None, None), |root| rates(&mut netlink, root));
+        InterfaceFacts { addresses: of(link.index).collect(), qdisc_rate, qdisc_flow_rate, ..facts(link) }
     };
-    let links = netlink.links()?.into_iter();
-    let with_network = |link: Link| InterfaceFacts {
-        addresses: of(link.index).collect(),
-        qdisc_rate: rate_of(link.index),
-        ..facts(link)
-    };
-    Ok(links.map(with_network).collect())
+    Ok(links.into_iter().map(with_network).collect())
+}
+
+/// Returns the rates that a discipline keeps all packets and each flow to.
+fn rates(netlink: &mut Netlink, discipline: &Qdisc) -> (Option<BitsPerSec>, Option<BitsPerSec>) {
+    let bits = |bytes: u64| BitsPerSec::new(approximate(bytes) * 8.0);
+    let own = discipline.rate_bytes.and_then(bits);
+    match discipline.kind.as_str() {
+        "fq" => (None, own),
+        "htb" => (netlink.htb_rate(discipline).ok().flatten().and_then(bits), None),
+        _ => (own, None),
+    }
 }
 
 fn facts(link: Link) -> InterfaceFacts {
     let device = Device::open(&link.name).ok();
     let device = device.as_ref();
     let driver = device.and_then(|device| device.driver().ok().flatten());
+    let mode = device.and_then(|device| device.link_mode().ok().flatten());
     let features = device.and_then(|device| device.features().ok()).unwrap_or_default();
     InterfaceFacts {
-        speed: device.and_then(|device| device.speed().ok().flatten()),
+        speed: mode.and_then(|mode| mode.speed),
+        duplex: mode.and_then(|mode| mode.duplex).map(duplex),
+        rings: device
+            .and_then(|device| device.rings().ok().flatten())
+            .map(|rings| RingSizes { rx: (rings.rx, rings.rx_max), tx: (rings.tx, rings.tx_max) }),
+        coalescing: device.and_then(|device| device.coalescing().ok().flatten()).map(coalescing),
+        pause: device.and_then(|device| device.pause().ok().flatten()).map(pause),
         mtu: Some(Bytes(u64::from(link.mtu_bytes))),
         queues: queues(device, &link),
         offloads: features.into_iter().filter(|feature| feature.active).map(|feature| feature.name).collect(),
@@ -51,7 +69,31 @@ fn facts(link: Link) -> InterfaceFacts {
         driver: driver.map(|driver| driver.name),
         addresses: Vec::new(),
         qdisc_rate: None,
+        qdisc_flow_rate: None,
     }
+}
+
+fn duplex(mode: Duplex) -> String {
+    match mode {
+        Duplex::Half => "half",
+        Duplex::Full => "full",
+    }
+    .to_owned()
+}
+
+fn coalescing(set: Coalescing) -> String {
+    let way = |name: &str, (usecs, frames): (u32, u32), is_adaptive: bool| {
+        let adaptive = if is_adaptive { ", adaptive" } else { "" };
+        format!("{name} {usecs} µs or {frames} frames{adaptive}")
+    };
+    let rx = way("rx", (set.rx_usecs, set.rx_frames), set.rx_adaptive);
+    format!("{rx}; {}", way("tx", (set.tx_usecs, set.tx_frames), set.tx_adaptive))
+}
+
+fn pause(mode: PauseMode) -> String {
+    let state = |is_on: bool| if is_on { "on" } else { "off" };
+    let agreed = if mode.autonegotiated { ", autonegotiated" } else { "" };
+    format!("rx {}, tx {}{agreed}", state(mode.rx), state(mode.tx))
 }
 
 /// The driver's channels, or the kernel's own count if the driver does not report any.

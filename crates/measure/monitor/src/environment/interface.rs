@@ -29,8 +29,18 @@ pub struct InterfaceFacts {
     pub addresses: Vec<String>,
     /// The root queueing discipline.
     pub qdisc: Option<String>,
-    /// The rate that this discipline keeps to, if it is a `tbf`.
+    /// The rate that this discipline keeps all packets to: of a `tbf`, or of an `htb` for packets that no filter sends to another class.
     pub qdisc_rate: Option<BitsPerSec>,
+    /// The rate that this discipline keeps each flow to, if it is an `fq`.
+    pub qdisc_flow_rate: Option<BitsPerSec>,
+    /// The duplex mode of the link: `full`, `half`.
+    pub duplex: Option<String>,
+    /// The sizes of the rings: `rx 1024 of 4096, tx 1024 of 4096`.
+    pub rings: Option<RingSizes>,
+    /// When it raises interrupts: `rx 8 µs or 0 frames, adaptive`.
+    pub coalescing: Option<String>,
+    /// Whether it obeys and sends pause frames: `rx on, tx off, autonegotiated`.
+    pub pause: Option<String>,
     /// The operational state as in RFC 2863: `up`, `down`, `unknown`.
     pub operstate: Option<String>,
 }
@@ -44,6 +54,15 @@ pub struct Queues {
     pub tx: Option<u32>,
     /// Queues for both, on one interrupt.
     pub combined: Option<u32>,
+}
+
+/// The sizes of the rings of an interface in frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingSizes {
+    /// The receive ring, and the largest that the device has.
+    pub rx: (u32, u32),
+    /// The transmit ring, and the largest that the device has.
+    pub tx: (u32, u32),
 }
 
 /// Whether the reported speed of an interface is a physical limit.
@@ -78,6 +97,7 @@ impl InterfaceFacts {
             LineRate::Real => "real".to_owned(),
             LineRate::Nominal => "nominal".to_owned(),
         });
+        let ring = |of: fn(&RingSizes) -> u32| count(self.rings.as_ref().map(of));
         let all = [
             ("driver", self.driver.clone()),
             ("firmware", self.firmware.clone()),
@@ -93,6 +113,14 @@ impl InterfaceFacts {
             ("addresses", (!self.addresses.is_empty()).then(|| self.addresses.join(" "))),
             ("qdisc", self.qdisc.clone()),
             ("qdisc_rate_bps", self.qdisc_rate.map(|rate| rounded(rate.get()).to_string())),
+            ("qdisc_flow_rate_bps", self.qdisc_flow_rate.map(|rate| rounded(rate.get()).to_string())),
+            ("duplex", self.duplex.clone()),
+            ("ring_rx", ring(|rings| rings.rx.0)),
+            ("ring_rx_max", ring(|rings| rings.rx.1)),
+            ("ring_tx", ring(|rings| rings.tx.0)),
+            ("ring_tx_max", ring(|rings| rings.tx.1)),
+            ("coalescing", self.coalescing.clone()),
+            ("pause", self.pause.clone()),
             ("operstate", self.operstate.clone()),
         ];
         for (name, value) in all {

@@ -14,7 +14,7 @@ use std::{fs, io::Read as _, path::Path};
 use fathom_model::Environment;
 
 pub use gathering::interfaces;
-pub use interface::{InterfaceFacts, LineRate, Queues};
+pub use interface::{InterfaceFacts, LineRate, Queues, RingSizes};
 
 /// Larger than any file with a fact.
 const FILE_MAX: u64 = 1 << 20;

@@ -45,6 +45,10 @@ impl Source for Impairment {
         false
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         if root != Path::new("/") || self.is_here == Some(false) {
             return Ok(());

@@ -51,6 +51,10 @@ impl Source for Interrupts {
         &[host::QUEUE_INTERRUPTS, host::QUEUE_INTERRUPT_CORE]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let text = self.file.read(root)?;
         let mut all = lines(text);

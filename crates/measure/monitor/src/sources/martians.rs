@@ -30,6 +30,10 @@ impl Source for Martians {
         const { &counters_of(&COLUMNS) }
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let text = self.0.read(root)?;
         for (counter, column) in COLUMNS {

@@ -57,6 +57,10 @@ impl Source for MemoryEvents {
         &[host::CGROUP_MEMORY_HIGH, host::CGROUP_MEMORY_MAX, host::CGROUP_OOM_KILLS]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let files = self.files.get_or_insert_with(|| files_of(cgroup::memory_groups(root)));
         for EventFile { file, keys } in files {

@@ -2,6 +2,8 @@
 //!
 //! A source knows where its counters are and what they are called. It does not know when it is sampled or who reads it.
 
+use std::{collections::BTreeSet, sync::LazyLock};
+
 mod core_columns;
 mod cpu;
 mod impairment;
@@ -13,6 +15,7 @@ mod neighbors;
 mod netdev;
 mod netstat;
 mod nft;
+mod pause;
 mod pressure;
 mod qdisc;
 mod snmp;
@@ -40,6 +43,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(qdisc::Qdisc::new()),
     || Box::new(xdp::Xdp::new()),
     || Box::new(nft::Nft::new()),
+    || Box::new(pause::Pause::new()),
     || Box::new(snmp::source()),
     || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),
@@ -55,6 +59,18 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     // The last one, because it has the most instances.
     || Box::new(interrupts::Interrupts::new()),
 ];
+
+/// The counters of slow sources.
+static SLOW: LazyLock<BTreeSet<&'static str>> = LazyLock::new(|| {
+    let slow = SOURCES.iter().map(|fresh| fresh()).filter(|source| source.is_slow());
+    slow.flat_map(|source| source.counters().iter().copied()).collect()
+});
+
+/// Returns true if a counter belongs to a source that a live view reads only about once per second.
+#[must_use]
+pub fn is_slow(counter: &str) -> bool {
+    SLOW.contains(counter)
+}
 
 /// Creates one of each source.
 #[must_use]

@@ -59,6 +59,10 @@ impl Source for Neighbors {
         &[host::NEIGHBOR_CHANGES]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         if self.n_left_out > 0 {

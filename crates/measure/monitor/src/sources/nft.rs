@@ -31,6 +31,10 @@ impl Source for Nft {
         &[host::NFT_DROPPED]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(nft) = self.0.below(root)? else { return Ok(()) };
         let chains = nft.base_chains().map_err(cause)?;

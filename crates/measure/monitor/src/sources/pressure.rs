@@ -38,6 +38,10 @@ impl Source for Pressure {
         &[host::PRESSURE_SOME_NS, host::PRESSURE_FULL_NS]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for resource in &mut self.0 {
             for line in lines(resource.file.read(root)?) {

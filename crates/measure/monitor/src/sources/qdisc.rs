@@ -39,6 +39,10 @@ impl Source for Qdisc {
         &[host::QDISC_DROPPED, host::QDISC_OVERLIMITS, host::QDISC_BACKLOG_BYTES, host::QDISC_IN_DROPPED]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         let mut devices: BTreeMap<u32, DeviceTotals> = BTreeMap::new();

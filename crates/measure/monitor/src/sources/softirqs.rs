@@ -35,6 +35,10 @@ impl Source for Softirqs {
         const { &counters_of(&ROWS) }
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let text = self.file.read(root)?;
         let Some(header) = lines(text).next() else { return Ok(()) };

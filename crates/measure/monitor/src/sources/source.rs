@@ -18,6 +18,11 @@ pub trait Source: Send {
         true
     }
 
+    /// Whether a live view reads it only about once per second: nothing of it is needed sooner, or it costs much to read.
+    fn is_slow(&self) -> bool {
+        false
+    }
+
     /// Records the current values of its counters. Values that are missing in the file are not recorded, and never as 0.
     ///
     /// # Errors

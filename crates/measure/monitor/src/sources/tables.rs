@@ -62,6 +62,10 @@ impl Source for Tables {
         ]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for table in &mut self.failures {
             let Ok(text) = table.file.read(root) else { continue };

@@ -33,6 +33,10 @@ impl Source for Throttling {
         &[host::CGROUP_THROTTLED_NS]
     }
 
+    fn is_slow(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let files =
             self.files.get_or_insert_with(|| cgroup::cpu_groups(root).map(|group| group.join("cpu.stat")).collect());

@@ -1,4 +1,4 @@
-//! Frames dropped by XDP programs, as counted by drivers: `ethtool -S`.
+//! Frames that a device missed for lack of room in its ring (`IFLA_STATS64`), and those dropped by XDP programs, as counted by drivers: `ethtool -S`.
 //!
 //! Drivers choose the names of their counters. Names that end in `xdp_drops` or `xdp_drop` match (veth, `virtio_net`, mlx5), one
 //! per queue or one for all queues. Works only on the running system: another root has nothing to query.
@@ -34,12 +34,17 @@ impl Source for Xdp {
     }
 
     fn counters(&self) -> &'static [&'static str] {
-        &[host::DEV_XDP_DROPPED]
+        &[host::DEV_RX_MISSED, host::DEV_XDP_DROPPED]
+    }
+
+    fn is_slow(&self) -> bool {
+        true
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         for link in netlink.links().map_err(cause)? {
+            out.value(host::DEV_RX_MISSED, &link.name, link.stats.rx_missed_errors);
             if link.has_xdp && !self.devices.iter().any(|(name, _)| *name == link.name) {
                 let device = Device::open(&link.name).map_err(cause)?;
                 self.devices.push((link.name, device));

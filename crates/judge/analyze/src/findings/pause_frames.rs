@@ -1,0 +1,128 @@
+//! Pause frames stopped an interface of the test.
+
+use fathom_model::{
+    Evidence, Finding, Layer, NextStep, Severity,
+    names::host::{DEV_RX_PAUSE, DEV_TX_PAUSE},
+    units::{BitsPerSec, approximate, grouped, percent},
+};
+
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// The longest stop that one frame asks for: 65,535 quanta of 512 bits (IEEE 802.3 annex 31B.2).
+const BITS_STOPPED_MAX: f64 = 65_535.0 * 512.0;
+/// If all frames together could stop the interface for this share of the time, they may be why; below it they could not be.
+const MATTERS: f64 = 0.05;
+
+/// Looks at the pause frames that the interfaces of the test received and sent (`ethtool --include-statistics -a`).
+///
+/// With them, a test measures the slowest receiver behind the cable and not its own path. Silent without a counter in the driver, as on
+/// virtual devices, and where all frames together could not have stopped the interface for a twentieth of the time.
+pub(crate) struct PauseFrames;
+
+impl FindingRule for PauseFrames {
+    fn id(&self) -> &'static str {
+        "pause-frames"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // Single packets do not fill a receiver.
+        if seen.test.layer == Layer::Path {
+            return Vec::new();
+        }
+        seen.hosts().filter_map(|host| self.on_host(seen, host)).collect()
+    }
+}
+
+impl PauseFrames {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let interface = seen.interface(host);
+        let [received, sent] = [DEV_RX_PAUSE, DEV_TX_PAUSE].map(|name| seen.growth(host, name, Some(interface)));
+        let stopped = stopped_share(seen, host, received.max(sent))?;
+        if stopped < MATTERS {
+            return None;
+        }
+        let (title, next) = if received >= sent {
+            let title = format!(
+                "{interface} of {host} was asked to stop by {} pause frames, for up to {} of the time: a receiver behind its cable has no \
+                 room",
+                grouped(received),
+                percent(stopped)
+            );
+            (title, "show whether it goes on; then look at the switch for the port that sends them")
+        } else {
+            let title = format!(
+                "{interface} of {host} asked the other end of its cable to stop with {} pause frames, for up to {} of the time: the host \
+                 does not take frames as fast as they come",
+                grouped(sent),
+                percent(stopped)
+            );
+            (title, "show its drops and its queues; the core that takes its frames is too slow, or its ring too small")
+        };
+        let counters = [(DEV_RX_PAUSE, received), (DEV_TX_PAUSE, sent)].into_iter().filter(|(_, n)| *n > 0);
+        let evidence: Vec<Evidence> =
+            counters.map(|(name, n)| counter_evidence(host, &format!("{name} {interface}"), n)).collect();
+        Some(Finding {
+            id: self.id().to_owned(),
+            short: "pause frames".to_owned(),
+            title,
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            // How long each frame stopped it is known to the device alone.
+            explains: None,
+            proof: None,
+            next: Some(NextStep {
+                command: format!("ethtool -S {interface}"),
+                on: Some(host.to_owned()),
+                expected: Some(next.to_owned()),
+            }),
+        })
+    }
+}
+
+/// Returns the largest share of the time for which frames can have stopped an interface; `None` if its speed or the time is not known.
+fn stopped_share(seen: &TestEvidence<'_>, host: &str, n: u64) -> Option<f64> {
+    let speed = seen.environment(host)?.get(seen.interface(host), "speed_bps")?.parse::<BitsPerSec>().ok()?;
+    let time = seen.sampled_time(host)?.as_secs_f64();
+    let stopped = approximate(n) * BITS_STOPPED_MAX / speed.get();
+    (n > 0 && time > 0.0 && speed.get() > 0.0).then(|| (stopped / time).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    fn paused(host: &str, counter: &str, n: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[100_000_000]);
+        builder.wire("10000000000", "1500");
+        builder.host_counter(host, (counter, "eth0"), n);
+        builder
+    }
+
+    #[test]
+    fn a_sender_that_was_asked_to_stop_is_held_back_by_what_is_behind_its_cable() {
+        let finding = paused("client", DEV_RX_PAUSE, 900).finding("pause-frames").unwrap();
+        assert!(finding.title.starts_with("eth0 of client was asked to stop by 900 pause frames"), "{}", finding.title);
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert_eq!(finding.evidence[0].counter, "dev_rx_pause eth0");
+        assert_eq!(finding.next.unwrap().command, "ethtool -S eth0");
+    }
+
+    #[test]
+    fn a_receiver_that_asks_to_stop_does_not_keep_up() {
+        let title = paused("target", DEV_TX_PAUSE, 900).finding("pause-frames").unwrap().title;
+        assert!(title.starts_with("eth0 of target asked the other end of its cable to stop"), "{title}");
+    }
+
+    #[test]
+    fn a_few_frames_and_devices_without_a_speed_are_silent() {
+        assert_eq!(paused("client", DEV_RX_PAUSE, 2).finding("pause-frames"), None, "3.4 ms each at most");
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.host_counter("client", (DEV_RX_PAUSE, "eth0"), 900);
+        assert_eq!(builder.finding("pause-frames"), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! The receive ring of a network card was full.
+
+use fathom_model::{Finding, Layer, NextStep, names::host};
+
+use super::{
+    FindingRule,
+    drops::{DropReport, next_step, packets_received},
+};
+use crate::{
+    change::{Change, lower_rate},
+    evidence::{TestEvidence, counter_evidence},
+};
+
+/// Looks at the frames that a card dropped because the kernel had not emptied its ring (`rx_missed_errors`).
+///
+/// The card has no other counter for them, and the kernel never saw them: the core that empties the ring came too late, or the ring is short.
+/// Drops below one in a hundred thousand are silent, as for all devices, unless the test accounts for every packet; so are cards without the
+/// counter.
+pub(crate) struct RingDrops;
+
+impl FindingRule for RingDrops {
+    fn id(&self) -> &'static str {
+        "ring-drops"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["link-down", "receive-budget", "one-core-receives", "pause-frames"]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // Frames without a receiver are dropped on purpose.
+        if seen.test.layer == Layer::Frames && seen.test.to.is_none() {
+            return Vec::new();
+        }
+        seen.hosts().filter_map(|host| self.on_host(seen, host)).collect()
+    }
+
+    fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        lower_rate(seen)
+    }
+}
+
+impl RingDrops {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let interface = seen.interface(host);
+        let n = seen.growth(host, host::DEV_RX_MISSED, Some(interface));
+        let dropped = DropReport {
+            id: self.id(),
+            short: "rx ring full",
+            host,
+            what: format!("the receive ring of {interface} on {host} was full{}", ring_text(seen, host)),
+            evidence: vec![counter_evidence(host, &format!("{} {interface}", host::DEV_RX_MISSED), n)],
+            n,
+            of: n + packets_received(seen, host),
+            next: Some(next(seen, host)),
+        };
+        dropped.into_finding(seen)
+    }
+}
+
+/// Returns the size of the ring and the largest that the device has.
+fn ring(seen: &TestEvidence<'_>, host: &str) -> Option<(u32, u32)> {
+    let fact = |name| seen.environment(host)?.get(seen.interface(host), name)?.parse().ok();
+    Some((fact("ring_rx")?, fact("ring_rx_max")?))
+}
+
+fn ring_text(seen: &TestEvidence<'_>, host: &str) -> String {
+    ring(seen, host).map_or_else(String::new, |(now, max)| format!(" ({now} of at most {max} frames)"))
+}
+
+/// A longer ring holds longer bursts. Where it is the longest already, the frames have to be taken faster.
+fn next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    let interface = seen.interface(host);
+    match ring(seen, host) {
+        Some((now, max)) if now >= max => next_step(
+            format!("ethtool -S {interface}"),
+            "show which queue is full; spread its flows over more queues and cores",
+        ),
+        Some((_, max)) => next_step(format!("ethtool -G {interface} rx {max}"), "hold longer bursts in the ring"),
+        None => next_step(
+            format!("ethtool -S {interface}"),
+            "show which queue is full; lengthen its ring or spread its flows",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+    use fathom_model::Severity;
+
+    fn missed(n: u64, ring: Option<(&str, &str)>) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 10_000 - n)]);
+        builder.wire("10000000000", "1500");
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10_000 - n);
+        builder.host_counter("target", (host::DEV_RX_MISSED, "eth0"), n);
+        // `/proc/net/dev` counts them among the drops of the device.
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), n);
+        if let Some((now, max)) = ring {
+            let target = &mut builder.run.hosts.get_mut("target").unwrap().environment;
+            target.note("eth0", "ring_rx", now);
+            target.note("eth0", "ring_rx_max", max);
+        }
+        builder
+    }
+
+    #[test]
+    fn a_short_ring_is_named_with_the_largest_that_the_card_has_and_told_once() {
+        let builder = missed(500, Some(("512", "4096")));
+        let finding = builder.finding("ring-drops").unwrap();
+        assert_eq!(
+            finding.title,
+            "the receive ring of eth0 on target was full (512 of at most 4096 frames): 500 dropped of 10,000 (5.0 %)"
+        );
+        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(1.0)));
+        assert_eq!(finding.next.unwrap().command, "ethtool -G eth0 rx 4096");
+        assert_eq!(builder.finding("device-receive-drops"), None);
+    }
+
+    #[test]
+    fn a_ring_of_full_size_cannot_be_lengthened() {
+        let next = missed(500, Some(("4096", "4096"))).finding("ring-drops").unwrap().next.unwrap();
+        assert_eq!(next.command, "ethtool -S eth0");
+        assert!(missed(500, None).finding("ring-drops").is_some(), "without a known size");
+    }
+
+    #[test]
+    fn a_ring_that_held_all_is_silent() {
+        assert_eq!(missed(0, Some(("512", "4096"))).finding("ring-drops"), None);
+    }
+}

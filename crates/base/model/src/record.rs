@@ -247,6 +247,9 @@ pub struct CounterChanges {
     /// Whether slow counters are those of an earlier sample, because they are read only about once per second.
     #[serde(default)]
     pub is_carried: bool,
+    /// Readings beside the counters, such as the busiest connections: JSON that the feed writes and the view reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
 }
 
 /// A program of a host that is not the test's, and its CPU time from the first to the last sample.

@@ -5,7 +5,11 @@ use std::{fmt, path::PathBuf};
 use fathom_engine::CounterFeed;
 use fathom_model::{record::CounterChanges, units::Nanos};
 
-use crate::samples::{Key, Sampler, Samples};
+use crate::{
+    live_tables::Onlooker,
+    samples::{Key, Sampler, Samples},
+    view::{JUDGED, LiveReadings},
+};
 
 /// More counters than a host with 512 cores and 1,000 interfaces has.
 const KEYS_MAX: usize = 1 << 16;
@@ -32,7 +36,7 @@ impl ChangeFinder {
                 *last = value;
             }
         }
-        Some(CounterChanges { at_ns: row.at, keys, values, losses: Vec::new(), is_carried: row.is_carried })
+        Some(CounterChanges { at_ns: row.at, keys, values, is_carried: row.is_carried, ..CounterChanges::default() })
     }
 }
 
@@ -89,26 +93,37 @@ impl ChangeReader {
     }
 }
 
-/// The counters of this host, for a view on another one.
+/// The counters of this host and the readings beside them, for a view on another one.
 pub struct HostFeed {
     sampler: Sampler,
     samples: Samples,
     changes: ChangeFinder,
+    readings: LiveReadings,
+    onlooker: Onlooker,
 }
 
 impl HostFeed {
-    /// Creates a feed of all sources; `/` is the root of this host.
+    /// Creates a feed of all sources; `/` is the root of this host, and `cpu` the clock of the CPU time of the thread that feeds.
     #[must_use]
-    pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { sampler: Sampler::new(root), samples: Samples::new(2), changes: ChangeFinder::default() }
+    pub fn new(root: impl Into<PathBuf>, onlooker: Onlooker, cpu: fn() -> Nanos) -> Self {
+        let root = root.into();
+        let readings = LiveReadings::new(root.clone(), JUDGED, cpu);
+        let (samples, changes) = (Samples::new(2), ChangeFinder::default());
+        Self { sampler: Sampler::new(root), samples, changes, readings, onlooker }
     }
 }
 
 impl CounterFeed for HostFeed {
     fn changes(&mut self, now: Nanos) -> CounterChanges {
         self.sampler.sample(&mut self.samples, now);
+        self.readings.read(now, &self.samples);
+        let tables = self.readings.tables_since(now - JUDGED).shown_to(self.onlooker);
         let changes = self.changes.newest(&self.samples).unwrap_or_default();
-        CounterChanges { losses: self.sampler.losses().collect(), ..changes }
+        CounterChanges {
+            losses: self.sampler.losses().collect(),
+            beside: serde_json::to_string(&tables).ok(),
+            ..changes
+        }
     }
 }
 
@@ -153,11 +168,12 @@ mod tests {
 
     #[test]
     fn a_feed_of_this_host_begins_with_all_counters_and_goes_on_with_the_changed_ones() {
-        let mut feed = HostFeed::new("/");
+        let mut feed = HostFeed::new("/", Onlooker::Guest, || Nanos::ZERO);
         let first = feed.changes(Nanos::from_secs(1));
         let second = feed.changes(Nanos::from_secs(2));
         assert!(first.keys.iter().any(|(name, _)| name == "cpu_idle_ns"), "{first:?}");
         assert_eq!(first.values.len(), first.keys.len());
         assert!(second.values.len() < first.values.len(), "{second:?}");
+        assert!(second.beside.is_some_and(|beside| beside.contains("withheld")));
     }
 }

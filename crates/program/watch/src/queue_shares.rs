@@ -1,13 +1,16 @@
 //! The share of each queue of all interfaces whose drivers count packets by queue.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use fathom_model::{
     names::host::DEV_RX_BYTES,
     units::{Nanos, approximate, ratio},
 };
 use fathom_sys::netlink::ethtool::Device;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     pace::ReadingPace,
@@ -21,12 +24,12 @@ const READ_EVERY: Nanos = Nanos::from_millis(900);
 const INTERFACES_MAX: usize = 64;
 
 /// A queue of an interface, and its part of the packets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueueShare {
     /// The interface.
     pub interface: String,
     /// `rx` or `tx`.
-    pub direction: &'static str,
+    pub direction: Cow<'static, str>,
     /// The number of the queue, from 0.
     pub queue: u32,
     /// Packets per second in the interval of the two newest readings.
@@ -112,7 +115,7 @@ fn shares(interface: &str, before: Option<&QueueCounts>, later: &QueueCounts, se
     let all = |way: Direction| grown.iter().filter(|((of, _), _)| *of == way).map(|(_, n)| n).sum::<u64>();
     let share = |((way, queue), n): &((Direction, u32), u64)| QueueShare {
         interface: interface.to_owned(),
-        direction: way.word(),
+        direction: way.word().into(),
         queue: *queue,
         packets_pps: approximate(*n) / seconds,
         share: ratio(*n, all(*way)),
@@ -131,9 +134,16 @@ mod tests {
         let later: QueueCounts = [((Rx, 0), 190), ((Rx, 1), 110), ((Tx, 0), 7), ((Tx, 1), 5)].into();
         let found: Vec<_> = shares("eth0", Some(&before), &later, 2.0)
             .into_iter()
-            .map(|queue| (queue.direction, queue.queue, queue.packets_pps, queue.share))
+            .map(|queue| (queue.direction.into_owned(), queue.queue, queue.packets_pps, queue.share))
             .collect();
-        assert_eq!(found, [("rx", 0, 45.0, Some(0.9)), ("rx", 1, 5.0, Some(0.1)), ("tx", 0, 0.0, None)]);
+        assert_eq!(
+            found,
+            [
+                ("rx".to_owned(), 0, 45.0, Some(0.9)),
+                ("rx".to_owned(), 1, 5.0, Some(0.1)),
+                ("tx".to_owned(), 0, 0.0, None)
+            ]
+        );
         assert!(shares("eth0", None, &later, 2.0).is_empty());
     }
 

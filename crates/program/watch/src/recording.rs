@@ -145,7 +145,7 @@ impl<R: BufRead> SampleStream for Replay<R> {
         let damaged = |what: String| RecordingError::new(format!("line {}", self.line), what);
         let change: Change = serde_json::from_slice(&text).map_err(|error| damaged(told(&error)))?;
         let Change { at_ns, at, keys, values, is_carried } = change;
-        let changes = CounterChanges { at_ns, keys, values, losses: Vec::new(), is_carried };
+        let changes = CounterChanges { at_ns, keys, values, is_carried, ..CounterChanges::default() };
         self.changes
             .add(changes, samples)
             .map_err(|error| RecordingError::new(format!("line {}", self.line), error.to_string()))?;

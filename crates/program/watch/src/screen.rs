@@ -222,7 +222,7 @@ mod tests {
             .collect::<Vec<_>>();
         let queue = |queue, share: f64| QueueShare {
             interface: "eth0".to_owned(),
-            direction: "rx",
+            direction: "rx".into(),
             queue,
             packets_pps: share * 812_000.0,
             share: Some(share),

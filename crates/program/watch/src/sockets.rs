@@ -16,7 +16,7 @@ use fathom_sys::{
     netlink::sock_diag::{DiagSocket, DiagStates, SocketDump, SocketReader},
     socket::tcp_info::TcpState,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{pace::ReadingPace, programs::ProgramReadings};
 
@@ -30,7 +30,7 @@ const ROWS_MAX: usize = 20;
 const BYTES_WITHOUT_PAYLOAD: u64 = 2;
 
 /// The connections that moved the most bytes in an interval.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BusySockets {
     /// The time between the two readings.
     pub interval_ns: Nanos,
@@ -41,7 +41,7 @@ pub struct BusySockets {
 }
 
 /// A connection that moved bytes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BusySocket {
     /// Its own address.
     pub local: SocketAddr,
@@ -70,7 +70,7 @@ pub struct BusySocket {
 }
 
 /// The program that holds a socket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketOwner {
     /// The name of its process, at most 15 bytes.
     pub name: String,
@@ -79,7 +79,7 @@ pub struct SocketOwner {
 }
 
 /// A listener with connections that wait for accept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingListener {
     /// Its address.
     pub address: SocketAddr,

@@ -12,6 +12,7 @@ use fathom_model::{
 use serde::Serialize;
 
 use crate::{
+    live_tables::LiveTables,
     programs::ProgramReadings,
     queue_shares::{QueueReadings, QueueShare},
     samples::{Interval, Samples},
@@ -80,6 +81,22 @@ impl LiveReadings {
         self.sockets.read(now, &self.programs);
         self.queues.read(now, samples);
     }
+
+    /// Returns the newest readings, with the programs since about the oldest of these samples.
+    #[must_use]
+    pub fn tables(&self, samples: &Samples) -> LiveTables {
+        self.tables_since(samples.rows().front().map_or(Nanos::ZERO, |row| row.at))
+    }
+
+    pub(crate) fn tables_since(&self, time: Nanos) -> LiveTables {
+        LiveTables {
+            queues: self.queues.shares().to_vec(),
+            sockets: self.sockets.busy().cloned(),
+            listeners: self.sockets.listeners().cloned(),
+            programs: self.programs.busiest_since(time),
+            losses: self.sockets.loss().cloned().into_iter().collect(),
+        }
+    }
 }
 
 /// Makes views of one host.
@@ -98,18 +115,17 @@ impl Viewer {
     }
 
     /// Returns the view of the newest interval; `at` is its end, RFC 3339. `None` before the second sample.
-    pub fn view(&mut self, samples: &Samples, live: Option<&LiveReadings>, at: String) -> Option<View> {
+    pub fn view(&mut self, samples: &Samples, live: Option<LiveTables>, at: String) -> Option<View> {
         let interval = samples.interval()?;
         let now = interval.end();
         // The rules compare counters with each other, so they see samples in which all were read.
         if interval.is_whole() && self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
             let mut record = samples.record();
-            let since = record.at_ns.first().zip(live);
-            record.programs = since.map_or_else(Vec::new, |(first, live)| live.programs.busiest_since(*first));
+            record.programs = live.as_ref().map_or_else(Vec::new, |live| live.programs.clone());
             self.findings = self.judge(&record);
             self.judged_at = Some(now);
         }
-        let sockets = live.map(|live| &live.sockets);
+        let live = live.unwrap_or_default();
         Some(View {
             schema: SCHEMA,
             host: self.host.clone(),
@@ -117,10 +133,10 @@ impl Viewer {
             interval_ns: interval.span(),
             tables: TABLES.iter().map(|shape| (shape.id, rows(&interval, shape))).collect(),
             findings: self.findings.clone(),
-            queues: live.map_or_else(Vec::new, |live| live.queues.shares().to_vec()),
-            sockets: sockets.and_then(Sockets::busy).cloned(),
-            listeners: sockets.and_then(Sockets::listeners).cloned(),
-            losses: sockets.and_then(Sockets::loss).cloned().into_iter().collect(),
+            queues: live.queues,
+            sockets: live.sockets,
+            listeners: live.listeners,
+            losses: live.losses,
         })
     }
 

@@ -51,7 +51,7 @@ fn watched(interval: Nanos) -> Cost {
         let sampled = thread_cpu();
         live.read(now, &own_samples);
         let read = thread_cpu();
-        let view = viewer.view(&samples, Some(&live), "2026-11-25T10:00:00Z".to_owned());
+        let view = viewer.view(&samples, Some(live.tables(&samples)), "2026-11-25T10:00:00Z".to_owned());
         drop(view.map(|view| serde_json::to_string(&view).unwrap()));
         cost.sampling += sampled.since(began);
         cost.live += read.since(sampled);

@@ -103,7 +103,14 @@ impl CounterFeed for FakeFeed {
         self.0 += 1;
         assert!(self.0 < 10, "told to");
         let keys = if self.0 == 1 { vec![("readings".to_owned(), String::new())] } else { Vec::new() };
-        CounterChanges { at_ns: now, keys, values: vec![(0, Some(self.0))], losses: Vec::new(), is_carried: false }
+        CounterChanges {
+            at_ns: now,
+            keys,
+            values: vec![(0, Some(self.0))],
+            losses: Vec::new(),
+            is_carried: false,
+            beside: None,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_fleet::{Liveness, agent};
 use fathom_model::units::Nanos;
 use fathom_sys::{
+    clock,
     policy::{Network, NetworkError, Policy},
     process::streams,
 };
@@ -15,7 +16,7 @@ use fathom_run::{
     hosts::fleet_error,
     registry::{self, ProgramNames},
 };
-use fathom_watch::HostFeed;
+use fathom_watch::{HostFeed, Onlooker};
 
 pub(super) fn define(command: Command) -> Command {
     command
@@ -99,7 +100,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         } else {
             |_| registry::observer(ProgramNames::Told)
         },
-        counters: || Box::new(HostFeed::new("/")),
+        counters: if is_served {
+            || Box::new(HostFeed::new("/", Onlooker::Guest, clock::thread_cpu))
+        } else {
+            || Box::new(HostFeed::new("/", Onlooker::Owner, clock::thread_cpu))
+        },
         policy,
         trial_max: longest,
         tool: registry::TOOL.to_owned(),

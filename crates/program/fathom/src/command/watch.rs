@@ -178,7 +178,7 @@ impl LiveHost {
         if let Some(endpoint) = &self.endpoint {
             endpoint.show(exposition(&self.samples));
         }
-        let mut view = self.viewer.view(&self.samples, self.source.live(), at);
+        let mut view = self.viewer.view(&self.samples, self.source.live(&self.samples), at);
         if let Some(view) = &mut view {
             view.losses.extend(self.source.losses());
         }

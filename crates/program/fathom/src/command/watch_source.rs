@@ -14,7 +14,7 @@ use fathom_run::{
     inventory, store,
 };
 use fathom_sys::clock;
-use fathom_watch::{ChangeReader, JUDGED, LiveReadings, Sampler, Samples};
+use fathom_watch::{ChangeReader, JUDGED, LiveReadings, LiveTables, Sampler, Samples};
 
 use super::measurement;
 
@@ -76,6 +76,7 @@ pub(super) struct AgentSource {
     hosts: Hosts,
     name: String,
     changes: ChangeReader,
+    tables: Option<LiveTables>,
     losses: Vec<String>,
 }
 
@@ -103,7 +104,8 @@ impl NamedSource {
             Some(lab) => format!("{host} of lab {lab}"),
             None => own.unwrap_or_else(|| host.clone()),
         };
-        let source = AgentSource { hosts, name: host.clone(), changes: ChangeReader::default(), losses: Vec::new() };
+        let (changes, losses) = (ChangeReader::default(), Vec::new());
+        let source = AgentSource { hosts, name: host.clone(), changes, tables: None, losses };
         Ok(Self { name, environment, source: CounterSource::Agent(Box::new(source)) })
     }
 
@@ -131,11 +133,11 @@ impl CounterSource {
         Ok(())
     }
 
-    /// The readings beside the counters; none of another host.
-    pub(super) fn live(&self) -> Option<&LiveReadings> {
+    /// The readings beside the counters, at the newest of these samples.
+    pub(super) fn live(&self, samples: &Samples) -> Option<LiveTables> {
         match self {
-            Self::Here { readings, .. } => Some(readings),
-            Self::Agent(_) => None,
+            Self::Here { readings, .. } => Some(readings.tables(samples)),
+            Self::Agent(agent) => agent.tables.clone(),
         }
     }
 
@@ -156,14 +158,17 @@ impl CounterSource {
     }
 }
 
-/// The tables that need readings of the host itself.
-const ONLY_HERE: &str = "connections, listeners, programs and queues are read on this host only";
+/// An agent of an earlier version reads counters only.
+const COUNTERS_ONLY: &str = "the agent tells no connections, listeners, programs and queues: its version may be older";
 
 impl AgentSource {
     fn sample(&mut self, samples: &mut Samples) -> anyhow::Result<()> {
         let mut changes = self.hosts.fleet.counters(&self.name).map_err(|error| fleet_error(&error))?;
         self.losses = std::mem::take(&mut changes.losses);
-        self.losses.push(ONLY_HERE.to_owned());
+        self.tables = changes.beside.take().and_then(|text| serde_json::from_str(&text).ok());
+        if self.tables.is_none() {
+            self.losses.push(COUNTERS_ONLY.to_owned());
+        }
         self.changes.add(changes, samples).map_err(|error| {
             UserError::new(Exit::Failed, format!("the agent on {} sent counters that do not fit", self.name))
                 .with_line("why", error.to_string())

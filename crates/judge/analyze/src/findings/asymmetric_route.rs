@@ -1,12 +1,12 @@
 //! Packets of the peer arrived on another interface than the one by which a host sends to it.
 
 use fathom_model::{
-    Finding, Layer, Severity,
+    Finding, Layer, NextStep, Severity,
     names::host::{DEV_RX_BYTES, DEV_TX_BYTES, DEV_TX_FRAMES},
     units::{Bytes, approximate},
 };
 
-use super::{FindingRule, drops::next_step};
+use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// With fewer frames on the way out, a test has no traffic whose answers could be followed.
@@ -55,31 +55,22 @@ impl AsymmetricRoute {
             return None;
         }
         let address = seen.run.hosts.get(peer).and_then(|peer| peer.address.as_deref());
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: "asymmetric".to_owned(),
-            title: format!(
-                "the route is asymmetric: {host} sends to {peer} by {leaves_by}, but {} of the {} that {peer} sent arrived by {arrives_by}",
-                Bytes(there),
-                Bytes(sent)
-            ),
-            severity: Severity::Remark,
-            tests: vec![seen.test.name.clone()],
-            evidence: vec![
-                counter_evidence(host, &format!("{DEV_RX_BYTES} {arrives_by}"), there),
-                counter_evidence(host, &format!("{DEV_RX_BYTES} {leaves_by}"), here),
-                counter_evidence(peer, DEV_TX_BYTES, sent),
-            ],
-            explains: None,
-            proof: None,
-            next: address.map(|address| {
-                let step = next_step(
-                    format!("ip route get {address}"),
-                    "show the way out; the other host shows its own way back",
-                );
-                fathom_model::NextStep { on: Some(host.to_owned()), ..step }
-            }),
-        })
+        let title = format!(
+            "the route is asymmetric: {host} sends to {peer} by {leaves_by}, but {} of the {} that {peer} sent arrived by {arrives_by}",
+            Bytes(there),
+            Bytes(sent)
+        );
+        let evidence = [
+            counter_evidence(host, format!("{DEV_RX_BYTES} {arrives_by}"), there),
+            counter_evidence(host, format!("{DEV_RX_BYTES} {leaves_by}"), here),
+            counter_evidence(peer, DEV_TX_BYTES, sent),
+        ];
+        let next = address.map(|address| {
+            NextStep::new(format!("ip route get {address}"))
+                .on(host)
+                .expected("show the way out; the other host shows its own way back")
+        });
+        Some(seen.finding(self.id(), Severity::Remark, "asymmetric", title).evidence(evidence).next(next))
     }
 }
 

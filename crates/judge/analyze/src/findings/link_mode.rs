@@ -91,21 +91,8 @@ impl LinkMode {
         at: &LinkEnd<'_>,
         expected: &str,
     ) -> Finding {
-        Finding {
-            id: self.id().to_owned(),
-            short: short.to_owned(),
-            title,
-            severity,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: format!("ethtool {}", at.interface),
-                on: Some(at.host.to_owned()),
-                expected: Some(expected.to_owned()),
-            }),
-        }
+        let next = NextStep::new(format!("ethtool {}", at.interface)).on(at.host).expected(expected);
+        seen.finding(self.id(), severity, short, title).evidence(evidence).next(next)
     }
 }
 

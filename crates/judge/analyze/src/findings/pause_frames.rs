@@ -1,7 +1,7 @@
 //! Pause frames stopped an interface of the test.
 
 use fathom_model::{
-    Evidence, Finding, Layer, NextStep, Severity,
+    Finding, Layer, NextStep, Severity,
     names::host::{DEV_RX_PAUSE, DEV_TX_PAUSE},
     units::{BitsPerSec, approximate, grouped, percent},
 };
@@ -60,24 +60,10 @@ impl PauseFrames {
             (title, "show its drops and its queues; the core that takes its frames is too slow, or its ring too small")
         };
         let counters = [(DEV_RX_PAUSE, received), (DEV_TX_PAUSE, sent)].into_iter().filter(|(_, n)| *n > 0);
-        let evidence: Vec<Evidence> =
-            counters.map(|(name, n)| counter_evidence(host, &format!("{name} {interface}"), n)).collect();
-        Some(Finding {
-            id: self.id().to_owned(),
-            short: "pause frames".to_owned(),
-            title,
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence,
-            // How long each frame stopped it is known to the device alone.
-            explains: None,
-            proof: None,
-            next: Some(NextStep {
-                command: format!("ethtool -S {interface}"),
-                on: Some(host.to_owned()),
-                expected: Some(next.to_owned()),
-            }),
-        })
+        let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n));
+        let next = NextStep::new(format!("ethtool -S {interface}")).on(host).expected(next);
+        // How long each frame stopped it is known to the device alone.
+        Some(seen.finding(self.id(), Severity::HoldsBack, "pause frames", title).evidence(evidence).next(next))
     }
 }
 

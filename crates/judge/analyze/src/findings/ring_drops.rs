@@ -4,7 +4,7 @@ use fathom_model::{Finding, Layer, NextStep, names::host};
 
 use super::{
     FindingRule,
-    drops::{DropReport, next_step, packets_received},
+    drops::{DropReport, packets_received},
 };
 use crate::{
     change::{Change, lower_rate},
@@ -72,15 +72,13 @@ fn ring_text(seen: &TestEvidence<'_>, host: &str) -> String {
 fn next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
     let interface = seen.interface(host);
     match ring(seen, host) {
-        Some((now, max)) if now >= max => next_step(
-            format!("ethtool -S {interface}"),
-            "show which queue is full; spread its flows over more queues and cores",
-        ),
-        Some((_, max)) => next_step(format!("ethtool -G {interface} rx {max}"), "hold longer bursts in the ring"),
-        None => next_step(
-            format!("ethtool -S {interface}"),
-            "show which queue is full; lengthen its ring or spread its flows",
-        ),
+        Some((now, max)) if now >= max => NextStep::new(format!("ethtool -S {interface}"))
+            .expected("show which queue is full; spread its flows over more queues and cores"),
+        Some((_, max)) => {
+            NextStep::new(format!("ethtool -G {interface} rx {max}")).expected("hold longer bursts in the ring")
+        }
+        None => NextStep::new(format!("ethtool -S {interface}"))
+            .expected("show which queue is full; lengthen its ring or spread its flows"),
     }
 }
 

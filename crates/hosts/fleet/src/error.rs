@@ -137,18 +137,14 @@ pub enum Error {
         ours_tool: String,
     },
     /// The command on the host did not start an agent.
-    #[error("no agent answers on host `{host}`: {loss}{}{}", lines(exit.as_deref(), stderr), printed_line(printed))]
+    #[error("no agent answers on host `{host}`: {loss}{end}")]
     NoAgent {
         /// The host's name.
         host: String,
         /// The event that came instead of its greeting.
         loss: Disconnected,
-        /// The exit status of its process, if it was a child and has exited.
-        exit: Option<String>,
-        /// The end of its standard error.
-        stderr: String,
-        /// What it printed in place of its greeting.
-        printed: String,
+        /// How its process ended.
+        end: Box<ProcessEnd>,
     },
     /// The words for the command line of a launcher are not safe.
     #[error("cannot reach {reached}: {cause}")]
@@ -200,9 +196,23 @@ fn lines(exit: Option<&str>, stderr: &str) -> String {
     if stderr.is_empty() { exit } else { format!("{exit}\n{stderr}") }
 }
 
-/// What a host printed instead of a greeting, as a suffix of a message.
-fn printed_line(printed: &str) -> String {
-    if printed.is_empty() { String::new() } else { format!("\nit printed: {printed}") }
+/// How the process of a launcher ended before an agent greeted.
+#[derive(Debug, Default)]
+pub struct ProcessEnd {
+    /// Its exit status, if it was a child and has exited.
+    pub exit: Option<String>,
+    /// The end of its standard error.
+    pub stderr: String,
+    /// What it printed in place of a greeting.
+    pub printed: String,
+}
+
+impl fmt::Display for ProcessEnd {
+    /// Writes it as a suffix of a message.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&lines(self.exit.as_deref(), &self.stderr))?;
+        if self.printed.is_empty() { Ok(()) } else { write!(f, "\nit printed: {}", self.printed) }
+    }
 }
 
 impl Error {

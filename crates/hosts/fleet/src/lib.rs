@@ -19,5 +19,5 @@ pub mod tls;
 
 pub use agent_failure::{AgentFailure, ErrorClass};
 pub use controller::{Assignment, Fleet, HostLink, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
-pub use error::{Disconnected, Error};
+pub use error::{Disconnected, Error, ProcessEnd};
 pub use launcher::{AgentStream, Liveness, Opening};

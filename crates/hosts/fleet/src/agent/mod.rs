@@ -130,7 +130,7 @@ pub fn serve(
     let pulse = PeerActivity::new(equipment.liveness, Opening::Frame);
     let heard = events.clone();
     connection::start_reader(input, pulse.clone(), Opening::Frame, move |at, what| {
-        drop(heard.send(Event::FromReader(at, what)))
+        drop(heard.send(Event::FromReader(at, what)));
     })
     .map_err(Disconnected::Io)?;
 

@@ -5,7 +5,7 @@ use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
 use fathom_model::units::Nanos;
 
 use crate::{
-    AgentStream, Disconnected, Error, HostLink,
+    AgentStream, Disconnected, Error, HostLink, ProcessEnd,
     connection::{self, PeerActivity, ReaderEvent, SendQueue},
     launcher::{AgentProcess, END_TIMEOUT},
     protocol::{FrameError, FromAgent, Hello, HostFacts, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
@@ -133,7 +133,8 @@ impl ConnectedHost {
                 ..
             } => Error::Version { host, theirs, theirs_tool, ours_tool: tool.to_owned() },
             Error::Disconnected { host, loss, exit, stderr } => {
-                Error::NoAgent { host, loss, exit, stderr, printed: self.activity.printed() }
+                let end = Box::new(ProcessEnd { exit, stderr, printed: self.activity.printed() });
+                Error::NoAgent { host, loss, end }
             }
             other => other,
         }

@@ -295,7 +295,7 @@ impl Fleet {
     /// Returns whether a host's clock has the name of ours, and a probe does not contradict that.
     fn is_our_clock(&self, id: HostIndex, probes: &[ClockProbe]) -> bool {
         let has_our_name = self.clock.is_some() && self.clock == self.hosts[id].facts.clock;
-        has_our_name && ClockOffset::estimate(probes).is_some_and(|one| one.may_be_zero())
+        has_our_name && ClockOffset::estimate(probes).is_some_and(ClockOffset::may_be_zero)
     }
 
     /// Asks several hosts for their time at once.

@@ -206,9 +206,10 @@ mod tests {
                 let mut preamble = Preamble::default();
                 let mut rest = Vec::new();
                 for piece in bytes.chunks(cut) {
-                    match rest.is_empty() {
-                        true => rest = preamble.push(piece).unwrap().unwrap_or_default(),
-                        false => rest.extend_from_slice(piece),
+                    if rest.is_empty() {
+                        rest = preamble.push(piece).unwrap().unwrap_or_default();
+                    } else {
+                        rest.extend_from_slice(piece);
                     }
                 }
                 assert_eq!(rest, bytes[text.len()..], "{text:?} cut every {cut} bytes");

@@ -138,18 +138,14 @@ pub(crate) fn hosts_of_inventory(matches: &ArgMatches, sides: NamedSides) -> Res
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>(HOSTS) else { return Ok(None) };
     let inventory = inventory::read(path)?;
     let chosen = |option: &'static str, role: HostRole| -> Result<(String, HostReach), UserError> {
-        let named = match matches.get_one::<String>(option) {
-            Some(name) => name.clone(),
-            None => match inventory.with_role(role).as_slice() {
-                [only] => (*only).to_owned(),
-                _ => {
-                    let known: Vec<&str> = inventory.hosts.keys().map(String::as_str).collect();
-                    let what = format!("--{option} is needed: {} does not say which host", path.display());
-                    return Err(UserError::new(Exit::Usage, what)
-                        .with_line("use", format!("--{option} HOST"))
-                        .with_line("hosts", known.join(", ")));
-                }
-            },
+        let with_role = inventory.with_role(role);
+        let only = if let [only] = with_role.as_slice() { Some((*only).to_owned()) } else { None };
+        let Some(named) = matches.get_one::<String>(option).cloned().or(only) else {
+            let known: Vec<&str> = inventory.hosts.keys().map(String::as_str).collect();
+            let what = format!("--{option} is needed: {} does not say which host", path.display());
+            return Err(UserError::new(Exit::Usage, what)
+                .with_line("use", format!("--{option} HOST"))
+                .with_line("hosts", known.join(", ")));
         };
         let (name, host) = inventory::host(&inventory, &named, path)?;
         Ok((name, host.reach.clone()))

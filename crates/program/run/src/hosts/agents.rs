@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_fleet::{
-    AgentStream, Error,
+    AgentStream, Disconnected, Error, ProcessEnd,
     launcher::{
         self,
         ssh::{self, SshFailure},
@@ -137,14 +137,11 @@ fn exec_agent(name: &str, host: &ExecHost) -> StartedAgent {
 /// Returns the error of a host without an agent, with the way out for its launcher. `run` is the name of this run on the host.
 pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Option<&str>) -> UserError {
     match (error, reach) {
-        (Error::NoAgent { stderr, printed, loss, exit, .. }, HostReach::Ssh(host)) => {
-            ssh_error(name, host, &CommandEnd { stderr, printed, loss: loss.to_string(), exit: exit.as_deref() })
-        }
-        (Error::NoAgent { stderr, printed, loss, exit, .. }, HostReach::Exec(host)) => {
-            let end = CommandEnd { stderr, printed, loss: loss.to_string(), exit: exit.as_deref() };
-            let what = format!("host `{name}`: its command starts no agent: {}", end.loss);
+        (Error::NoAgent { loss, end, .. }, HostReach::Ssh(host)) => ssh_error(name, host, loss, end),
+        (Error::NoAgent { loss, end, .. }, HostReach::Exec(host)) => {
+            let what = format!("host `{name}`: its command starts no agent: {loss}");
             let by_hand = format!("{} < /dev/null        # shows what the command does", shown_command(&host.command));
-            end.explain(UserError::new(Exit::Preflight, what)).with_line("fix", by_hand)
+            explained(UserError::new(Exit::Preflight, what), end).with_line("fix", by_hand)
         }
         (Error::System { cause, .. }, HostReach::Exec(host)) => {
             let program = host.command.first().map_or("", String::as_str);
@@ -168,43 +165,33 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
     }
 }
 
-/// How the command of a launcher ended without an agent.
-struct CommandEnd<'a> {
-    stderr: &'a str,
-    printed: &'a str,
-    loss: String,
-    exit: Option<&'a str>,
-}
-
 /// The most lines of standard error in an error: the last ones say what happened last, and a whole screen of them hides it.
 const STDERR_LINES_MAX: usize = 3;
 
-impl CommandEnd<'_> {
-    /// Adds what the command wrote, and how it ended.
-    fn explain(&self, user_error: UserError) -> UserError {
-        // The frame of a warning, and the command that goes into the fix.
-        let is_aside = |line: &str| line.starts_with('@') || line.starts_with(KEYGEN) || line == "remove with:";
-        let is_told = |line: &&str| !line.is_empty() && !is_aside(line);
-        let lines: Vec<&str> = self.stderr.lines().map(str::trim).filter(is_told).collect();
-        let last = &lines[lines.len().saturating_sub(STDERR_LINES_MAX)..];
-        let mut user_error = last.iter().fold(user_error, |user_error, line| user_error.with_line("why", *line));
-        if !self.printed.is_empty() {
-            user_error = user_error.with_line("why", format!("it printed: {}", self.printed));
-        }
-        match self.exit {
-            Some(exit) if lines.is_empty() => user_error.with_line("why", format!("the command ended with {exit}")),
-            _ => user_error,
-        }
+/// Adds what the command of a launcher wrote, and how it ended.
+fn explained(user_error: UserError, end: &ProcessEnd) -> UserError {
+    // The frame of a warning, and the command that goes into the fix.
+    let is_aside = |line: &str| line.starts_with('@') || line.starts_with(KEYGEN) || line == "remove with:";
+    let is_told = |line: &&str| !line.is_empty() && !is_aside(line);
+    let lines: Vec<&str> = end.stderr.lines().map(str::trim).filter(is_told).collect();
+    let last = &lines[lines.len().saturating_sub(STDERR_LINES_MAX)..];
+    let mut user_error = last.iter().fold(user_error, |user_error, line| user_error.with_line("why", *line));
+    if !end.printed.is_empty() {
+        user_error = user_error.with_line("why", format!("it printed: {}", end.printed));
+    }
+    match &end.exit {
+        Some(exit) if lines.is_empty() => user_error.with_line("why", format!("the command ended with {exit}")),
+        _ => user_error,
     }
 }
 
 /// How the line begins in which `ssh` says how to forget a host key.
 const KEYGEN: &str = "ssh-keygen ";
 
-fn ssh_error(name: &str, host: &SshHost, end: &CommandEnd<'_>) -> UserError {
-    let failure = SshFailure::of(end.stderr);
-    let what = failure.map_or_else(|| format!("no agent answers: {}", end.loss), |failure| failure.text().to_owned());
-    let user_error = end.explain(UserError::new(Exit::Preflight, format!("host `{name}`: {what}")));
+fn ssh_error(name: &str, host: &SshHost, loss: &Disconnected, end: &ProcessEnd) -> UserError {
+    let failure = SshFailure::of(&end.stderr);
+    let what = failure.map_or_else(|| format!("no agent answers: {loss}"), |failure| failure.text().to_owned());
+    let user_error = explained(UserError::new(Exit::Preflight, format!("host `{name}`: {what}")), end);
     let fix = match failure {
         None => format!(
             "{} {} agent --stdio < /dev/null        # shows what is printed there",

@@ -105,24 +105,24 @@ fn listed(path: &Path) -> Result<String, UserError> {
 /// Writes an inventory of ours.
 fn convert(list: &AnsibleList, path: &Path) -> ImportedInventory {
     let mut remarks = Vec::new();
-    let mut text = format!("# From {} by `fathom hosts import`.\nschema = \"fathom.hosts/1\"\n", path.display());
+    let mut lines =
+        vec![format!("# From {} by `fathom hosts import`.", path.display()), "schema = \"fathom.hosts/1\"".to_owned()];
     let in_groups = list.groups.values().flat_map(|group| group.hosts.iter().map(String::as_str));
     let mut names: Vec<&str> = list.meta.hostvars.keys().map(String::as_str).chain(in_groups).collect();
     names.sort_unstable();
     names.dedup();
     let none = BTreeMap::new();
     for name in &names {
-        text.push_str(&format!("\n[hosts.{}]\n", key(name)));
+        lines.push(format!("\n[hosts.{}]", key(name)));
         let vars = list.meta.hostvars.get(*name).unwrap_or(&none);
-        for (ours, value) in host_keys(name, vars, &mut remarks) {
-            text.push_str(&format!("{ours} = {value}\n"));
-        }
+        let keys = host_keys(name, vars, &mut remarks);
+        lines.extend(keys.into_iter().map(|(ours, value)| format!("{ours} = {value}")));
     }
     let has_members = |group: &AnsibleGroup| !group.hosts.is_empty() || !group.children.is_empty();
     let groups: Vec<_> =
         list.groups.iter().filter(|(name, group)| !OWN_GROUPS.contains(&name.as_str()) && has_members(group)).collect();
     if !groups.is_empty() {
-        text.push_str("\n[groups]\n");
+        lines.push("\n[groups]".to_owned());
     }
     for (name, group) in &groups {
         if names.contains(&name.as_str()) {
@@ -133,9 +133,9 @@ fn convert(list: &AnsibleList, path: &Path) -> ImportedInventory {
         let is_there = |child: &&String| list.groups.get(*child).is_some_and(has_members);
         let members = group.hosts.iter().chain(group.children.iter().filter(is_there));
         let members: Vec<String> = members.map(|member| quoted(member)).collect();
-        text.push_str(&format!("{} = [{}]\n", key(name), members.join(", ")));
+        lines.push(format!("{} = [{}]", key(name), members.join(", ")));
     }
-    ImportedInventory { text, remarks }
+    ImportedInventory { text: lines.join("\n") + "\n", remarks }
 }
 
 /// Returns the keys of a host with their values as TOML.

@@ -13,7 +13,7 @@ use std::{
 use fathom_model::reach::{PushedBinary, SshHost};
 
 use super::{program, sudo};
-use crate::{AgentStream, Disconnected, Error, Opening, launcher::END_TIMEOUT};
+use crate::{AgentStream, Disconnected, Error, Opening, ProcessEnd, launcher::END_TIMEOUT};
 
 /// Marks the lines of the script among those of a login shell.
 const MARK: &str = "fathom-push ";
@@ -87,7 +87,8 @@ pub(super) fn push(mut link: AgentStream, reached: &str, binary: &OwnBinary) -> 
                 return Err(copy_error(reached, binary, &stderr));
             }
             let loss = cause.map_or(Disconnected::Closed, Disconnected::Io);
-            Err(Error::NoAgent { host: reached.to_owned(), loss, exit, stderr, printed })
+            let end = Box::new(ProcessEnd { exit, stderr, printed });
+            Err(Error::NoAgent { host: reached.to_owned(), loss, end })
         }
     }
 }
@@ -173,7 +174,7 @@ fn unlike(reached: &str, system: &str, machine: &str) -> Option<Error> {
     if system == "Linux" && there == here {
         return None;
     }
-    let show = |word: &str| word.chars().filter(|c| c.is_ascii_graphic()).take(20).collect::<String>();
+    let show = |word: &str| word.chars().filter(char::is_ascii_graphic).take(20).collect::<String>();
     let (system, machine) = (show(system), show(machine));
     Some(Error::Push {
         reached: reached.to_owned(),

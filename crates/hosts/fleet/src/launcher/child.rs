@@ -18,7 +18,7 @@ use std::{
 use fathom_model::units::Nanos;
 use fathom_sys::{
     netlink::namespace::Namespaces,
-    process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec},
+    process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec, signal::Signal},
 };
 
 use super::{AgentStream, Liveness, Opening};
@@ -30,6 +30,9 @@ const STDERR_KEPT: usize = 4 << 10;
 const STDERR_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// The time that an agent gets to exit after its stream is closed: longer than the time that it gives its tests.
 pub(crate) const END_TIMEOUT: Nanos = Nanos::from_secs(3);
+
+/// The time to exit after SIGTERM: a launcher tells the other end, and a process that is stopped does nothing.
+const TERMINATE_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 /// An agent that is a child of this process; dropping it ends the process.
 #[derive(Debug)]
@@ -146,7 +149,11 @@ impl AgentProcess {
     }
 
     fn wait_or_kill(&mut self, patience: Nanos) -> String {
-        let has_ended = Pidfd::open(self.child.id()).and_then(|process| process.wait(patience));
+        let has_ended = Pidfd::open(self.child.id()).and_then(|process| {
+            // A launcher that is asked takes what it started with it: `srun` cancels its job.
+            Ok(process.wait(patience)?
+                || process.send(Signal::Terminate).and_then(|()| process.wait(TERMINATE_TIMEOUT))?)
+        });
         if !matches!(has_ended, Ok(true)) {
             // The child is not reaped yet, so the pid is still its own.
             let _ = self.child.kill();

@@ -143,8 +143,9 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
             let by_hand = format!("{} < /dev/null        # shows what the command does", shown_command(&host.command));
             explained(UserError::new(Exit::Preflight, what), end).with_line("fix", by_hand)
         }
-        (Error::System { cause, .. }, HostReach::Exec(host)) => {
-            let program = host.command.first().map_or("", String::as_str);
+        (Error::System { cause, .. }, HostReach::Exec(_) | HostReach::Ssh(_)) => {
+            let program = if let HostReach::Exec(host) = reach { host.command.first() } else { None };
+            let program = program.map_or("ssh", String::as_str);
             UserError::new(Exit::Preflight, format!("host `{name}`: cannot start `{program}` here"))
                 .with_line("why", cause.to_string())
                 .with_line("fix", format!("install {program} on this machine, or name another launcher"))

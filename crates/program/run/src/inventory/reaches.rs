@@ -14,7 +14,7 @@ use fathom_model::{
     host_port::bracketed,
     inventory::expand,
     plan::HostReach,
-    reach::{ExecHost, SshHost, is_host_word, is_jump_word},
+    reach::{ExecHost, SshHost, is_host_word, is_jump_word, is_user_word},
 };
 use toml::Spanned;
 
@@ -285,10 +285,12 @@ impl EntryReader<'_> {
         if words.first().is_none_or(String::is_empty) {
             return Err(wrong("the command is empty".to_owned()).with_line("use", LAUNCHERS));
         }
-        for word in [Some(&self.entry.control), text.user.as_ref()].into_iter().flatten() {
-            if !is_host_word(word) {
-                return Err(self.wrong(&format!("`{}` is not a word for a command", word.escape_debug())));
-            }
+        if !is_host_word(&self.entry.control) {
+            let control = self.entry.control.escape_debug();
+            return Err(self.wrong(&format!("control `{control}` is not a host name or an address")));
+        }
+        if let Some(user) = text.user.as_ref().filter(|user| !is_user_word(user)) {
+            return Err(self.wrong(&format!("user `{}` is not a user name", user.escape_debug())));
         }
         let command = words.iter().map(|word| {
             self.filled(word).map_err(|what| wrong(what).with_line("use", "{host}, {name}, {user}, {port}"))

@@ -3,6 +3,7 @@
 use fathom_model::{Severity, units::grouped};
 use maud::{Markup, html};
 
+use super::line_breaks::with_units_kept;
 use crate::{
     document::{
         Block, Cell, Column, Fact, Failure, Figure, FindingBlock, Head, Headline, List, Medium, Row, Rung, Section,
@@ -50,7 +51,8 @@ fn head(head: &Head) -> Markup {
         header {
             p.eyebrow { "fathom" span { (head.id) } }
             h1 { (head.title) }
-            p.command { code { (head.command) } }
+            // A word breaks only if it is longer than the page, and not behind the hyphens of an option.
+            p.command { code { @for word in head.command.split(' ') { span { (word) } " " } } }
             (facts(&[&head.hosts[..], &head.facts].concat()))
         }
     }
@@ -68,7 +70,7 @@ fn state(state: &State) -> Markup {
     html! {
         section class={ "verdict " (mark_class(state.mark).unwrap_or("measured")) } aria-label="verdict" {
             p.word { (state.word) }
-            div { @for reason in &state.reasons { p.reason { (reason) } } }
+            div { @for reason in &state.reasons { p.reason { (with_units_kept(reason)) } } }
         }
     }
 }
@@ -78,7 +80,7 @@ fn finding(shown: &FindingBlock<'_>) -> Markup {
     html! {
         article.finding.invalid[finding.severity == Severity::Invalidates] id={ "finding-" (finding.id) } {
             @if let Some(label) = &shown.label { p.badge { (label) } }
-            h3 { (shown.title) }
+            h3 { (with_units_kept(&shown.title)) }
             @if let Some(proof) = &shown.proof {
                 p.proof { b class=[mark_class(proof.mark)] { (proof.label) } " " (proof.text) }
             }
@@ -151,7 +153,7 @@ fn section(shown: &Section<'_>) -> Markup {
 
 fn sentence(shown: &Sentence) -> Markup {
     let class = mark_class(shown.mark).or(shown.is_aside.then_some("aside"));
-    html! { p class=[class] { @if shown.mark == Mark::Missing { (MISSING) " " } (shown.text) } }
+    html! { p class=[class] { @if shown.mark == Mark::Missing { (MISSING) " " } (with_units_kept(&shown.text)) } }
 }
 
 fn list(shown: &List) -> Markup {
@@ -165,7 +167,7 @@ fn list(shown: &List) -> Markup {
                 li id=[item.id.as_ref()] class=[mark_class(item.mark)] {
                     @if item.id.is_some() { b { (item.label) } " " }
                     @if !item.of.is_empty() { b { (item.of) } " " }
-                    (item.text)
+                    (with_units_kept(&item.text))
                 }
             }
         }
@@ -206,7 +208,9 @@ fn cells(row: &Row, columns: &[(usize, &Column)]) -> Markup {
     let of = |place: usize| columns.get(place).and_then(|(index, _)| row.cells.get(*index));
     let is_empty = |place: usize| of(place).is_none_or(|cell| cell.text.is_empty());
     let is_last = |place: &usize| {
-        of(*place).is_some_and(|cell| cell.mark == Mark::Missing) && (place + 1..columns.len()).all(is_empty)
+        // A dash alone needs no more room than the value would have.
+        of(*place).is_some_and(|cell| cell.mark == Mark::Missing && cell.text != MISSING)
+            && (place + 1..columns.len()).all(is_empty)
     };
     let last = (0..columns.len()).find(is_last);
     html! {

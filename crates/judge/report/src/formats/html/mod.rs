@@ -1,6 +1,7 @@
 //! A single self-contained page for colleagues. It works without network and without JavaScript, on paper and on a phone.
 
 mod blocks;
+mod line_breaks;
 
 use std::io;
 

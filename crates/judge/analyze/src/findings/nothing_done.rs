@@ -112,7 +112,11 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     let n_sent = total(count::SENT);
     let title = match (errors.first(), seen.test.layer) {
         (Some((most, _)), _) if is_over_early => {
-            format!("nothing was measured: {} failed in the warm-up, most often `{most}`", grouped(n_failed))
+            let errors = if n_failed == 1 { "error" } else { "errors" };
+            format!(
+                "nothing was measured: the work ended in the warm-up with {} {errors}, most often `{most}`",
+                grouped(n_failed)
+            )
         }
         (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
         (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
@@ -150,7 +154,11 @@ mod tests {
         assert_eq!((run.findings[0].id.as_str(), run.findings[0].severity), ("resets", Severity::Invalidates));
         assert!(run.verdict.reasons[0].contains("reset"), "{:?}", run.verdict.reasons);
         let nothing = run.findings.iter().find(|finding| finding.id == NOTHING_DONE).unwrap();
-        assert!(nothing.title.starts_with("nothing was measured: 1 failed in the warm-up"), "{}", nothing.title);
+        assert!(
+            nothing.title.starts_with("nothing was measured: the work ended in the warm-up with 1 error, "),
+            "{}",
+            nothing.title
+        );
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Reported latency compared with the responder's settings and with the values that theory predicts.
 
-use fathom_model::{Histogram, Part, Record, Run, Side, names::distribution, units::approximate};
+use fathom_model::{
+    Histogram, Part, Record, Run, Side,
+    names::{distribution, host},
+    units::approximate,
+};
 
 use crate::{
     probes::lacks,
@@ -110,6 +114,40 @@ fn a_delay_of_the_path_is_found_in_the_path_and_nowhere_else() {
             assert!(own.into_iter().all(|own| own < MILLI), "{layer} {lab}: {:?}", run.tests[0].anatomy);
         }
     }
+}
+
+/// Returns the length of the path of a usual transaction through a device, in microseconds.
+fn path_through(device: &str) -> (f64, Run) {
+    let words = ["tcp", "--test", "rr", "--lab", "pair", "--device", device];
+    let run = TestBed::new().fathom([&words[..], &ROUND].concat()).succeeded().run();
+    (approximate(part(&run, Part::Path, None)) / 1e3, run)
+}
+
+/// Returns the growth of a counter of the device, over both directions.
+fn of_device(run: &Run, counter: &str) -> u64 {
+    let hosts = run.tests[0].trials.iter().flat_map(|trial| trial.hosts.values());
+    hosts.flat_map(|host| host.named(counter)).map(fathom_model::record::Series::growth).sum()
+}
+
+/// On a machine at rest the path grows by 50 µs to within 5, and beside a compiler single pairs differ by ten.
+#[test]
+fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
+    if lacks_root() {
+        return;
+    }
+    let (free, delayed) = ("impair", "impair:delay=50us,direction=forward");
+    let mut differences: Vec<f64> = (0..5)
+        .map(|_| {
+            let [first, second, third, fourth] = [free, delayed, delayed, free].map(path_through);
+            for (_, run) in [&second, &third] {
+                let late = of_device(run, host::IMPAIR_LATE_NS) / of_device(run, host::IMPAIR_DELAYED).max(1);
+                assert!(late < 20_000, "the device kept its delay {late} ns late");
+            }
+            (second.0 + third.0 - first.0 - fourth.0) / 2.0
+        })
+        .collect();
+    differences.sort_by(f64::total_cmp);
+    assert!((35.0..65.0).contains(&differences[2]), "{differences:?} µs");
 }
 
 #[test]

@@ -23,6 +23,14 @@ pub enum Error {
         /// The existing presets.
         known: Vec<&'static str>,
     },
+    /// The topology cannot have this number of hosts.
+    #[error("`{given}` is not a topology")]
+    BadHostCount {
+        /// The given text.
+        given: String,
+        /// The allowed numbers of hosts.
+        range: std::ops::RangeInclusive<u32>,
+    },
     /// The lab has no host with this name.
     #[error("the lab has no host {host:?}")]
     UnknownHost {
@@ -148,6 +156,9 @@ impl Error {
                 "use 1 to 48 of a-z, A-Z, 0-9, '-' and '_', beginning with a letter or a digit".to_owned()
             }
             Self::UnknownPreset { known, .. } => format!("the presets are: {}", known.join(", ")),
+            Self::BadHostCount { range, .. } => {
+                format!("use star:N or star6:N with {} to {} hosts; other topologies have no number", range.start(), range.end())
+            }
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
             Self::BadDevice { known, .. } => format!("the devices are: {known}"),
             Self::BadFault { known, .. } => format!("there is: {known}"),

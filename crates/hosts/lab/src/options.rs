@@ -12,6 +12,8 @@ pub struct Options {
     pub mtu_bytes: u32,
     /// The number of queues of every device per direction, 1 to 64.
     pub n_queues: u32,
+    /// The number of hosts of a star; absent for the usual number.
+    pub n_hosts: Option<u32>,
     /// The device between the hosts; absent for a wire.
     pub device: Option<Device>,
     /// The core for the device; absent if it runs on the core that sends the frames.
@@ -21,7 +23,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // The MTU of Ethernet, and the queues that one core can serve.
-        Self { mtu_bytes: 1500, n_queues: 1, device: None, device_core: None }
+        Self { mtu_bytes: 1500, n_queues: 1, n_hosts: None, device: None, device_core: None }
     }
 }
 

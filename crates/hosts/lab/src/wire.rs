@@ -24,7 +24,7 @@ fn prefix_len(address: IpAddr) -> u8 {
 pub(crate) struct End<'a> {
     pub(crate) host: &'a mut Host,
     /// The name of the device.
-    pub(crate) device: &'static str,
+    pub(crate) device: &'a str,
     /// The host's IPv4 address on this wire; its other addresses are derived from it.
     pub(crate) address: Ipv4Addr,
     /// The Ethernet address of the device.
@@ -34,7 +34,7 @@ pub(crate) struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    pub(crate) fn new(host: &'a mut Host, device: &'static str, address: Ipv4Addr) -> Self {
+    pub(crate) fn new(host: &'a mut Host, device: &'a str, address: Ipv4Addr) -> Self {
         Self { host, device, address, mac: mac_for(address), is_port: false }
     }
 }
@@ -111,7 +111,6 @@ pub(crate) fn join(near: End<'_>, far: End<'_>, family: Family, options: &Option
 
 /// Creates a veth pair between two hosts and sets it up, with addresses for ends that are not bridge ports.
 pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Options) -> Result<(&'a Host, &'a Host)> {
-    let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(end.mac) };
     let veth = Veth {
         near: veth_end(&near),
         far: veth_end(&far),
@@ -136,6 +135,10 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Opt
         &*end.host
     });
     Ok((near, far))
+}
+
+fn veth_end<'a>(end: &End<'a>) -> VethEnd<'a> {
+    VethEnd { name: end.device, mac: Some(end.mac) }
 }
 
 /// Adds permanent neighbor entries on a host for a peer on the most recently created wire.

@@ -138,6 +138,40 @@ fn every_preset_builds_with_the_hosts_that_it_names() {
 }
 
 #[test]
+fn every_host_of_a_star_reaches_every_other_one_through_the_switch() {
+    if lacks_privileges() {
+        return;
+    }
+    for text in ["star:5", "star6:5"] {
+        let (preset, options) = preset::chosen(text, Options::default()).unwrap();
+        let lab = Lab::build(preset, &options, holder_program()).unwrap();
+        let names = preset.ends(&options);
+        assert_eq!(names, ["sut", "c1", "c2", "c3", "c4"]);
+        let hosts: Vec<&Host> = names.iter().map(|name| lab.host(name).unwrap()).collect();
+        for from in &hosts {
+            for to in hosts.iter().filter(|to| to.name() != from.name()) {
+                let (client, server) = (udp(from), udp(to));
+                client.send_to(b"across", server.local_addr().unwrap()).unwrap();
+                let (_, source) = server.recv_from(&mut [0; 10]).unwrap();
+                assert_eq!(source.ip(), from.address(), "{text}");
+            }
+        }
+        let counted: u64 = hosts.iter().map(|host| link(host).stats.rx_packets).sum();
+        assert!(counted >= 20, "{text}: {counted}");
+    }
+}
+
+#[test]
+fn a_star_has_a_number_of_hosts_and_other_presets_have_none() {
+    for wrong in ["star:1", "star:65", "star:x", "pair:3", "star:"] {
+        let error = preset::chosen(wrong, Options::default()).unwrap_err();
+        assert!(error.hint().unwrap().contains("2 to 64 hosts"), "{wrong}: {error}");
+    }
+    let device = Options { device: Some("router".parse().unwrap()), ..Options::default() };
+    assert!(preset::find("star").unwrap().device(&device).is_err(), "a switch joins its hosts already");
+}
+
+#[test]
 fn a_router_passes_every_datagram_on_once() {
     if lacks_privileges() {
         return;
@@ -313,7 +347,7 @@ fn an_option_out_of_range_is_refused_before_anything_is_touched() {
     let options = Options { mtu_bytes: 20, ..Options::default() };
     let error = Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap_err();
     assert_eq!(error.to_string(), "MTU 20 is outside 68 to 65535 bytes");
-    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair, pair6, router");
+    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair, pair6, router, star, star6");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Two hosts connected by one wire or by a device.
 
-use super::Preset;
+use super::{Preset, Shape};
 use crate::{
     Host, Options, Result,
     family::Family,
@@ -13,6 +13,7 @@ pub(super) const PRESET: Preset = Preset {
     about: "two hosts a and b, joined by one wire, or by the device of --device",
     hosts: &["a", "b"],
     device: None,
+    shape: Shape::Line,
     family: Family::Ipv4,
 };
 

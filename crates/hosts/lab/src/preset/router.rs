@@ -1,6 +1,6 @@
 //! Two hosts on two wires, connected by the kernel's router: a short name for a pair with that device.
 
-use super::Preset;
+use super::{Preset, Shape};
 use crate::{
     device::{self, Device},
     family::Family,
@@ -11,5 +11,6 @@ pub(super) const PRESET: Preset = Preset {
     about: "hosts a and b with the kernel's router between them: short for pair with --device router",
     hosts: &["a", device::HOST, "b"],
     device: Some(Device::Router),
+    shape: Shape::Line,
     family: Family::Ipv4,
 };

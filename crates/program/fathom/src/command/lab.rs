@@ -132,9 +132,9 @@ fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<LabNa
 fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     // Signals are watched before anything is created, so that an interrupt is handled.
     let signals = signal::watch()?;
-    let preset = preset::find(given.get_one::<String>("preset").expect("it has a default"))?;
+    let options = Options { device_core: hosts::device_core(), ..Options::default() };
+    let (preset, mut options) = preset::chosen(given.get_one::<String>("preset").expect("it has a default"), options)?;
     let name = lab_name(given, Some(preset.name))?;
-    let mut options = Options { device_core: hosts::device_core(), ..Options::default() };
     if let Some(mtu_bytes) = given.get_one::<u32>("mtu") {
         options.mtu_bytes = *mtu_bytes;
     }

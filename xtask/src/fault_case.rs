@@ -52,7 +52,13 @@ impl Case {
     /// The topology of its lab.
     pub(crate) fn preset(&self) -> &'static str {
         let is_of_ipv6 = self.faults.iter().any(|planted| planted.words == [BOTH_OF_IPV6]);
-        if is_of_ipv6 { "pair6" } else { "pair" }
+        // The companions of a star are c1, c2 and so on.
+        let is_of_star = self.faults.iter().any(|planted| planted.host.starts_with('c'));
+        match (is_of_star, is_of_ipv6) {
+            (true, _) => "star:4",
+            (false, true) => "pair6",
+            (false, false) => "pair",
+        }
     }
 
     /// Expects the names that are as true beside busy programs: threads that share one core with them wait for it.

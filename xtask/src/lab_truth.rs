@@ -137,6 +137,8 @@ mod tests {
             records: [("a".to_owned(), record)].into(),
             hosts: [("a".to_owned(), seen)].into(),
             start_skew_ns: Nanos::ZERO,
+            links: Vec::new(),
+            lost: Vec::new(),
         }
     }
 

@@ -69,6 +69,37 @@ impl HostReach {
     }
 }
 
+/// Which hosts of a test talk to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// Every host of one side with the single host of the other side.
+    Star,
+    /// Every host with the next one, and the last one with the first.
+    Ring,
+    /// Every host of one side with every host of the other side; without another side, every host with all others.
+    Mesh,
+}
+
+/// What the loss of a host means for a trial of several hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLoss {
+    /// The trial ends, and so does the run.
+    #[default]
+    Fail,
+    /// The others go on without it.
+    Continue,
+}
+
+impl OnLoss {
+    /// Whether it is the default, which a plan leaves out.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// A search for the highest rate that keeps an objective, instead of a measurement at one rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -161,11 +192,17 @@ pub struct TestPlan {
     pub name: String,
     /// The kind of test.
     pub kind: String,
-    /// The initiating host.
+    /// The initiating host, or a group of them.
     pub from: String,
-    /// The responding host; absent if the target is an address in the settings.
+    /// The responding host, or a group of them; absent if the target is an address in the settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// Which hosts of the groups talk to each other. Absent for two hosts, and for a star.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// Whether each pair of hosts gets the whole of rates, flows, connections and users, and not a part of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub each: bool,
     /// The test of the plan that this one runs together with, from the same start: the same test in the other direction. It is part of each
     /// trial of that test. Absent for a test on its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,6 +243,8 @@ impl TestPlan {
             kind: kind.to_owned(),
             from: from.to_owned(),
             to: None,
+            topology: None,
+            each: false,
             beside: None,
             warmup: times.warmup.exact(),
             duration: times.duration.exact(),
@@ -231,6 +270,8 @@ impl Plan {
             lab: None,
             via: None,
             hosts: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            on_loss: OnLoss::Fail,
             tests,
         }
     }
@@ -275,6 +316,12 @@ pub struct Plan {
     pub lab: Option<LabPlan>,
     /// The hosts by name.
     pub hosts: BTreeMap<String, HostReach>,
+    /// The groups of hosts that tests may name, in the order of their links.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// What the loss of a host means for a test of several hosts.
+    #[serde(default, skip_serializing_if = "OnLoss::is_default")]
+    pub on_loss: OnLoss,
     /// The host between the two sides of every test: a device under test, whose counters are read in addition to theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,

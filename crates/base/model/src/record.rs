@@ -307,13 +307,40 @@ impl HostRecord {
     }
 }
 
+/// The records of one pair of hosts in one trial.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct LinkTrial {
+    /// The initiating host.
+    pub from: String,
+    /// The responding host; absent if the target runs no fathom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The record of each side, by host; a host that plays both sides appears as `host` and `host/responder`.
+    pub records: BTreeMap<String, Record>,
+}
+
+impl LinkTrial {
+    /// Returns true if both sides told their results: no host was lost.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.records.len() == 1 + usize::from(self.to.is_some())
+    }
+}
+
 /// One round of one test.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Trial {
     /// The round, from 0.
     pub round: u32,
-    /// The record of each side, by host; a host that plays both sides appears as `host` and `host/responder`.
+    /// The record of each side, by host; a host that plays both sides appears as `host` and `host/responder`. In a test of several
+    /// pairs, the sum of all records of a side, by the group of its hosts.
     pub records: BTreeMap<String, Record>,
+    /// The records of each pair of hosts; empty in a test of one pair.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkTrial>,
+    /// The hosts that were lost, so that their pairs are not in the sums.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
     /// The hosts' counters during the trial.
     pub hosts: BTreeMap<String, HostRecord>,
     /// The latest start minus the earliest, to the accuracy of the clock comparison.

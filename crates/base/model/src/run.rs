@@ -11,6 +11,7 @@ use crate::{
     environment::Environment,
     finding::{Finding, NoCause, Verdict, VerdictState},
     intervention::Intervention,
+    link::{Link, Sharing},
     metric::Layer,
     plan::Plan,
     record::Trial,
@@ -62,13 +63,19 @@ pub struct TestRun {
     pub layer: Layer,
     /// The kind.
     pub kind: String,
-    /// The initiating host.
+    /// The initiating host, or a group of them.
     pub from: String,
-    /// The responding host.
+    /// The responding host, or a group of them.
     pub to: Option<String>,
     /// The options that select the kind in the command of its layer, such as `--test rr`; absent for a kind without a place there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected_by: Option<String>,
+    /// The pairs of hosts between which it runs, with their values; empty for a test of one pair.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Link>,
+    /// How the work divides among hosts and flows; absent for a test of one pair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
     /// The kind's options, complete with defaults.
     pub options: Settings,
     /// The promises by metric, as written by the user.
@@ -129,6 +136,8 @@ impl TestRun {
             from: String::new(),
             to: None,
             selected_by: None,
+            links: Vec::new(),
+            sharing: None,
             options: Settings::default(),
             expect: BTreeMap::new(),
             trials: Vec::new(),

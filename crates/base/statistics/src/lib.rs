@@ -9,6 +9,7 @@ mod majority;
 mod moments;
 mod quantile;
 mod splitmix;
+mod spread;
 mod steadiness;
 
 pub use drift::drift;
@@ -18,6 +19,7 @@ pub use majority::Votes;
 pub use moments::{LEVEL, mean, mean_interval, proportion_interval, share_interval, stdev, student_t};
 pub use quantile::{Quantile, quantile_interval, quantile_summary, samples_needed};
 pub use splitmix::splitmix;
+pub use spread::{median, spread};
 pub use steadiness::Steadiness;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use fathom_model::{
 
 use crate::{
     path::is_memory,
-    window::{is_complete, record_of},
+    window::{hosts_of_side, is_complete, members, record_of},
 };
 
 /// Returns the sending side and the receiving side if all traffic goes one way.
@@ -32,7 +32,8 @@ pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Sid
 
 /// Returns the growth of a host's counter over all trials, for all of its instances or for one.
 pub(crate) fn host_growth(trials: &[&Trial], host: &str, counter: &str, of: Option<&str>) -> u64 {
-    let records = trials.iter().filter_map(|trial| trial.hosts.get(host));
+    let records =
+        trials.iter().flat_map(|trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host)));
     let series = records.flat_map(|record| record.named(counter));
     series.filter(|series| of.is_none_or(|of| series.of == of)).map(fathom_model::record::Series::growth).sum()
 }
@@ -141,19 +142,19 @@ fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPl
     ]
 }
 
-/// One direction of the tests that are summed up: its trials, its sender and its receiver.
+/// One direction of the tests that are summed up: its trials, its senders and its receivers.
 struct DirectionTrials<'a> {
     trials: Vec<&'a Trial>,
-    from: (Side, &'a str),
-    to: (Side, &'a str),
+    from: (Side, Vec<&'a str>),
+    to: (Side, Vec<&'a str>),
 }
 
 impl<'a> DirectionTrials<'a> {
     fn of(test: &'a TestRun, trials: Vec<&'a Trial>) -> Option<Self> {
         let (from, to) = one_way(test, count::SENT, count::RECEIVED)?;
-        let host_of = |side| trials.iter().find_map(|trial| record_of(trial, side)).map(|(host, _)| host);
-        let (sender, receiver) = (host_of(from)?, host_of(to)?);
-        Some(Self { from: (from, sender), to: (to, receiver), trials })
+        let hosts_of = |side| trials.iter().map(|trial| hosts_of_side(trial, side)).find(|hosts| !hosts.is_empty());
+        let (senders, receivers) = (hosts_of(from)?, hosts_of(to)?);
+        Some(Self { from: (from, senders), to: (to, receivers), trials })
     }
 }
 
@@ -207,12 +208,12 @@ pub(crate) fn conservation(
         |(hosts, (_, counter, _)): &(String, DropPlace)| hosts.split(AND).any(|host| is_sampled(host, counter));
     let drops = places.into_iter().filter(is_counted).map(|(host, (place, counter, n_dropped))| Drops {
         place: place.to_owned(),
-        counter: format!("{host} {counter}"),
+        counter: format!("{} {counter}", shown(&host)),
         n_dropped,
     });
-    let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, way.from, way.to));
+    let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, (way.from.0, &way.from.1), (way.to.0, &way.to.1)));
     let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
-    let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to.0, way.to.1));
+    let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to.0, &way.to.1));
     let mut drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
@@ -232,10 +233,9 @@ const AND: &str = " and ";
 
 /// Returns all places where hosts count drops: at the senders, at the device in between, and at the receivers.
 fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -> HostDropPlaces {
-    let (mut senders, mut receivers): (Vec<&str>, Vec<&str>) = ways.iter().map(|way| (way.from.1, way.to.1)).unzip();
     // A host that plays both roles counts once.
-    senders.dedup();
-    receivers.dedup();
+    let senders = distinct(ways.iter().flat_map(|way| &way.from.1));
+    let receivers = distinct(ways.iter().flat_map(|way| &way.to.1));
     // Tests that run together have the same hosts, and each test has the counters of all of them.
     let trials = ways.first().map(|way| way.trials.as_slice()).unwrap_or_default();
     let grown = |of: &[&str], counter: &str| -> u64 {
@@ -266,6 +266,19 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
     sending.into_iter().chain(between).chain(receiving).collect()
 }
 
+/// The names of some hosts, or their number if there are too many for a line.
+fn shown(hosts: &str) -> String {
+    let n = hosts.split(AND).count();
+    if n > 2 { format!("{n} hosts") } else { hosts.to_owned() }
+}
+
+fn distinct<'a>(hosts: impl Iterator<Item = &'a &'a str>) -> Vec<&'a str> {
+    hosts.fold(Vec::new(), |mut all, host| {
+        all.extend((!all.contains(host)).then_some(*host));
+        all
+    })
+}
+
 /// Returns the growth of a host's counter. Interface counters are limited to the interfaces on the path.
 fn growth_on_path(trials: &[&Trial], name: &str, host: Option<&Host>, counter: &str) -> u64 {
     let interfaces: Vec<&String> =
@@ -283,17 +296,17 @@ fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
 /// Returns the drops in full rings that the records of the trial count: between the ends of a veth, and of AF_XDP sockets.
 fn ring_drops<'a>(
     trials: &'a [&Trial],
-    from: (Side, &'a str),
-    to: (Side, &'a str),
+    from: (Side, &'a [&str]),
+    to: (Side, &'a [&str]),
 ) -> impl Iterator<Item = Drops> + use<'a> {
     let places = [
         (from, VETH_RING, count::VETH_RING_DROPPED),
         (to, "receiver's AF_XDP ring", count::RING_FULL),
         (to, "receiver's AF_XDP memory", count::FILL_EMPTY),
     ];
-    places.into_iter().filter_map(|((side, host), place, counter)| {
+    places.into_iter().filter_map(|((side, hosts), place, counter)| {
         let n_dropped = total(trials, side, counter).filter(|n| *n > 0)?;
-        Some(Drops { place: place.to_owned(), counter: format!("{host} {counter}"), n_dropped })
+        Some(Drops { place: place.to_owned(), counter: format!("{} {counter}", shown(&hosts.join(AND))), n_dropped })
     })
 }
 
@@ -301,10 +314,11 @@ fn ring_drops<'a>(
 ///
 /// A socket counts both as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18). The host's counter of UDP
 /// buffer errors includes the drops of the socket, so the larger of the two counts, once.
-fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receiver: &str) -> Vec<Drops> {
+fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receivers: &[&str]) -> Vec<Drops> {
     let of_host = |counter: &str| {
-        let is_known = layer == Layer::Udp && was_sampled(trials, receiver, counter);
-        is_known.then(|| host_growth(trials, receiver, counter, None))
+        let is_known = |receiver: &&str| layer == Layer::Udp && was_sampled(trials, receiver, counter);
+        let grown = receivers.iter().filter(|receiver| is_known(receiver));
+        grown.map(|receiver| host_growth(trials, receiver, counter, None)).reduce(|sum, one| sum + one)
     };
     let damaged = of_host(host::UDP_IN_CSUM_ERRORS);
     let own = total(trials, to, count::SOCKET_DROPPED).map(|own| own.saturating_sub(damaged.unwrap_or(0)));
@@ -315,7 +329,11 @@ fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receiver: &str) -> Ve
         ("receiver's socket buffer", counter, own.max(full)),
     ];
     let drops = |(place, counter, n): (&str, &str, Option<u64>)| {
-        Some(Drops { place: place.to_owned(), counter: format!("{receiver} {counter}"), n_dropped: n? })
+        Some(Drops {
+            place: place.to_owned(),
+            counter: format!("{} {counter}", shown(&receivers.join(AND))),
+            n_dropped: n?,
+        })
     };
     places.into_iter().filter_map(drops).collect()
 }

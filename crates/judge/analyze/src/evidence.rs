@@ -23,7 +23,7 @@ use crate::{
     path::{self, hosts_of},
     repeat_command,
     summaries::main_rate,
-    window::{MeasuredWindow, host_of, rates, record_of, samples_within, usable_trials},
+    window::{MeasuredWindow, host_of, host_records, members, rates, record_of, samples_within, usable_trials},
 };
 
 /// One test with everything that a finding rule may read.
@@ -163,8 +163,8 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns true if a counter of a host was sampled: a growth of zero of any other one says nothing.
     pub(crate) fn has_counter(&self, host: &str, counter: &str) -> bool {
-        let mut records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
-        records.any(|record| record.named(counter).next().is_some())
+        let hosts = |trial: &'a Trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host));
+        self.trials.iter().any(|trial| hosts(trial).any(|record| record.named(counter).next().is_some()))
     }
 
     /// Returns the instances of a host's counter that grew, with their growth, the largest first.
@@ -313,7 +313,7 @@ impl<'a> TestEvidence<'a> {
         for trial in &self.trials {
             let span = MeasuredWindow::common(trial, &self.run.hosts)?.span();
             measured += span;
-            for (_, record) in trial.records.iter().filter(|(key, _)| one_machine || host_of(key) == host) {
+            for (_, record) in host_records(trial).filter(|(of, _)| one_machine || *of == host) {
                 waited += record.run_delay_ns?;
                 of_cores += span.0.saturating_mul(u64::try_from(record.cpu_ns_by_core.len()).unwrap_or(u64::MAX));
             }
@@ -344,7 +344,7 @@ impl<'a> TestEvidence<'a> {
         let one_machine = self.is_one_machine();
         let mut own: BTreeMap<&str, f64> = BTreeMap::new();
         for trial in &self.trials {
-            for (_, record) in trial.records.iter().filter(|(key, _)| one_machine || host_of(key) == host) {
+            for (_, record) in host_records(trial).filter(|(of, _)| one_machine || *of == host) {
                 if record.cpu_ns_by_core.is_empty() {
                     return None;
                 }
@@ -362,7 +362,7 @@ impl<'a> TestEvidence<'a> {
     }
 
     /// Returns the host counters of one trial and the samples that bound the measured part.
-    fn measured_samples(&self, trial: &'a Trial, host: &str) -> Option<(&'a HostRecord, (usize, usize))> {
+    pub(crate) fn measured_samples(&self, trial: &'a Trial, host: &str) -> Option<(&'a HostRecord, (usize, usize))> {
         let record = trial.hosts.get(host)?;
         let window = MeasuredWindow::common(trial, &self.run.hosts)?.on_host(&self.run.hosts, host);
         Some((record, samples_within(record, window)?))
@@ -403,14 +403,17 @@ impl<'a> TestEvidence<'a> {
     pub(crate) fn is_one_machine(&self) -> bool {
         let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
         let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
-        let Some(to) = self.test.to.as_deref() else { return false };
-        let from = self.test.from.as_str();
-        from == to || (here(from) && here(to)) || boot(from).is_some_and(|id| boot(to) == Some(id))
+        if self.test.to.is_none() {
+            return false;
+        }
+        let hosts: Vec<&str> = self.hosts().collect();
+        let is_same = |host: &&str| boot(hosts[0]).is_some_and(|id| boot(host) == Some(id));
+        hosts.len() == 1 || hosts.iter().all(|host| here(host)) || hosts.iter().all(|host| is_same(host))
     }
 
     /// Returns true if both ends run on the same cores and those have no idle time left.
     pub(crate) fn shares_full_cores(&self) -> bool {
-        let cores = self.cores(&self.test.from);
+        let cores = self.hosts().next().map_or_else(Vec::new, |host| self.cores(host));
         self.is_one_machine() && !cores.is_empty() && cores.iter().all(CoreLoad::is_full_of_own_work)
     }
 
@@ -427,7 +430,10 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the word for the host's part in this test: sender and receiver, or client and target.
     pub(crate) fn role_of(&self, host: &str) -> &'static str {
-        let initiates = self.host_of(Side::Initiator).unwrap_or(&self.test.from) == host;
+        let initiates = match self.test.links.as_slice() {
+            [] => self.host_of(Side::Initiator).unwrap_or(&self.test.from) == host,
+            links => links.iter().any(|link| link.from == host),
+        };
         let sends = self.one_way().map(|(from, _)| (from == Side::Initiator) == initiates);
         match (sends, initiates) {
             (Some(true), _) => "sender",

@@ -10,6 +10,7 @@
 // Input: the measured window, the cores, the path, and the promises as written.
 mod context;
 mod cores;
+mod pairs;
 mod path;
 pub mod promise;
 mod window;
@@ -18,6 +19,7 @@ mod window;
 pub mod benchmark;
 pub mod curve;
 mod precision;
+mod sharing;
 mod summaries;
 
 // Where all packets and all the time went, and what the users did.
@@ -31,8 +33,10 @@ mod time_division;
 mod evidence;
 mod flows;
 mod gap;
+mod growth;
 mod limits;
 mod repeat_command;
+mod tested;
 
 // Findings, what proves or refutes them, and the verdict.
 mod change;
@@ -59,6 +63,7 @@ pub use context::AnalysisContext;
 pub use effect::effect;
 pub use evidence::TestEvidence;
 pub use findings::{FINDING_RULES, FindingRule};
+pub use pairs::{ClockOffsets, join_pairs};
 pub use precision::is_narrow;
 pub use proof::next_intervention;
 pub use summaries::value_in;
@@ -109,9 +114,19 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
         run.tests[idx].time = time_division::time_division(&run.tests[idx]);
+        sharing::fill_in_links(&mut run.tests[idx], &run.hosts);
+        run.tests[idx].sharing = sharing::sharing(&run.tests[idx]);
+        let tested = tested::tested_host(run, &run.tests[idx], context);
+        if let Some(sharing) = &mut run.tests[idx].sharing {
+            sharing.tested = tested;
+        }
     }
     // The test of the layer below can be anywhere in the list, so the limits are computed after all values.
     for idx in 0..run.tests.len() {
+        let growth = growth::growth(run, &run.tests[idx]);
+        if let Some(sharing) = &mut run.tests[idx].sharing {
+            sharing.growth = growth;
+        }
         run.tests[idx].limits = limits::limits(run, &run.tests[idx], context);
     }
     run.findings = findings::findings(run, context);

@@ -47,7 +47,7 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &AnalysisContext) -> Ve
     let of_line = rates.find_map(|rate| Some((rate, wire_limit(run, test, &rate.metric)?)));
     limits.extend(of_line.map(|(rate, most)| limit(LimitKind::LineRate, rate, most, "line")));
     limits.extend(own_ceiling(test, context));
-    limits.extend(requested_rate(test));
+    limits.extend(requested_rate(run, test));
     limits.extend(layer_below(run, test));
     for (name, written) in &test.expect {
         if let Ok((summary, promise)) = find_promise(test, name, written) {
@@ -63,7 +63,8 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &AnalysisContext) -> Ve
 
 /// Returns the best rate of fathom itself on this machine. A value above it is not limited by it.
 fn own_ceiling(test: &TestRun, context: &AnalysisContext) -> Option<Limit> {
-    let main = main_rate(test)?;
+    // The ceiling is that of one pair on one machine.
+    let main = main_rate(test).filter(|_| test.links.is_empty())?;
     let most = context.ceilings.get(&test.name)?.get(main.metric.name.as_ref())?;
     Some(limit(LimitKind::OwnCeiling, main, *most, "ceiling")).filter(|limit| limit.used.is_none_or(|used| used <= 1.0))
 }
@@ -91,9 +92,10 @@ const RATES: [&str; 2] = ["rate", "pps"];
 const LATER_RATE: &str = "step-rate";
 
 /// Returns the rate that was requested of the generator. The unit of the option decides which rate it is.
-fn requested_rate(test: &TestRun) -> Option<Limit> {
+fn requested_rate(run: &Run, test: &TestRun) -> Option<Limit> {
     let is_given = |name: &&str| test.options.text(name).is_some();
     let option = RATES.into_iter().find(is_given).filter(|_| !is_given(&LATER_RATE))?;
+    let n_wholes = approximate(n_wholes(run, test));
     let bits = test.options.bit_rate(option).map(BitsPerSec::get);
     let events = test.options.rate(option).map(PerSec::get);
     // The option requests a rate of users. The script decides how many requests they make.
@@ -103,9 +105,15 @@ fn requested_rate(test: &TestRun) -> Option<Limit> {
     // A bare number can be read as either unit; it then means the first rate of the test.
     let (summary, most) = rates.find_map(|summary| {
         let asked = if summary.metric.unit == Unit::BitsPerSec { bits } else { events };
-        Some((summary, asked.filter(|asked| *asked > 0.0)?))
+        Some((summary, asked.filter(|asked| *asked > 0.0)? * n_wholes))
     })?;
     Some(limit(LimitKind::Asked, summary, most, "asked"))
+}
+
+/// How often the totals of a test apply: once, or once for each of its pairs.
+fn n_wholes(run: &Run, test: &TestRun) -> u64 {
+    let is_each = run.plan.tests.iter().any(|planned| planned.name == test.name && planned.each);
+    if is_each { u64::try_from(test.links.len()).unwrap_or(u64::MAX).max(1) } else { 1 }
 }
 
 /// How a value of the layer below converts to a value of the layer above.
@@ -315,6 +323,28 @@ mod tests {
         let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.metric.as_str(), limit.used), (LimitKind::Asked, "users_per_sec", Some(0.25)));
+    }
+
+    #[test]
+    fn each_companion_that_is_asked_for_the_whole_rate_adds_to_what_was_asked() {
+        for (each, used) in [(false, 1.0), (true, 0.5)] {
+            let mut builder = RunBuilder::new();
+            builder.star(&[("c1", &[1_000]), ("c2", &[1_000])]);
+            builder.run.tests[0].options.set("rate", "16k");
+            builder.plan_last_test(each);
+            let run = builder.analyzed();
+            assert_eq!(run.tests[0].limits[0].used, Some(used), "each: {each}");
+        }
+    }
+
+    #[test]
+    fn the_wire_of_the_tested_host_limits_a_star() {
+        let mut builder = RunBuilder::new();
+        builder.star(&[("c1", &[25_000_000]), ("c2", &[25_000_000])]);
+        builder.wire("1000000000", "1500");
+        builder.run.hosts.get_mut("c1").unwrap().environment.note("eth0", "speed_bps", "100000000");
+        let run = builder.analyzed();
+        assert_eq!(run.tests[0].limits[0].text, "line 941 Mbit/s");
     }
 
     #[test]

@@ -40,10 +40,26 @@ pub(crate) enum PathLink {
     NoWire { host: String, interface: String, driver: Option<String> },
 }
 
-/// Returns the hosts of a test, the initiating host first.
+/// Returns the hosts of a test, each once, the initiating ones first.
 pub(crate) fn hosts_of(test: &TestRun) -> impl Iterator<Item = &str> {
-    let to = test.to.as_deref().filter(|to| *to != test.from);
-    std::iter::once(test.from.as_str()).chain(to)
+    let mut hosts: Vec<&str> = Vec::new();
+    let initiating = test.links.iter().map(|link| link.from.as_str());
+    let answering = test.links.iter().filter_map(|link| link.to.as_deref());
+    let of_two = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
+    let of_two = of_two.filter(|_| test.links.is_empty());
+    for host in initiating.chain(answering).chain(of_two) {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    hosts.into_iter()
+}
+
+/// Returns the host that takes part in every pair of a test of several pairs, if only one does.
+pub(crate) fn center(test: &TestRun) -> Option<&str> {
+    let first = test.links.first().filter(|_| test.links.len() > 1)?;
+    let is_in_all = |host: &&str| test.links.iter().all(|link| link.from == *host || link.to.as_deref() == Some(*host));
+    first.to.as_deref().filter(is_in_all).or_else(|| Some(first.from.as_str()).filter(is_in_all))
 }
 
 /// Returns a fact about the interface that a host was tested on.
@@ -58,9 +74,15 @@ pub(crate) fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
 }
 
 /// Returns the link of a test, or `None` if no host reports its interface.
+///
+/// The traffic of a star crosses the link of its center. In a ring or a mesh, no single link carries all of it.
 pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
     let mut slowest: Option<BitsPerSec> = None;
-    for host in hosts_of(test) {
+    let hosts: Vec<&str> = match (test.links.as_slice(), center(test)) {
+        ([], _) => hosts_of(test).collect(),
+        (_, center) => vec![center?],
+    };
+    for host in hosts {
         let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
         // The loopback device reports no driver.
         let loopback = (interface == "lo").then_some("loopback");

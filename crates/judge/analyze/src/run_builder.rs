@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
-    Run, Side, StepRecord, TestPlan, Timeline, Trial, TrialTimes, Unit, UsersRecord, Visits,
+    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Link, LinkTrial,
+    Metric, Plan, Record, Run, Side, StepRecord, TestPlan, Timeline, Trial, TrialTimes, Unit, UsersRecord, Visits,
     metric::{MetricName, UnitAndSense},
     names::{count, distribution, host as counter},
     plan::HostReach,
@@ -15,7 +15,7 @@ use fathom_model::{
     units::Nanos,
 };
 
-use crate::{AnalysisContext, analyze, next_lines::fault_of};
+use crate::{AnalysisContext, ClockOffsets, analyze, join_pairs, next_lines::fault_of};
 
 const MS: u64 = 1_000_000;
 const INTERVAL_MS: u64 = 50;
@@ -122,6 +122,8 @@ fn trial(round: usize, client: Record, target: Record) -> Trial {
         records: [("client".to_owned(), client), ("target".to_owned(), target)].into(),
         hosts: [("client".to_owned(), host.clone()), ("target".to_owned(), host)].into(),
         start_skew_ns: Nanos::ZERO,
+        links: Vec::new(),
+        lost: Vec::new(),
     }
 }
 
@@ -173,6 +175,62 @@ impl RunBuilder {
         let rate = rate("packets_pps", "rate", Unit::FramesPerSec, Side::Responder, count::RECEIVED);
         let trials = trials.collect();
         self.add_test(Layer::Udp, "udp_stream", &[rate, loss()], trials);
+    }
+
+    /// Adds a stream from companions to the target, each with its bytes per second in each trial.
+    pub(crate) fn star(&mut self, companions: &[(&str, &[u64])]) {
+        let n_trials = companions[0].1.len();
+        let link_trial = |(from, rates): &(&str, &[u64]), round: usize| LinkTrial {
+            from: (*from).to_owned(),
+            to: Some("target".to_owned()),
+            records: [
+                ((*from).to_owned(), counting(Side::Initiator, count::BYTES_SENT, rates[round])),
+                ("target".to_owned(), counting(Side::Responder, count::BYTES_RECEIVED, rates[round])),
+            ]
+            .into(),
+        };
+        let mut trials: Vec<Trial> = (0..n_trials)
+            .map(|round| Trial {
+                links: companions.iter().map(|companion| link_trial(companion, round)).collect(),
+                ..trial(round, record(Side::Initiator), record(Side::Responder))
+            })
+            .collect();
+        for one in &mut trials {
+            let watched = one.hosts["target"].clone();
+            one.hosts.extend(companions.iter().map(|(host, _)| ((*host).to_owned(), watched.clone())));
+            one.hosts.remove("client");
+            join_pairs(one, ("companions", Some("target")), &ClockOffsets::new());
+        }
+        for (host, _) in companions {
+            self.run.hosts.insert((*host).to_owned(), self.run.hosts["client"].clone());
+        }
+        let test = self.add_test(Layer::Tcp, "tcp_stream", &[throughput()], trials);
+        test.from = "companions".to_owned();
+        let link =
+            |(host, _): &(&str, _)| Link { from: (*host).to_owned(), to: Some("target".to_owned()), ..Link::default() };
+        test.links = companions.iter().map(link).collect();
+    }
+
+    /// Adds the last test to the plan; with `each`, every pair gets the whole of its totals.
+    pub(crate) fn plan_last_test(&mut self, each: bool) {
+        let test = self.run.tests.last().unwrap();
+        let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
+        self.run.plan.tests.push(TestPlan {
+            name: test.name.clone(),
+            to: test.to.clone(),
+            each,
+            options: test.options.clone(),
+            ..TestPlan::new(&test.kind, times, &test.from)
+        });
+    }
+
+    /// Loses a companion of the last test, in a round.
+    pub(crate) fn lose(&mut self, companion: &str, round: usize) {
+        let trial = &mut self.run.tests.last_mut().unwrap().trials[round];
+        trial.lost.push(companion.to_owned());
+        let link = trial.links.iter_mut().find(|link| link.from == companion).unwrap();
+        link.records.remove(companion);
+        join_pairs(trial, ("companions", Some("target")), &ClockOffsets::new());
     }
 
     /// Adds the reverse direction of the last test, to run together with it, in one trial with these sent and received counts.

@@ -22,7 +22,7 @@ use crate::{
     benchmark,
     cores::WORK,
     curve,
-    window::{MeasuredWindow, record_of, samples_within, usable_trials, widened},
+    window::{MeasuredWindow, members, record_of, samples_within, usable_trials, widened},
 };
 
 /// The input for the values of one test.
@@ -237,18 +237,25 @@ impl<'a> TestTrials<'a> {
         let (host, _) = record_or_reason(trial, side)?;
         let window = MeasuredWindow::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
         let unknown = || format!("the cores of {host} were not watched");
-        let record = trial.hosts.get(host).ok_or_else(unknown)?;
-        let (first, last) = samples_within(record, window.on_host(self.hosts, host)).ok_or_else(unknown)?;
-        let grown = |series: &Series| Some(series.at(last)?.saturating_sub(series.at(first)?));
-        let worked: Vec<u64> = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).collect();
-        if worked.is_empty() {
-            return Err(unknown());
+        let mut per_sec = 0.0;
+        for host in self.machines(members(trial, host)) {
+            per_sec += worked_per_sec(trial, host, window.on_host(self.hosts, host)).ok_or_else(unknown)?;
         }
-        let worked: u64 = worked.into_iter().sum();
-        let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
         let rate = self.rate(trial, side, counter)?;
-        let cost = approximate(worked) / secs / rate * if count::OF_BYTES.contains(&counter) { GIBIBYTE } else { 1.0 };
-        if worked > 0 && cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
+        let cost = per_sec / rate * if count::OF_BYTES.contains(&counter) { GIBIBYTE } else { 1.0 };
+        if per_sec > 0.0 && cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
+    }
+
+    /// Returns one of all hosts that are the same machine, because they have the same cores.
+    fn machines<'h>(&self, hosts: Vec<&'h str>) -> Vec<&'h str> {
+        let boot = |host: &str| self.hosts.get(host).and_then(|host| host.environment.get("kernel", "boot_id"));
+        let mut machines: Vec<&str> = Vec::new();
+        for host in hosts {
+            if !machines.iter().any(|other| boot(host).is_some() && boot(other) == boot(host)) {
+                machines.push(host);
+            }
+        }
+        machines
     }
 
     /// Returns the values of the trials that have one, and the first reason why a value is missing.
@@ -334,6 +341,16 @@ impl<'a> TestTrials<'a> {
         let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
         counted.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
+}
+
+/// Returns the CPU time of all cores of a host per second of a span, in nanoseconds. `None` if they were not watched.
+fn worked_per_sec(trial: &Trial, host: &str, span: (Nanos, Nanos)) -> Option<f64> {
+    let record = trial.hosts.get(host)?;
+    let (first, last) = samples_within(record, span)?;
+    let grown = |series: &Series| Some(series.at(last)?.saturating_sub(series.at(first)?));
+    let worked: Vec<u64> = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).collect();
+    let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
+    (!worked.is_empty()).then(|| approximate(worked.into_iter().sum()) / secs)
 }
 
 /// Returns the users of a trial and the record that contains them.

@@ -20,6 +20,33 @@ pub(crate) fn record_of(trial: &Trial, side: Side) -> Option<(&str, &Record)> {
     trial.records.iter().find(|(_, record)| record.side == side).map(|(key, record)| (host_of(key), record))
 }
 
+/// Returns every record of a trial with its host: those of its pairs, or else its own.
+pub(crate) fn host_records(trial: &Trial) -> impl Iterator<Item = (&str, &Record)> {
+    let own = trial.records.iter().filter(|_| trial.links.is_empty());
+    let of_pairs = trial.links.iter().filter(|link| link.is_whole()).flat_map(|link| &link.records);
+    own.chain(of_pairs).map(|(key, record)| (host_of(key), record))
+}
+
+/// Returns the hosts that played one side of a trial, each once.
+pub(crate) fn hosts_of_side(trial: &Trial, side: Side) -> Vec<&str> {
+    let mut hosts = Vec::new();
+    for (host, _) in host_records(trial).filter(|(_, record)| record.side == side) {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    hosts
+}
+
+/// Returns the hosts behind a name in a trial: those of a group, or the host itself.
+pub(crate) fn members<'a>(trial: &'a Trial, name: &'a str) -> Vec<&'a str> {
+    let side = trial.records.iter().find(|(key, _)| host_of(key) == name).map(|(_, record)| record.side);
+    match side.filter(|_| !trial.links.is_empty() && !trial.hosts.contains_key(name)) {
+        Some(side) => hosts_of_side(trial, side),
+        None => vec![name],
+    }
+}
+
 /// Returns the trials that values are computed from: the complete ones, or all if none is complete.
 pub(crate) fn usable_trials(trials: &[Trial]) -> Vec<&Trial> {
     let complete: Vec<&Trial> = trials.iter().filter(|trial| is_complete(trial)).collect();

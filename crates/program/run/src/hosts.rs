@@ -360,8 +360,8 @@ fn describe(record: &DeviceRecord, environment: &mut Environment) {
 }
 
 fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
-    let preset = preset::find(&plan.preset).map_err(|error| lab_error(&error))?;
-    let mut options = Options { device_core: device_core(), ..Options::default() };
+    let options = Options { device_core: device_core(), ..Options::default() };
+    let (preset, mut options) = preset::chosen(&plan.preset, options).map_err(|error| lab_error(&error))?;
     if let Some(mtu_bytes) = plan.mtu_bytes {
         options.mtu_bytes = mtu_bytes;
     }

@@ -11,7 +11,7 @@ use fathom_model::{
     units::{Nanos, approximate, ratio, rounded},
 };
 use fathom_sys::clock;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{execute::rounded_text, terminal::sanitized};
 
@@ -20,9 +20,14 @@ const PER_SECOND: u8 = 2;
 /// The width of the bar in characters. Its smallest step is half a character.
 const BAR: u64 = 16;
 
-/// A line with the current test, its progress and its rate. Without a terminal, nothing is shown.
+/// A line with the current test, its progress and its rate, and below it one line per host of a test of several hosts. Without a
+/// terminal, nothing is shown.
 pub struct ProgressLine {
     bar: ProgressBar,
+    /// All lines on the terminal; the first one is `bar`.
+    lines: MultiProgress,
+    /// The lines of the hosts.
+    hosts: RefCell<Vec<ProgressBar>>,
     n_trials: usize,
     n_ended: Cell<usize>,
     /// The start of the run. `whole` is the expected duration of all its trials.
@@ -36,15 +41,16 @@ pub struct ProgressLine {
 impl ProgressLine {
     /// Creates the line for a run of `n_trials` trials that takes at most `longest`.
     pub fn of(n_trials: usize, longest: Option<Nanos>, quiet: bool) -> Self {
-        let bar = ProgressBar::new(0);
         let show = !quiet && std::io::stderr().is_terminal();
         let target = ProgressDrawTarget::stderr_with_hz(PER_SECOND);
-        bar.set_draw_target(if show { target } else { ProgressDrawTarget::hidden() });
-        bar.set_style(ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let lines = MultiProgress::with_draw_target(if show { target } else { ProgressDrawTarget::hidden() });
+        let bar = lines.add(message_bar());
         let (n_ended, doing) = (Cell::new(0), RefCell::new(String::new()));
         let (began, whole) = (clock::now(), Cell::new(longest));
         Self {
             bar,
+            lines,
+            hosts: RefCell::new(Vec::new()),
             n_trials,
             n_ended,
             began,
@@ -85,6 +91,18 @@ impl ProgressLine {
         self.bar.set_message(line(&self.activity_text(), measured, self.measure.get(), &format!("{rate}{p99}")));
     }
 
+    /// Shows one line per host: its name, its rate and its state.
+    pub fn show_hosts(&self, all: &[(String, String)]) {
+        let mut bars = self.hosts.borrow_mut();
+        while bars.len() < all.len() {
+            bars.push(self.lines.add(message_bar()));
+        }
+        let width = all.iter().map(|(host, _)| host.chars().count()).max().unwrap_or(0);
+        for (bar, (host, text)) in bars.iter().zip(all) {
+            bar.set_message(sanitized(&format!("  {host:<width$}  {text}")));
+        }
+    }
+
     /// Counts a finished trial and updates the expected duration of the run.
     pub fn end_trial(&self) {
         let n_ended = self.n_ended.get() + 1;
@@ -107,8 +125,15 @@ impl ProgressLine {
 
     /// Removes the line.
     pub fn clear(&self) {
+        self.hosts.borrow().iter().for_each(ProgressBar::finish_and_clear);
         self.bar.finish_and_clear();
     }
+}
+
+/// Creates a line of nothing but a text.
+fn message_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
 }
 
 /// Formats the line: `[3/9] tcp_stream, round 1  ━━━━━━━━╸           6.1 s of 10.0 s   9.08 Gbit/s   p99 1.90 ms`.

@@ -15,7 +15,7 @@ use fathom_model::{Environment, PeerClock, record::CounterChanges, units::Nanos}
 use fathom_sys::clock;
 
 use self::connected_host::ConnectedHost;
-pub use self::trial::{Assignment, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
+pub use self::trial::{Assignment, LostHost, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
 use crate::{
     AgentFailure, AgentStream, Disconnected, Error,
     connection::{ReaderEvent, SuspendDetector},

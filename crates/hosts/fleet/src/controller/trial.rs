@@ -1,9 +1,14 @@
 //! One trial: prepares the responders, then the initiators, starts all together, and collects their records.
 
-use std::{collections::BTreeMap, io, net::IpAddr, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+    ops::Range,
+};
 
 use fathom_engine::LiveProgress;
-use fathom_model::{Endpoints, PeerAddresses, PeerClock, Role, Settings, Side, Trial, units::Nanos};
+use fathom_model::{Endpoints, OnLoss, PeerAddresses, PeerClock, Role, Settings, Side, Trial, units::Nanos};
 use fathom_sys::clock;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -22,6 +27,10 @@ const FINISH_TIMEOUT: Nanos = Nanos::from_secs(15);
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// The minimum lead before a start: enough to wake a sleeping thread on a busy core.
 const START_LEAD_MIN: Nanos = Nanos::from_millis(50);
+/// The minimum lead with the roles of several pairs of hosts: the orders are sent one after the other, and threads of all roles wake up.
+const START_LEAD_MANY: Nanos = Nanos::from_millis(200);
+/// The roles of two hosts and a device between them.
+const FEW_ROLES: usize = 5;
 /// The lead if there is only one role to start: enough for its workers to be ready.
 const START_LEAD_SINGLE: Nanos = Nanos::from_millis(5);
 /// The lead in round trips: the order must have arrived everywhere, even if a segment is retransmitted.
@@ -54,8 +63,11 @@ pub struct TrialPlan {
     pub round: u32,
     /// The tests, which start at the same instant; all of them run until the initiators of all have finished.
     pub tests: Vec<TestRoles>,
-    /// The observers: devices between the two ends, whose counters are read; they record nothing else.
+    /// The observers: devices between the two ends, whose counters are read, and hosts whose counters are read for the whole trial even
+    /// if one of their tests ends early. They record nothing else.
     pub observers: Vec<Assignment>,
+    /// Whether the tests of the other hosts go on when a host is lost. The loss of a host that only observes ends the trial.
+    pub on_loss: OnLoss,
 }
 
 impl Assignment {
@@ -81,17 +93,30 @@ impl Assignment {
 
 /// Callbacks during a trial.
 pub struct TrialCallbacks<'a> {
-    /// Receives the progress of a host's role in the first test, at most twice a second each.
-    pub live: &'a mut dyn FnMut(&str, Side, LiveProgress),
+    /// Receives the progress of a host's role in the test at this place of the plan, at most twice a second each.
+    pub live: &'a mut dyn FnMut(usize, &str, Side, LiveProgress),
     /// Polled ten times a second for a request to stop at once.
     pub is_stopped: &'a dyn Fn() -> bool,
+}
+
+/// A host that was lost in a trial of which the rest went on.
+#[derive(Debug)]
+pub struct LostHost {
+    /// The name of the host.
+    pub host: String,
+    /// The error that tells how.
+    pub error: Error,
 }
 
 /// The results of a trial, complete or not.
 #[derive(Debug)]
 pub struct TrialOutcome {
-    /// The records of each test, in the order of the plan; each also contains the hosts' counters.
+    /// The records of each test, in the order of the plan; each also contains the counters of its hosts and of the observers.
     pub trials: Vec<Trial>,
+    /// The latest start of all roles minus the earliest, to the accuracy of the clock comparison.
+    pub start_skew: Nanos,
+    /// The hosts that were lost while the others went on. The tests that they took part in have no complete records.
+    pub lost: Vec<LostHost>,
     /// The data that could not be collected, by host.
     pub unavailable: BTreeMap<String, Vec<String>>,
     /// The error that ended it early.
@@ -104,8 +129,13 @@ impl Fleet {
         let mut course = match TrialRun::new(self, plan, supervision) {
             Ok(course) => course,
             Err(error) => {
-                let trials = vec![Trial { round: plan.round, ..Trial::default() }; plan.tests.len()];
-                return TrialOutcome { trials, unavailable: BTreeMap::new(), error: Some(error) };
+                return TrialOutcome {
+                    trials: empty_trials(plan),
+                    start_skew: Nanos::ZERO,
+                    lost: Vec::new(),
+                    unavailable: BTreeMap::new(),
+                    error: Some(error),
+                };
             }
         };
         let error = course.run().err();
@@ -134,6 +164,8 @@ struct RunningRole<'a> {
     id: HostIndex,
     role_id: RoleId,
     state: RoleState,
+    /// Whether a host of its test was lost, so that nothing is expected of it any more.
+    is_given_up: bool,
 }
 
 /// The state to wait for.
@@ -156,13 +188,20 @@ impl RoleMilestone {
 impl RunningRole<'_> {
     fn has_reached(&self, milestone: RoleMilestone) -> bool {
         match milestone {
-            RoleMilestone::Ready => matches!(self.state, RoleState::Ready(_)),
+            RoleMilestone::Ready => self.is_given_up || matches!(self.state, RoleState::Ready(_)),
             RoleMilestone::Over => self.is_over(),
         }
     }
 
     fn is_over(&self) -> bool {
         matches!(self.state, RoleState::Over(_))
+    }
+
+    /// Marks it as over without a result, unless it is over.
+    fn end_without_result(&mut self) {
+        if !self.is_over() {
+            self.state = RoleState::Over(None);
+        }
     }
 }
 
@@ -176,6 +215,9 @@ struct TrialRun<'a, 'b> {
     /// The tokens by which the two sides of each test recognize each other.
     tokens: Vec<u64>,
     callbacks: &'a mut TrialCallbacks<'b>,
+    on_loss: OnLoss,
+    /// The hosts that were lost while the others went on.
+    lost: Vec<LostHost>,
 }
 
 impl<'a, 'b> TrialRun<'a, 'b> {
@@ -191,10 +233,6 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut parts = Vec::new();
         for (cast, part, initiator) in told.into_iter().chain(casts().flat_map(of_cast)) {
             let id = fleet.find(&part.host)?;
-            if fleet.hosts[id].is_disconnected() {
-                return Err(fleet.hosts[id].disconnect_error());
-            }
-            fleet.refresh_clock(id)?;
             let entry = cast.map_or_else(|| part.host.clone(), |cast| record_name(&plan.tests[cast], part, initiator));
             parts.push(RunningRole {
                 assignment: part,
@@ -203,21 +241,40 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                 id,
                 role_id: fleet.new_role_id(),
                 state: RoleState::Idle,
+                is_given_up: false,
             });
         }
         let tokens = plan.tests.iter().map(|_| random()).collect::<Result<_, _>>()?;
-        Ok(Self { fleet, roles: parts, n_until_finish: n_told, tokens, callbacks: supervision })
+        let (on_loss, lost) = (plan.on_loss, Vec::new());
+        let mut course =
+            Self { fleet, roles: parts, n_until_finish: n_told, tokens, callbacks: supervision, on_loss, lost };
+        course.greet_hosts()?;
+        Ok(course)
+    }
+
+    /// Compares the clock of each host, and finds the hosts that are gone.
+    fn greet_hosts(&mut self) -> Result<(), Error> {
+        let ids: BTreeSet<HostIndex> = self.roles.iter().map(|playing| playing.id).collect();
+        for id in ids {
+            let is_gone = self.fleet.hosts[id].is_disconnected();
+            let greeted =
+                if is_gone { Err(self.fleet.hosts[id].disconnect_error()) } else { self.fleet.refresh_clock(id) };
+            if let Err(error) = greeted {
+                self.go_on_without(id, error)?;
+            }
+        }
+        Ok(())
     }
 
     fn run(&mut self) -> Result<(), Error> {
         let (told, initiators) = (0..self.n_until_finish, self.n_until_finish..self.roles.len());
         let deadline = clock::now() + PREPARE_TIMEOUT;
-        for n in told.clone() {
+        for n in told.clone().filter(|n| !self.roles[*n].is_given_up).collect::<Vec<_>>() {
             self.prepare(n, Endpoints::new())?;
         }
         self.wait_for(deadline, RoleMilestone::Ready, &told)?;
         let deadline = clock::now() + PREPARE_TIMEOUT;
-        for n in initiators.clone() {
+        for n in initiators.clone().filter(|n| !self.roles[*n].is_given_up).collect::<Vec<_>>() {
             self.prepare(n, self.responder_endpoints(n))?;
         }
         self.wait_for(deadline, RoleMilestone::Ready, &initiators)?;
@@ -230,7 +287,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let is_bystander = |n: &usize| self.roles[*n].assignment.is_observer();
         let (bystanders, responder): (Vec<usize>, Vec<usize>) = told.clone().partition(is_bystander);
         for parts in [responder, bystanders] {
-            for n in &parts {
+            for n in parts.iter().filter(|n| !self.roles[**n].is_given_up) {
                 self.send(*n, |ticket| ToAgent::Finish { ticket })?;
             }
             if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
@@ -254,8 +311,11 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut role = Box::new(playing.assignment.role.clone());
         role.peer.extend(endpoints);
         role.meeting = self.meeting(n, role.meeting);
-        // There is one observer per host: the host's first role starts it, for the interfaces of all roles there.
-        let is_first = self.roles.iter().position(|other| other.id == playing.id) == Some(n);
+        // There is one observer per host: the observing role or else the first one starts it, for the interfaces of all roles there.
+        let of_host = |other: &RunningRole<'_>| other.id == playing.id;
+        let observes = |other: &RunningRole<'_>| of_host(other) && other.assignment.is_observer();
+        let watching = self.roles.iter().position(observes).or_else(|| self.roles.iter().position(of_host));
+        let is_first = watching == Some(n);
         let watch = is_first.then(|| self.interfaces(playing.id));
         self.roles[n].state = RoleState::Preparing;
         self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch })
@@ -283,7 +343,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     fn start(&mut self) -> Result<Nanos, Error> {
         let round_trip = self.roles.iter().map(|playing| self.fleet.hosts[playing.id].clock.round_trip).max();
         let start = clock::now() + start_lead(self.roles.len(), round_trip.unwrap_or_default());
-        for n in 0..self.roles.len() {
+        for n in (0..self.roles.len()).filter(|n| !self.roles[*n].is_given_up).collect::<Vec<_>>() {
             let at = self.fleet.hosts[self.roles[n].id].clock.to_theirs(start);
             let peer_clock = self.peer_clock(n);
             self.send(n, |ticket| ToAgent::Start { ticket, at, peer_clock })?;
@@ -316,10 +376,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             let deadline = self.fleet.hosts[host].activity.deadline(deadline);
             match self.fleet.next_event(deadline) {
                 FleetEvent::Message(host, _, message) => self.handle_message(host, message)?,
-                FleetEvent::Disconnected(host) if self.has_role(host) => return Err(self.disconnected(host)),
+                FleetEvent::Disconnected(host) if self.has_role(host) => {
+                    let error = self.disconnected(host);
+                    self.go_on_without(host, error)?;
+                }
                 FleetEvent::Idle if clock::now() >= deadline => {
                     self.fleet.hosts[host].disconnect(Disconnected::StepTimeout(milestone.verb()));
-                    return Err(self.disconnected(host));
+                    let error = self.disconnected(host);
+                    self.go_on_without(host, error)?;
                 }
                 FleetEvent::Disconnected(_) | FleetEvent::Idle => {}
             }
@@ -333,10 +397,34 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// Marks the roles of a disconnected host as over.
     fn disconnected(&mut self, host: HostIndex) -> Error {
-        for playing in self.roles.iter_mut().filter(|playing| playing.id == host && !playing.is_over()) {
-            playing.state = RoleState::Over(None);
-        }
+        self.roles.iter_mut().filter(|playing| playing.id == host).for_each(RunningRole::end_without_result);
         self.fleet.hosts[host].disconnect_error()
+    }
+
+    /// Gives up the tests of a lost host and lets the others go on, if that is wanted and there are others. Else returns the error.
+    fn go_on_without(&mut self, host: HostIndex, error: Error) -> Result<(), Error> {
+        let of_host = self.roles.iter().filter(|playing| playing.id == host);
+        let tests: BTreeSet<usize> = of_host.filter_map(|playing| playing.test).collect();
+        let goes_on =
+            |playing: &RunningRole<'_>| !playing.is_given_up && playing.test.is_some_and(|test| !tests.contains(&test));
+        if self.on_loss == OnLoss::Fail || tests.is_empty() || !self.roles.iter().any(goes_on) {
+            return Err(error);
+        }
+        for n in 0..self.roles.len() {
+            let playing = &mut self.roles[n];
+            let is_affected = playing.id == host || playing.test.is_some_and(|test| tests.contains(&test));
+            if playing.is_given_up || !is_affected {
+                continue;
+            }
+            playing.is_given_up = true;
+            if playing.id == host || matches!(playing.state, RoleState::Idle) {
+                playing.end_without_result();
+            } else if !playing.is_over() {
+                self.send(n, |ticket| ToAgent::Abort { ticket })?;
+            }
+        }
+        self.lost.push(LostHost { host: self.fleet.hosts[host].name.clone(), error });
+        Ok(())
     }
 
     /// Processes a message from a host about one of the roles; late messages about other trials are dropped.
@@ -349,9 +437,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                 }
             }
             FromAgent::Interval { ticket, progress } => {
-                let is_first = |playing: &&mut RunningRole<'_>| playing.test == Some(0);
-                if let Some(playing) = self.roles.iter_mut().find(of(ticket)).filter(is_first) {
-                    (self.callbacks.live)(&playing.assignment.host, playing.assignment.role.side, progress.into());
+                let playing = self.roles.iter_mut().find(of(ticket));
+                if let Some((playing, test)) = playing.and_then(|playing| playing.test.map(|test| (playing, test))) {
+                    let Assignment { host, role, .. } = playing.assignment;
+                    (self.callbacks.live)(test, host, role.side, progress.into());
                 }
             }
             FromAgent::Outcome { ticket, outcome } => {
@@ -362,6 +451,9 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             FromAgent::Failed { ticket: Some(ticket), failure } => {
                 if let Some(playing) = self.roles.iter_mut().find(of(ticket)) {
                     playing.state = RoleState::Over(None);
+                    if playing.is_given_up {
+                        return Ok(());
+                    }
                     return Err(Error::RoleFailed { host: playing.assignment.host.clone(), failure });
                 }
             }
@@ -382,9 +474,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         for n in 0..n_parts {
             let playing = &mut self.roles[n];
             if matches!(playing.state, RoleState::Idle) || self.fleet.hosts[playing.id].is_disconnected() {
-                if !playing.is_over() {
-                    playing.state = RoleState::Over(None);
-                }
+                playing.end_without_result();
             } else if !playing.is_over() {
                 // The error that led here is the one to report.
                 let _ = self.send(n, |ticket| ToAgent::Abort { ticket });
@@ -401,9 +491,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     }
 
     fn outcome(self, plan: &TrialPlan, error: Option<Error>) -> TrialOutcome {
-        let mut trials = vec![Trial { round: plan.round, ..Trial::default() }; plan.tests.len()];
+        let mut trials = empty_trials(plan);
         let mut starts = vec![Vec::new(); plan.tests.len()];
         let mut losses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut hosts = BTreeMap::new();
         for playing in self.roles {
             let RoleState::Over(Some(outcome)) = playing.state else { continue };
             let RoleOutcome { record, host, losses: lost } = *outcome;
@@ -413,19 +504,30 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             }
             let name = &playing.assignment.host;
             if let Some(host) = host {
-                for trial in &mut trials {
-                    trial.hosts.insert(name.clone(), host.clone());
-                }
+                hosts.insert(name.clone(), host);
             }
             losses.entry(name.clone()).or_default().extend(lost);
         }
-        for (trial, starts) in trials.iter_mut().zip(starts) {
-            trial.start_skew_ns = match (starts.iter().max(), starts.iter().min()) {
-                (Some(latest), Some(earliest)) => *latest - *earliest,
-                _ => Nanos::ZERO,
-            };
+        for (trial, (cast, starts)) in trials.iter_mut().zip(plan.tests.iter().zip(&starts)) {
+            trial.start_skew_ns = skew(starts);
+            let of_test = plan.observers.iter().chain(&cast.initiators).chain(&cast.responder);
+            let of_test = of_test.filter_map(|part| Some((part.host.clone(), hosts.get(&part.host)?.clone())));
+            trial.hosts.extend(of_test);
         }
-        TrialOutcome { trials, unavailable: losses, error }
+        let start_skew = skew(&starts.concat());
+        TrialOutcome { trials, start_skew, lost: self.lost, unavailable: losses, error }
+    }
+}
+
+fn empty_trials(plan: &TrialPlan) -> Vec<Trial> {
+    vec![Trial { round: plan.round, ..Trial::default() }; plan.tests.len()]
+}
+
+/// The latest of some starts minus the earliest.
+fn skew(starts: &[Nanos]) -> Nanos {
+    match (starts.iter().max(), starts.iter().min()) {
+        (Some(latest), Some(earliest)) => *latest - *earliest,
+        _ => Nanos::ZERO,
     }
 }
 
@@ -442,7 +544,11 @@ fn random() -> Result<u64, Error> {
 
 /// The time between sending the start order and the start.
 fn start_lead(n_parts: usize, round_trip: Nanos) -> Nanos {
-    let least = if n_parts == 1 { START_LEAD_SINGLE } else { START_LEAD_MIN };
+    let least = match n_parts {
+        0 | 1 => START_LEAD_SINGLE,
+        2..=FEW_ROLES => START_LEAD_MIN,
+        _ => START_LEAD_MANY,
+    };
     least.max(round_trip * START_LEAD_ROUND_TRIPS)
 }
 
@@ -466,5 +572,6 @@ mod tests {
         let millis = Nanos::from_millis;
         assert_eq!((start_lead(1, Nanos::ZERO), start_lead(2, Nanos::ZERO)), (START_LEAD_SINGLE, START_LEAD_MIN));
         assert_eq!((start_lead(1, millis(20)), start_lead(2, millis(20))), (millis(100), millis(100)));
+        assert_eq!((start_lead(25, millis(20)), start_lead(25, millis(60))), (millis(200), millis(300)));
     }
 }

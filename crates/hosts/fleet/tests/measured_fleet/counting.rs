@@ -186,10 +186,15 @@ pub(crate) fn cast(from: &str, to: &str, measure: Nanos) -> TestRoles {
 }
 
 pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
-    TrialPlan { round: 3, tests: vec![cast(from, to, measure)], observers: Vec::new() }
+    TrialPlan {
+        round: 3,
+        tests: vec![cast(from, to, measure)],
+        observers: Vec::new(),
+        on_loss: fathom_model::OnLoss::Fail,
+    }
 }
 
 /// Runs a trial without callbacks.
 pub(crate) fn play(fleet: &mut Fleet, plan: &TrialPlan) -> TrialOutcome {
-    fleet.run_trial(plan, &mut TrialCallbacks { live: &mut |_, _, _| {}, is_stopped: &|| false })
+    fleet.run_trial(plan, &mut TrialCallbacks { live: &mut |_, _, _, _| {}, is_stopped: &|| false })
 }

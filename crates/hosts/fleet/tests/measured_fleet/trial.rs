@@ -57,7 +57,7 @@ fn two_hosts_start_together_and_their_records_are_gathered() {
     let mut seen = Vec::new();
     let plan = plan("a", "b", Nanos::from_millis(700));
     let mut live =
-        |host: &str, side, live: fathom_engine::LiveProgress| seen.push((host.to_owned(), side, live.growth));
+        |_: usize, host: &str, side, live: fathom_engine::LiveProgress| seen.push((host.to_owned(), side, live.growth));
     let mut outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
 
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
@@ -203,7 +203,7 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
     let link = agent_in_thread(Policy::anything());
     let cut = link.stream.try_clone().unwrap();
     fleet.connect("b", link).unwrap();
-    let mut live = |_: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
+    let mut live = |_: usize, _: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
     let plan = plan("a", "b", LONG);
     let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
     let error = outcome.error.unwrap();
@@ -244,7 +244,7 @@ fn a_child_that_is_killed_is_named_with_the_signal() {
     fleet.connect("b", link).unwrap();
     assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "a trial with a child");
     let child = fathom_sys::process::Pidfd::open(pid).unwrap();
-    let mut live = |_: &str, _, _| child.kill().unwrap();
+    let mut live = |_: usize, _: &str, _, _| child.kill().unwrap();
     let outcome =
         fleet.run_trial(&plan("b", "a", LONG), &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
     let text = outcome.error.unwrap().to_string();
@@ -260,7 +260,7 @@ fn a_child_that_hangs_is_given_up_after_three_seconds() {
     fleet.connect("b", link).unwrap();
     let hang = || assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
     let begin = clock::now();
-    let mut live = |host: &str, _, _| {
+    let mut live = |_: usize, host: &str, _, _| {
         if host == "b" {
             hang();
         }
@@ -282,7 +282,7 @@ fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     let is_done = Cell::new(false);
     // Called by the controller, which is suspended together with its agent.
-    let mut live = |_: &str, _, _| {
+    let mut live = |_: usize, _: &str, _, _| {
         if !is_done.replace(true) {
             signal("-STOP");
             clock::sleep_until(clock::now() + Nanos::from_secs(4));
@@ -365,7 +365,7 @@ fn an_agent_whose_controller_reads_nothing_ends() {
 fn a_trial_that_is_stopped_keeps_what_was_measured() {
     let mut fleet = fleet(&["a", "b"]);
     let (stopped, begin) = (Cell::new(false), clock::now());
-    let mut live = |_: &str, _, _| stopped.set(true);
+    let mut live = |_: usize, _: &str, _, _| stopped.set(true);
     let plan = plan("a", "b", LONG);
     let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| stopped.get() });
     assert!(matches!(outcome.error, Some(Error::Interrupted)), "{:?}", outcome.error);

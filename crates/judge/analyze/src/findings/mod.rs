@@ -5,6 +5,7 @@
 mod asymmetric_route;
 mod benchmark;
 mod black_hole;
+mod companions;
 mod connect_delays;
 mod core_saturated;
 mod cpu_quota;
@@ -44,7 +45,9 @@ mod rule;
 mod scan;
 mod server_saturated;
 mod server_time;
+mod slow_host;
 mod stall;
+mod start_skew;
 mod steal;
 mod step_errors;
 mod step_time;
@@ -146,6 +149,9 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link_mode::LinkMode,
     &asymmetric_route::AsymmetricRoute,
     &steal::CpuSteal,
+    &companions::CompanionLimit,
+    &slow_host::SlowHost,
+    &start_skew::StartSkew,
     &stall::Stall,
     &unsteady::NoSteadyState,
     &interval_too_wide::IntervalTooWide,

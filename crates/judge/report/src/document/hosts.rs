@@ -154,6 +154,9 @@ fn interface_words(run: &Run, name: &str) -> Option<String> {
 
 /// Describes a host: `gen-1 (16 cores, ens5 25 Gbit/s)`. Cores that several hosts share are listed elsewhere.
 pub(super) fn host_words(run: &Run, name: &str) -> String {
+    if let Some(group) = run.plan.groups.get(name) {
+        return format!("{name} ({})", counted(group.len() as u64, "host"));
+    }
     let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
     // In a run of probes, the bare interface would look like the measured object.
     let by = if probe::target(run).is_some() { "by " } else { "" };
@@ -173,7 +176,11 @@ pub(super) fn shared_cores(run: &Run) -> Option<String> {
 pub(super) fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let from = run.tests.first().map(|test| test.from.as_str());
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
-    let known = |name: &&str| Some(*name) != from && Some(*name) != to;
+    let in_pairs = |name: &str| {
+        let mut links = run.tests.iter().flat_map(|test| &test.links);
+        links.any(|link| link.from == name || link.to.as_deref() == Some(name))
+    };
+    let known = |name: &&str| Some(*name) != from && Some(*name) != to && !in_pairs(name);
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
     // One-way frames do not necessarily go from the client to the target.
     let is_one_way = |test: &TestRun| Some(test.from.as_str()) == from && test.to.is_some();

@@ -13,6 +13,7 @@ mod intervention;
 mod notes;
 mod overview;
 mod probe;
+mod sharing;
 mod steps;
 mod test;
 mod time_division;
@@ -42,6 +43,7 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
         blocks.push(if is_single { section } else { section.on_page() });
     }
     if !is_single && !is_benchmark {
+        blocks.extend(sharing::of_run(run).into_iter().map(Block::on_screen));
         blocks.extend(run.tests.iter().filter_map(anatomy::line).map(Block::on_screen));
         blocks.extend(run.tests.iter().flat_map(probe::named).map(Block::on_screen));
         blocks.push(notes::of_all(run).on_screen());

@@ -13,7 +13,7 @@ use super::{
     hosts::is_one_machine,
     intervention, notes,
     overview::{marker, sum, why_not},
-    probe, steps, time_division,
+    probe, sharing, steps, time_division,
 };
 use crate::{
     plot::{
@@ -37,6 +37,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     if test.unavailable.is_none() {
         blocks.push(Block::Heading(test.named()).on_screen());
         blocks.extend(values(run, test));
+        blocks.extend(sharing::blocks(test));
         blocks.extend(intervention::blocks(test));
         blocks.extend(curve::blocks(test));
         blocks.extend(benchmark::section(test));
@@ -178,9 +179,10 @@ fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
 
 /// Returns the hosts whose cores are drawn, with a title. Hosts on one machine have the same cores.
 fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
-    let all = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
+    let of_pairs = test.links.iter().flat_map(|link| std::iter::once(link.from.as_str()).chain(link.to.as_deref()));
+    let of_two = std::iter::once(test.from.as_str()).chain(test.to.as_deref()).filter(|_| test.links.is_empty());
     let mut hosts: Vec<&str> = Vec::new();
-    for host in all {
+    for host in of_pairs.chain(of_two) {
         if !hosts.contains(&host) && !cores(test, host).is_empty() {
             hosts.push(host);
         }

@@ -8,6 +8,7 @@ pub(crate) mod conservation;
 pub(crate) mod core_heatmap;
 pub(crate) mod curve;
 pub(crate) mod funnel;
+pub(crate) mod matrix;
 mod panel;
 pub(crate) mod percentiles;
 mod scale;

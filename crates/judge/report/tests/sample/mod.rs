@@ -185,6 +185,7 @@ fn trial(shape: &Shape, round: u32) -> Trial {
             ("web-1".to_owned(), cpu(&mut noise, shape.core0, 0.12)),
         ]),
         start_skew_ns: Nanos(41_000),
+        ..Trial::default()
     }
 }
 

@@ -133,7 +133,7 @@ pub(super) fn tests(
         to: Some(ends.to().to_owned()),
         options: given.clone().with("size", size.as_str()),
         benchmark: Some(benchmark.clone()),
-        ..TestPlan::new(kind, times, ends.from())
+        ..ends.test(kind, times)
     };
     let title = benchmark.methods.join(", ");
     Ok(Some((title, sizes.iter().map(test).collect())))

@@ -2,12 +2,14 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::{EvaluationRow, TestKind};
-use fathom_model::{Settings, TestPlan, TrialTimes, units::Nanos};
+use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 use fathom_scenario::execution::LoadedScenario;
 use fathom_sys::policy::Policy;
 
 use super::{
-    calibrate,
+    calibrate, cloud,
+    evaluation_length::EvaluationLength,
+    many_hosts,
     measurement::{self, KeepResult, NamedSides, TestHosts},
 };
 use fathom_run::{
@@ -23,6 +25,7 @@ Examples:
   fathom evaluate --device router                  through the kernel's router, on a core of its own
   fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read
   fathom evaluate --prove                          also repeats rows with one option changed, to prove their causes
+  fathom evaluate --suite cloud --lab star:9       as providers of clouds test: one host, loaded by eight companions
   fathom evaluate --script shop.scenario           with these users as the top row";
 
 pub(super) fn define(command: Command) -> Command {
@@ -36,21 +39,26 @@ pub(super) fn define(command: Command) -> Command {
         .long("script")
         .value_name("FILE")
         .help("scenario of the top row; default: three steps without a pause");
+    let suite = Arg::new("suite")
+        .long("suite")
+        .value_name("SUITE")
+        .default_value(LAYERS)
+        .value_parser([LAYERS, cloud::NAME])
+        .help("layers: every layer between two hosts; cloud: bandwidth, packet rate and transactions of a tested host under many companions");
     command
         .arg(target)
+        .arg(suite)
         .arg(quick)
         .arg(script)
         .arg(measurement::prove())
+        .args(many_hosts::arguments())
         .args(measurement::arguments())
         .args(measurement::hosts_arguments())
         .after_help(EXAMPLES)
 }
 
-/// The rounds and times of an evaluation.
-struct EvaluationLength {
-    rounds: u32,
-    times: TrialTimes,
-}
+/// The name of the suite of all layers.
+const LAYERS: &str = "layers";
 
 const FULL: EvaluationLength = EvaluationLength {
     rounds: 5,
@@ -78,6 +86,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         (None, Some(target)) => measurement::hosts_at_target(target, matches)?,
         (None, None) => measurement::hosts_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,
     };
+    let ends = many_hosts::chosen(ends, matches)?;
+    if matches.get_one::<String>("suite").is_some_and(|suite| suite == cloud::NAME) {
+        return cloud::run(ends, matches);
+    }
     let pace = if matches.get_flag("quick") { QUICK } else { FULL };
     let mut tests = tests(&ends, &pace, matches)?;
     measurement::add_promises(&mut tests, matches)?;
@@ -97,11 +109,16 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
     let times = measurement::trial_times(matches, pace.times, pace.rounds)?;
     let script = matches.get_one::<String>("script");
-    let row = |kind: &dyn TestKind, row: &EvaluationRow| TestPlan {
-        name: row.name.to_owned(),
-        to: Some(ends.to().to_owned()),
-        options: row.options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
-        ..TestPlan::new(kind.name(), times, ends.from())
+    // Probes, and frames on one link, run between two hosts.
+    let pair = ends.clone().of_one_pair();
+    let row = |kind: &dyn TestKind, row: &EvaluationRow| {
+        let ends = if matches!(kind.layer(), Layer::Path | Layer::Frames) { &pair } else { ends };
+        TestPlan {
+            name: row.name.to_owned(),
+            to: Some(ends.to().to_owned()),
+            options: row.options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+            ..ends.test(kind.name(), times)
+        }
     };
     let rows = registry::KINDS.iter().flat_map(|kind| kind.evaluation().iter().map(|of_kind| row(*kind, of_kind)));
     rows.map(|row| match script {

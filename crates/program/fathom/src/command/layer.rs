@@ -5,7 +5,7 @@ use fathom_engine::{CommandDoc, TestKind, pace::Profile};
 use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 
 use super::{
-    benchmark, direction, find_limit,
+    benchmark, direction, find_limit, many_hosts,
     measurement::{self, KeepResult, NamedSides, TestHosts},
     rfc6349::{self, WindowSweep},
     scan,
@@ -173,6 +173,7 @@ impl LayerCommand {
             .args(scan::arguments())
             .args(methods)
             .arg(measurement::prove().conflicts_with(find_limit::OBJECTIVE))
+            .args(many_hosts::arguments())
             .args(measurement::arguments())
             .args(measurement::hosts_arguments())
             .after_help(self.examples)
@@ -182,6 +183,7 @@ impl LayerCommand {
         let (word, kind) = self.chosen_test(matches)?;
         let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
+        let ends = many_hosts::chosen(ends, matches)?;
         let doc = kind.command().expect("a chosen kind has a word");
         let ends = direction::order_hosts(ends, doc, matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
@@ -219,7 +221,7 @@ impl LayerCommand {
             to: url.is_none().then(|| ends.to().to_owned()),
             options,
             search: search.clone(),
-            ..TestPlan::new(kind.name(), times, ends.from())
+            ..ends.test(kind.name(), times)
         };
         let mut tests = direction::add_reverse_tests(scanned.into_iter().map(test).collect(), matches)?;
         measurement::add_promises(&mut tests, matches)?;
@@ -293,6 +295,9 @@ impl LayerCommand {
         match (target, measurement::lab_option(matches)) {
             (Some(_), Some(_)) if device.is_some() => {
                 Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into())
+            }
+            (Some(target), Some(lab)) if self.layer == Layer::Http && many_hosts::is_asked(matches) => {
+                Ok((measurement::hosts_in_lab(lab, device)?, Some(target.clone())))
             }
             (Some(target), _) if self.layer == Layer::Http => {
                 Ok((measurement::hosts_on_loopback(), Some(target.clone())))

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use fathom_analyze::promise;
 use fathom_fleet::tls::{Identity, Key};
 use fathom_lab::{
-    Device, Options, StateFolder,
+    Device, Options, Preset, StateFolder,
     device::{self, FORMS},
     preset,
 };
@@ -22,6 +22,8 @@ use fathom_model::{
     units::Nanos,
 };
 
+use super::many_hosts;
+pub(crate) use super::test_hosts::TestHosts;
 use fathom_run::exit::lab_error;
 use fathom_run::{
     allow::AllowList,
@@ -74,13 +76,16 @@ pub(crate) fn arguments() -> Vec<Arg> {
 /// Returns the options that choose hosts of an inventory for the two sides of a test.
 pub(crate) fn hosts_arguments() -> Vec<Arg> {
     let name = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("HOST").help(help).requires(HOSTS).help_heading("Hosts")
+        Arg::new(name).long(name).value_name("HOSTS").help(help).help_heading("Hosts")
     };
     // Without hosts there is nobody to copy it to. A plan can name them on its own.
     let [inventory, push_binary] = inventory_arguments();
     let mut arguments = vec![inventory, push_binary.requires(HOSTS)];
-    arguments.push(name("from", "host of --hosts that begins [default: the only companion]"));
-    arguments.push(name("to", "host of --hosts that answers [default: the only one with the role sut]"));
+    arguments.push(name(
+        "from",
+        "hosts or groups of --hosts or a --lab that begin, with commas between them [default: the companions]",
+    ));
+    arguments.push(name("to", "hosts or groups that answer [default: the one with the role sut]"));
     arguments
 }
 
@@ -136,29 +141,9 @@ pub(crate) fn complete_hosts<'h>(
 /// Returns the hosts of the inventory that the options name; none without an inventory. With a target outside, only the first side.
 pub(crate) fn hosts_of_inventory(matches: &ArgMatches, sides: NamedSides) -> Result<Option<TestHosts>, UserError> {
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>(HOSTS) else { return Ok(None) };
-    let inventory = inventory::read(path)?;
-    let chosen = |option: &'static str, role: HostRole| -> Result<(String, HostReach), UserError> {
-        let with_role = inventory.with_role(role);
-        let only = if let [only] = with_role.as_slice() { Some((*only).to_owned()) } else { None };
-        let Some(named) = matches.get_one::<String>(option).cloned().or(only) else {
-            let known: Vec<&str> = inventory.hosts.keys().map(String::as_str).collect();
-            let what = format!("--{option} is needed: {} does not say which host", path.display());
-            return Err(UserError::new(Exit::Usage, what)
-                .with_line("use", format!("--{option} HOST"))
-                .with_line("hosts", known.join(", ")));
-        };
-        let (name, host) = inventory::host(&inventory, &named, path)?;
-        Ok((name, host.reach.clone()))
-    };
-    let from = chosen("from", HostRole::Companion)?;
-    let to = match sides {
-        NamedSides::Both => Some(chosen("to", HostRole::Sut)?),
-        NamedSides::FromOnly => None,
-    };
-    let to = to.filter(|(name, _)| *name != from.0);
-    let mut hosts: Vec<(String, HostReach)> = std::iter::once(from).chain(to).collect();
-    complete_hosts(hosts.iter_mut().map(|(_, reach)| reach), matches)?;
-    Ok(Some(TestHosts { lab: None, hosts }))
+    let mut ends = many_hosts::of_inventory(&inventory::read(path)?, path, matches, sides == NamedSides::Both)?;
+    complete_hosts(ends.hosts.iter_mut().map(|(_, reach)| reach), matches)?;
+    Ok(Some(ends))
 }
 
 /// The sides of a test that hosts of an inventory play.
@@ -255,54 +240,6 @@ pub(crate) fn trial_times(matches: &ArgMatches, default: TrialTimes, usual_round
     })
 }
 
-/// The hosts of a plan and their roles.
-#[derive(Clone)]
-pub(crate) struct TestHosts {
-    /// The lab to build, if any.
-    pub(crate) lab: Option<LabPlan>,
-    /// The hosts by name, in the direction of the traffic.
-    pub(crate) hosts: Vec<(String, HostReach)>,
-}
-
-impl TestHosts {
-    /// Returns the initiator.
-    pub(crate) fn from(&self) -> &str {
-        &self.hosts[0].0
-    }
-
-    /// Returns the responder. On loopback, it is the same host.
-    pub(crate) fn to(&self) -> &str {
-        &self.hosts[self.hosts.len() - 1].0
-    }
-
-    /// Returns the hosts with the direction of the traffic reversed.
-    pub(crate) fn swapped(mut self) -> Self {
-        self.hosts.reverse();
-        self
-    }
-
-    /// Returns what a title says of the hosts: `, a to b in lab pair`, since these names mean nothing without the lab, or `, b1 to sut`.
-    fn place(&self) -> Option<String> {
-        let lab = match &self.hosts[0].1 {
-            HostReach::LabUp(lab, _) => format!(" in lab {lab}"),
-            HostReach::Lab(_) => format!(" in lab {}", self.lab.as_ref()?.preset),
-            HostReach::Ssh(_) | HostReach::Exec(_) => String::new(),
-            _ => return None,
-        };
-        let via = self.via().map(|via| format!(" through {via}")).unwrap_or_default();
-        let to = if self.to() == self.from() { String::new() } else { format!(" to {}", self.to()) };
-        Some(format!(", {}{to}{via}{lab}", self.from()))
-    }
-
-    /// Returns the host in between, if there is one.
-    pub(crate) fn via(&self) -> Option<&str> {
-        match self.hosts.as_slice() {
-            [_, (via, _), _] => Some(via),
-            _ => None,
-        }
-    }
-}
-
 /// Returns the selected lab. A device without a lab selects the preset `pair`.
 pub(crate) fn lab_option(matches: &ArgMatches) -> Option<&str> {
     let device = matches.get_one::<String>("device").map(|_| "pair");
@@ -314,6 +251,9 @@ pub(crate) fn lab_option(matches: &ArgMatches) -> Option<&str> {
 pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
     let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
     let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
+    let reach = |host: &str| {
+        if up.is_some() { HostReach::LabUp(name.to_owned(), host.to_owned()) } else { HostReach::Lab(host.to_owned()) }
+    };
     let (has_device, lab) = if let Some((_, record)) = &up {
         if let Some(device) = device {
             return Err(UserError::new(
@@ -323,24 +263,41 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
             .with_line("why", "the device of a lab is chosen when the lab is set up")
             .with_line("use", format!("fathom lab up pair --name OTHER --device {device}        # then --lab OTHER")));
         }
+        if preset::find(&record.preset).is_ok_and(Preset::has_companions) {
+            let names: Vec<String> = record.hosts.iter().map(|host| host.name.to_string()).collect();
+            let names: Vec<String> = names.into_iter().filter(|name| name != preset::SWITCH).collect();
+            return Ok(many_hosts::star(&names, reach));
+        }
         (record.device.is_some(), None)
     } else {
         let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
         let options = Options { device, ..Options::default() };
-        let known = preset::find(name).and_then(|preset| preset.device(&options)).map_err(|error| lab_error(&error))?;
+        let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
+        let fitted = known.device(&options).map_err(|error| lab_error(&error))?;
         let device = device.map(|device| device.to_string());
-        (known.is_some(), Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device }))
-    };
-    let reach = |host: &str| {
-        if up.is_some() { HostReach::LabUp(name.to_owned(), host.to_owned()) } else { HostReach::Lab(host.to_owned()) }
+        let lab = Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device });
+        if known.has_companions() {
+            return Ok(TestHosts { lab, ..many_hosts::star(&known.ends(&options), reach) });
+        }
+        (fitted.is_some(), lab)
     };
     let names = if has_device { vec!["a", device::HOST, "b"] } else { vec!["a", "b"] };
-    Ok(TestHosts { lab, hosts: names.into_iter().map(|host| (host.to_owned(), reach(host))).collect() })
+    Ok(TestHosts::between(lab, names.into_iter().map(|host| (host.to_owned(), reach(host))).collect()))
+}
+
+/// Returns the hosts that load a target by its URL: those of an inventory or a lab, or this machine.
+pub(crate) fn initiators(matches: &ArgMatches) -> Result<TestHosts, UserError> {
+    let ends = match (hosts_of_inventory(matches, NamedSides::FromOnly)?, lab_option(matches)) {
+        (Some(ends), _) => ends,
+        (None, Some(lab)) => hosts_in_lab(lab, None)?,
+        (None, None) => hosts_on_loopback(),
+    };
+    many_hosts::chosen(ends, matches)
 }
 
 /// Returns this machine for both roles.
 pub(crate) fn hosts_on_loopback() -> TestHosts {
-    TestHosts { lab: None, hosts: vec![("here".to_owned(), HostReach::This)] }
+    TestHosts::between(None, vec![("here".to_owned(), HostReach::This)])
 }
 
 /// Returns this machine and a `fathom serve`, or only this machine for a loopback address.
@@ -359,9 +316,8 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
         if addresses.iter().all(IpAddr::is_loopback) {
             let usual = IpAddr::V4(Ipv4Addr::LOCALHOST);
             let other = addresses.first().copied().filter(|_| !addresses.contains(&usual));
-            return Ok(other.map_or_else(hosts_on_loopback, |other| TestHosts {
-                lab: None,
-                hosts: vec![("here".to_owned(), HostReach::At(other))],
+            return Ok(other.map_or_else(hosts_on_loopback, |other| {
+                TestHosts::between(None, vec![("here".to_owned(), HostReach::At(other))])
             }));
         }
     }
@@ -374,7 +330,8 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
     let port = port.unwrap_or(AGENT_PORT);
     let address = format!("{}:{port}", bracketed(host));
     let target = HostReach::Tls { address, key, data: None };
-    Ok(TestHosts { lab: None, hosts: vec![("client".to_owned(), HostReach::This), ("target".to_owned(), target)] })
+    let hosts = vec![("client".to_owned(), HostReach::This), ("target".to_owned(), target)];
+    Ok(TestHosts::between(None, hosts))
 }
 
 /// Adds promises to the tests that they refer to.
@@ -443,7 +400,6 @@ pub(crate) fn plan(
     matches: &ArgMatches,
 ) -> Plan {
     title.extend(ends.place());
-    let via = ends.via().map(str::to_owned);
     let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
     let until_ci = matches.get_one::<String>("until-ci").cloned();
     let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
@@ -452,9 +408,11 @@ pub(crate) fn plan(
         until_ci,
         prove: is_proof_asked(matches),
         seed,
-        via,
+        via: ends.via,
         lab: ends.lab,
         hosts: ends.hosts.into_iter().collect(),
+        groups: ends.groups,
+        on_loss: ends.on_loss,
         ..Plan::new(title, tests)
     }
 }

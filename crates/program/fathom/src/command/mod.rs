@@ -6,15 +6,18 @@ mod app;
 mod as_tool;
 mod benchmark;
 mod calibrate;
+mod cloud;
 mod direction;
 mod doctor;
 mod evaluate;
+mod evaluation_length;
 mod find_limit;
 mod generate;
 mod help;
 mod hosts;
 mod lab;
 mod layer;
+mod many_hosts;
 mod measurement;
 #[cfg(test)]
 mod printed_commands;
@@ -24,6 +27,7 @@ mod rfc6349;
 mod run;
 mod scan;
 mod serve;
+mod test_hosts;
 mod watch;
 mod watch_source;
 

@@ -21,6 +21,7 @@ mod guarded;
 mod iperf3;
 mod latency;
 mod line;
+mod many;
 mod onlookers;
 mod pktgen;
 mod probes;

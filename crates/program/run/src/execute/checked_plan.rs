@@ -1,15 +1,18 @@
 //! A plan that is parsed and checked once, before anything is touched. All later code uses typed values.
 
+use std::collections::BTreeMap;
+
 use fathom_engine::TestKind;
 use fathom_lab::Options;
 use fathom_model::{
-    Phases, Plan, Settings, TestPlan,
+    Layer, Phases, Plan, Settings, TestPlan, Topology,
     plan::{HostReach, SCHEMA},
     units::Nanos,
 };
 
 use super::{
     benchmark_spec::{self, BenchmarkSpec},
+    pairs::{self, Pair},
     search_spec::{self, SearchSpec},
 };
 use crate::{
@@ -44,8 +47,14 @@ pub(super) struct CheckedTest {
     /// Its index in the plan and in the run.
     pub idx: usize,
     pub name: String,
+    /// The initiating host, or the name of a group of them.
     pub from: String,
+    /// The responding host, or the name of a group of them.
     pub to: Option<String>,
+    /// The pairs of hosts between which it runs at once; empty for two hosts.
+    pub pairs: Vec<Pair>,
+    /// True if each pair gets the whole of rates, flows, connections and users.
+    pub is_each: bool,
     pub kind: &'static dyn TestKind,
     pub options: Settings,
     pub phases: Phases,
@@ -74,7 +83,7 @@ impl CheckedPlan {
     /// Names the first invalid value and its test.
     pub fn new(mut plan: Plan) -> Result<Self, UserError> {
         check_frame(&plan)?;
-        let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
+        let hosts = NamedHosts::of(&plan)?;
         let mut tests: Vec<CheckedTest> = Vec::new();
         for idx in 0..plan.tests.len() {
             let (before, from_here) = plan.tests.split_at_mut(idx);
@@ -118,6 +127,20 @@ impl CheckedTest {
     /// Returns the same test with other options.
     pub(super) fn with_options(&self, options: Settings) -> Self {
         Self { options, ..self.clone() }
+    }
+
+    /// Returns the options of the pair at this place.
+    pub(super) fn options_of_pair(&self, place: usize) -> Settings {
+        if self.is_each || self.pairs.len() < 2 {
+            return self.options.clone();
+        }
+        pairs::part_of(&self.options, self.kind.options(), self.pairs.len(), place)
+    }
+
+    /// Returns the hosts that initiate.
+    pub(super) fn initiating_hosts(&self) -> impl Iterator<Item = &str> {
+        let of_pairs = self.pairs.iter().map(|pair| pair.from.as_str());
+        of_pairs.chain(Some(self.from.as_str()).filter(|_| self.pairs.is_empty()))
     }
 
     /// Returns the same test with a measured time of `span`.
@@ -207,10 +230,10 @@ fn check_frame(plan: &Plan) -> Result<(), UserError> {
         search_spec::parse_share(width, "until_ci", UNTIL_CI)?;
     }
     if let Some(lab) = &plan.lab {
-        let preset = fathom_lab::preset::find(&lab.preset).map_err(|error| lab_error(&error))?;
         let device = lab.device.as_deref().map(str::parse).transpose();
         let device = device.map_err(|error| lab_error(&error))?;
         let options = Options { device, ..Options::default() };
+        let (preset, options) = fathom_lab::preset::chosen(&lab.preset, options).map_err(|error| lab_error(&error))?;
         preset.device(&options).map_err(|error| lab_error(&error))?;
     }
     let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
@@ -234,7 +257,7 @@ fn check_test(
     idx: usize,
     test: &mut TestPlan,
     before: &[TestPlan],
-    hosts: &[String],
+    hosts: &NamedHosts,
 ) -> Result<CheckedTest, UserError> {
     let lead = lead_of(test, before)?;
     if let Some(lead) = lead {
@@ -302,14 +325,12 @@ fn pair_differs(what: &str, lead: &str) -> UserError {
     invalid_plan(format!("{what}: a test that is paired with `{lead}` can differ from it only in direction"))
 }
 
-fn complete_test(idx: usize, test: &mut TestPlan, hosts: &[String]) -> Result<CheckedTest, UserError> {
+fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<CheckedTest, UserError> {
     let kind = registry::kind(&test.kind).map_err(|error| invalid_plan(error.to_string()))?;
     test.options = test.options.complete(kind.options()).map_err(|error| invalid_plan(error.to_string()))?;
     let needs_two = kind.is_two_sided(&test.options);
     for host in std::iter::once(&test.from).chain(&test.to) {
-        if !hosts.contains(host) {
-            return Err(invalid_plan(format!("there is no host `{host}`")).with_line("hosts", hosts.join(", ")));
-        }
+        hosts.named(host)?;
     }
     if needs_two && test.to.is_none() {
         return Err(
@@ -338,14 +359,18 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &[String]) -> Result<Ch
     }
     // The option `omit` sets a warm-up of exactly that length.
     let omitted = test.options.span("omit");
+    let pairs = hosts.pairs_of(test, kind)?;
     Ok(CheckedTest {
         idx,
         name: test.name.clone(),
-        from: test.from.clone(),
-        to: test.to.clone(),
+        from: hosts.label(&test.from),
+        to: test.to.as_ref().map(|to| hosts.label(to)),
         kind,
         options: test.options.clone(),
-        phases: phases(omitted.unwrap_or(warmup), duration, omitted.is_some()),
+        // Pairs that run together also measure together.
+        phases: phases(omitted.unwrap_or(warmup), duration, omitted.is_some() || !pairs.is_empty()),
+        pairs,
+        is_each: test.each,
         method: match (search, benchmark) {
             (Some(search), _) => TestMethod::Search(Box::new(search)),
             (None, Some(benchmark)) => TestMethod::Benchmark(Box::new(benchmark)),
@@ -354,6 +379,84 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &[String]) -> Result<Ch
         reverse: None,
         is_leading: test.beside.is_none(),
     })
+}
+
+/// The hosts of a plan and its groups.
+struct NamedHosts {
+    hosts: Vec<String>,
+    groups: BTreeMap<String, Vec<String>>,
+}
+
+impl NamedHosts {
+    /// Checks that each group names hosts of the plan, each once.
+    fn of(plan: &Plan) -> Result<Self, UserError> {
+        let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
+        for (name, members) in &plan.groups {
+            let wrong = |what: String| invalid_plan(format!("group `{name}`: {what}"));
+            if hosts.contains(name) {
+                return Err(wrong("a host has this name".to_owned()));
+            }
+            if let Some(unknown) = members.iter().find(|member| !hosts.contains(member)) {
+                return Err(wrong(format!("there is no host `{unknown}`")).with_line("hosts", hosts.join(", ")));
+            }
+            let mut sorted = members.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            if members.is_empty() || sorted.len() < members.len() {
+                return Err(wrong("it needs at least one host, and each of them once".to_owned()));
+            }
+        }
+        Ok(Self { hosts, groups: plan.groups.clone() })
+    }
+
+    /// Returns the hosts of a group, or the host with this name.
+    fn named(&self, name: &String) -> Result<Vec<String>, UserError> {
+        if let Some(group) = self.groups.get(name) {
+            return Ok(group.clone());
+        }
+        if self.hosts.contains(name) {
+            return Ok(vec![name.clone()]);
+        }
+        let error = invalid_plan(format!("there is no host `{name}`")).with_line("hosts", self.hosts.join(", "));
+        let groups: Vec<&str> = self.groups.keys().map(String::as_str).collect();
+        Err(if groups.is_empty() { error } else { error.with_line("groups", groups.join(", ")) })
+    }
+
+    /// Returns the name for results: that of the host if a group has only one.
+    fn label(&self, name: &str) -> String {
+        match self.groups.get(name).map(Vec::as_slice) {
+            Some([only]) => only.clone(),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Returns the pairs of hosts of a test, or none if it has two hosts or one.
+    fn pairs_of(&self, test: &TestPlan, kind: &dyn TestKind) -> Result<Vec<Pair>, UserError> {
+        let from = self.named(&test.from)?;
+        let to = test.to.as_ref().map(|to| self.named(to)).transpose()?;
+        if from.len() == 1 && to.as_ref().is_none_or(|to| to.len() == 1) {
+            return Ok(Vec::new());
+        }
+        let usual = if from.len() > 1 && to.as_ref() == Some(&from) { Topology::Mesh } else { Topology::Star };
+        let joined = pairs::pairs(test.topology.unwrap_or(usual), &from, to.as_deref()).map_err(|why| {
+            invalid_plan(format!("topology: {why}"))
+                .with_line("use", "star, ring or mesh, and `from` and `to` that fit it")
+        })?;
+        if kind.layer() == Layer::Path {
+            let what = format!("`{}` runs from one host", test.kind);
+            return Err(invalid_plan(what).with_line("use", "one host in `from`"));
+        }
+        if test.benchmark.is_some() || test.beside.is_some() {
+            let what = "a benchmark, and a test in both directions at once, run between two hosts";
+            return Err(invalid_plan(what).with_line("use", "one host in `from` and one in `to`"));
+        }
+        if !test.each {
+            pairs::check_division(&test.options, kind.options(), joined.len()).map_err(|why| {
+                invalid_plan(why).with_line("use", "--each, or each = true in a plan: every pair gets the whole of it")
+            })?;
+        }
+        Ok(joined)
+    }
 }
 
 /// Parses a span of a test and rewrites its text in exact form.
@@ -417,6 +520,45 @@ mod tests {
             (with_back(&format!("{BACK}options = {{ flows = 3 }}")), "flows: "),
             (with_back(&second), "`back` is already paired with `rr`"),
             (with_back(BACK).replace("beside = \"rr\"", "beside = \"other\""), "`other` must be an earlier test"),
+        ];
+        for (text, named) in cases {
+            let error = completed(&text).unwrap_err();
+            assert!(error.contains(named), "{named}: {error}");
+        }
+    }
+
+    /// Returns the plan between three companions and a tested host.
+    fn with_star(options: &str) -> String {
+        let hosts = "here = \"self\"\nc1 = \"self\"\nc2 = \"self\"\nc3 = \"self\"\n[groups]\ncompanions = [\"c1\", \"c2\", \"c3\"]\none = [\"c2\"]";
+        let star = PLAN.replace("here = \"self\"", hosts).replace("from = \"here\"", "from = \"companions\"");
+        star.replace("options = { flows = 2 }", options)
+    }
+
+    #[test]
+    fn a_test_of_a_group_has_a_pair_for_each_host_and_divides_its_totals() {
+        let checked = CheckedPlan::new(read_plan(&with_star("options = { flows = 8 }")).unwrap()).unwrap();
+        let test = &checked.tests[0];
+        let flows: Vec<_> = (0..3).map(|place| test.options_of_pair(place).count("flows").unwrap()).collect();
+        assert_eq!((test.pairs.len(), flows, test.phases.is_warmup_whole), (3, vec![3, 3, 2], true));
+        let each = with_star("options = { flows = 8 }\neach = true");
+        let each = CheckedPlan::new(read_plan(&each).unwrap()).unwrap();
+        assert_eq!(each.tests[0].options_of_pair(1).count("flows"), Some(8));
+        assert_eq!(completed(&to_toml(each.plan()).unwrap()).as_ref(), Ok(each.plan()));
+        let single = with_star("").replace("\"companions\"\n", "\"one\"\n");
+        let single = CheckedPlan::new(read_plan(&single).unwrap()).unwrap();
+        assert_eq!((single.tests[0].pairs.len(), single.tests[0].from.as_str()), (0, "c2"));
+    }
+
+    #[test]
+    fn groups_that_cannot_be_joined_are_refused_by_name() {
+        let cases = [
+            (with_star("options = { flows = 2 }"), "flows: 2 cannot be divided"),
+            (with_star("topology = \"ring\""), "a ring has one group of hosts"),
+            (with_star("").replace("\"c2\", \"c3\"]", "\"c2\", \"c9\"]"), "there is no host `c9`"),
+            (with_star("").replace("\"c2\", \"c3\"]", "\"c1\"]"), "each of them once"),
+            (with_star("").replace("one = ", "here = "), "a host has this name"),
+            (with_star("").replace("to = \"here\"", "to = \"there\""), "there is no host `there`"),
+            (with_star("beside = \"x\""), "beside"),
         ];
         for (text, named) in cases {
             let error = completed(&text).unwrap_err();

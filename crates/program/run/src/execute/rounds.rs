@@ -1,9 +1,9 @@
 //! The rounds of a plan. Each round runs one trial of each test, until all rounds are done or something ends the run.
 
-use std::{io, net::IpAddr};
+use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
 use fathom_fleet::{Error, ErrorClass};
-use fathom_model::{Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
+use fathom_model::{Link, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
@@ -16,6 +16,7 @@ use super::{
     FinishedRun, RunOptions, benchmark,
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
     estimate,
+    pairs::Pair,
     search_spec::SearchSpec,
     trial_executor::{RunExecutor, check_interrupted, new_run_id, progress_line},
 };
@@ -62,6 +63,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
         secrets: &secrets,
         resolved: &resolved,
         progress: progress_line(plan, surroundings),
+        lost: RefCell::default(),
     };
     let ceilings = Calibration::load().map(|kept| kept.ceilings_of(&run.tests)).unwrap_or_default();
     let context = fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings };
@@ -70,6 +72,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     update_host_descriptions(&mut run, &mut hosts);
     hosts.close()?;
     ending?;
+    course.record_losses(&mut run);
     run.took_ns = clock::now() - began;
     secrets.mask_errors(&mut run);
     fathom_analyze::analyze(&mut run, &context);
@@ -93,18 +96,20 @@ fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<Re
     let mut all = Vec::new();
     for test in &plan.tests {
         let kind = test.kind;
-        let from = plan.plan().hosts.get(&test.from);
-        if kind.is_for_labs_only() && !matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
-            let text = format!("the test {} runs only in a lab", kind.name());
-            return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
-        }
         let mut resolved = ResolvedNames::new();
-        for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
-            let addresses = allow::check_target(&target, from, &surroundings.allowed)?;
-            // A zone (RFC 4007) is not part of an address and has a meaning only on its own host, so that host resolves such a name.
-            let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.contains('%');
-            if is_name && !addresses.is_empty() {
-                resolved.insert(target.host, addresses);
+        for from in test.initiating_hosts().map(|host| plan.plan().hosts.get(host)) {
+            if kind.is_for_labs_only() && !matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
+                let text = format!("the test {} runs only in a lab", kind.name());
+                return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
+            }
+            for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
+                let addresses = allow::check_target(&target, from, &surroundings.allowed)?;
+                // A zone (RFC 4007) is not part of an address and has a meaning only on its own host, so that host resolves such a
+                // name.
+                let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.contains('%');
+                if is_name && !addresses.is_empty() {
+                    resolved.insert(target.host, addresses);
+                }
             }
         }
         all.push(resolved);
@@ -118,8 +123,9 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
         Ok(TestRun {
             name: test.name.clone(),
             title: title(checked_test, checked),
-            from: test.from.clone(),
-            to: test.to.clone(),
+            from: checked_test.from.clone(),
+            to: checked_test.to.clone(),
+            links: checked_test.pairs.iter().map(link).collect(),
             selected_by: checked_test.kind.command().map(|command| command.selection()),
             options: test.options.clone(),
             expect: test.expect.clone(),
@@ -134,6 +140,10 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
         tests: tests.collect::<anyhow::Result<_>>()?,
         ..Run::new(plan)
     })
+}
+
+fn link(pair: &Pair) -> Link {
+    Link { from: pair.from.clone(), to: pair.to.clone(), ..Link::default() }
 }
 
 /// Returns true if a test has at least one benchmark trial.
@@ -226,7 +236,7 @@ impl RunExecutor<'_> {
                     return Ok(());
                 }
                 if let Some(error) = error {
-                    let goes_on = self.continues_after(&error, &mut run.tests[idx], &mut run.completeness)?;
+                    let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
                     let why = run.tests[idx].unavailable.clone();
                     for beside in paired_runs(&mut run.tests, test).into_iter().skip(1) {
                         beside.unavailable.clone_from(&why);
@@ -274,10 +284,23 @@ impl RunExecutor<'_> {
         format!("interrupted by {signal}")
     }
 
+    /// Records that hosts were lost while the others went on.
+    fn record_losses(&self, run: &mut Run) {
+        let lost = self.lost.borrow();
+        if lost.is_empty() || run.completeness != Completeness::Complete {
+            return;
+        }
+        let names: Vec<&String> = lost.keys().collect();
+        let share = self.plan.leading_tests().find_map(|test| hosts_left(test, &names)).unwrap_or_default();
+        let how: Vec<&str> = lost.values().map(String::as_str).collect();
+        run.completeness = Completeness::Incomplete { reason: format!("{share}: {}", how.join("; ")) };
+    }
+
     /// Records whether an error of a trial ends the run or only the test. Returns true if the run continues.
     fn continues_after(
         &self,
         error: &Error,
+        test: &CheckedTest,
         into: &mut TestRun,
         completeness: &mut Completeness,
     ) -> anyhow::Result<bool> {
@@ -288,7 +311,9 @@ impl RunExecutor<'_> {
         let is_alone = self.plan.leading_tests().count() == 1;
         match error.class() {
             ErrorClass::Incomplete => {
-                *completeness = Completeness::Incomplete { reason: error.to_string() };
+                let share = if let Error::Disconnected { host, .. } = error { hosts_left(test, &[host]) } else { None };
+                let reason = share.map_or_else(|| error.to_string(), |share| format!("{share}: {error}"));
+                *completeness = Completeness::Incomplete { reason };
                 Ok(false)
             }
             _ if is_alone && into.trials.is_empty() && into.curve.is_none() && !has_results(into) => {
@@ -305,6 +330,16 @@ impl RunExecutor<'_> {
             }
         }
     }
+}
+
+/// Says how many hosts of a test of several hosts are left without the lost ones: `7 of 8 hosts`. The single host at the other end of a
+/// star does not count.
+fn hosts_left(test: &CheckedTest, lost: &[&String]) -> Option<String> {
+    let ends = |end: fn(&Pair) -> Option<&String>| test.pairs.iter().filter_map(end).collect::<BTreeSet<_>>();
+    let sides = [ends(|pair| Some(&pair.from)), ends(|pair| pair.to.as_ref())];
+    let all: BTreeSet<&String> = sides.into_iter().filter(|side| side.len() > 1).flatten().collect();
+    let n_lost = lost.iter().filter(|host| all.contains(*host)).count();
+    (n_lost > 0).then(|| format!("{} of {} hosts", all.len() - n_lost, all.len()))
 }
 
 /// Returns the runs of a leading test and of its other direction, the leading one first.

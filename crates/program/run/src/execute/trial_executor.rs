@@ -1,11 +1,14 @@
 //! One trial of a plan: its roles, its duration and its progress display.
 
-use std::collections::BTreeMap;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use fathom_engine::LiveProgress;
 use fathom_fleet::{Assignment, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
 use fathom_model::{
-    Derivation, PeerAddresses, Role, Settings, Side, Unit, ValueKind,
+    Derivation, LinkTrial, OnLoss, PeerAddresses, Role, Settings, Side, Trial, Unit, ValueKind,
     benchmark::OwnMaximum,
     plan::HostReach,
     units::{Nanos, approximate},
@@ -18,10 +21,11 @@ use super::{
     RunOptions,
     checked_plan::{CheckedPlan, CheckedTest},
     estimate,
+    pairs::Pair,
 };
 use crate::{
     exit::{Exit, UserError},
-    hosts::Hosts,
+    hosts::{Hosts, PathHost},
     progress::ProgressLine,
     secrets::Secrets,
     store,
@@ -41,6 +45,8 @@ pub(super) struct RunExecutor<'a> {
     /// The addresses of the target names of each test.
     pub(super) resolved: &'a [ResolvedNames],
     pub(super) progress: ProgressLine,
+    /// The hosts that were lost while the others went on, each with the error that tells how.
+    pub(super) lost: RefCell<BTreeMap<String, String>>,
 }
 
 impl RunExecutor<'_> {
@@ -68,16 +74,23 @@ impl RunExecutor<'_> {
 
     /// Runs one trial on the hosts and shows its progress. In the result, the trial of the other direction follows the test's own.
     pub(super) fn run_trial(&self, test: &CheckedTest, round: u32, hosts: &mut Hosts) -> TrialOutcome {
-        let trial_plan = self.trial_plan(test, round, hosts);
+        let pairs = self.connected_pairs(test, hosts);
+        let trial_plan = self.trial_plan(test, &pairs, round, hosts);
         let rate = LiveRate::of(test);
         self.progress.start_trial(&test.phases);
         let progress = &self.progress;
         let watcher = self.options.on_progress.as_ref();
-        let mut live = |_: &str, side: Side, live: LiveProgress| {
-            if side == rate.side {
+        let mut hosts_live = HostsLive::of(test, &pairs);
+        let mut live = |n: usize, _: &str, side: Side, live: LiveProgress| {
+            if side == rate.side && !pairs.is_empty() {
+                hosts_live.add(n, clock::now(), rate.per_sec(live), live.measuring);
+                // The percentile is that of one pair, and means nothing beside the sum.
+                progress.show(&LiveProgress { p99: None, ..live }, &rate.unit.show(hosts_live.total()));
+                progress.show_hosts(&hosts_live.lines(clock::now(), rate.unit));
+            } else if side == rate.side && n == 0 {
                 progress.show(&live, &rate.text(live));
             }
-            if let Some(watcher) = watcher.filter(|_| side == Side::Initiator) {
+            if let Some(watcher) = watcher.filter(|_| side == Side::Initiator && n == 0) {
                 watcher(live);
             }
         };
@@ -86,6 +99,13 @@ impl RunExecutor<'_> {
         let mut supervision = TrialCallbacks { live: &mut live, is_stopped: &is_stopped };
         let mut outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
         outcome.trials.iter_mut().for_each(|trial| self.secrets.mask_trial(trial));
+        for lost in &outcome.lost {
+            self.lost.borrow_mut().insert(lost.host.clone(), lost.error.to_string());
+        }
+        if !test.pairs.is_empty() {
+            let trials = std::mem::take(&mut outcome.trials);
+            outcome.trials = vec![self.joined(test, &pairs, trials, outcome.start_skew, hosts)];
+        }
         for (host, losses) in std::mem::take(&mut outcome.unavailable) {
             hosts.add_unavailable(&host, losses);
         }
@@ -100,33 +120,51 @@ impl RunExecutor<'_> {
         (is_ours && is_given("url") && is_given("dns")).then(networks)
     }
 
+    /// Returns the pairs of a test, each with its place among all of them. Those of hosts that were lost are left out if the others go on.
+    fn connected_pairs<'t>(&self, test: &'t CheckedTest, hosts: &Hosts) -> Vec<(usize, &'t Pair)> {
+        let lost = self.lost.borrow();
+        let is_there = |host: &String| hosts.fleet.has(host) || !lost.contains_key(host);
+        let is_whole = |(_, pair): &(usize, &Pair)| is_there(&pair.from) && pair.to.as_ref().is_none_or(is_there);
+        test.pairs.iter().enumerate().filter(is_whole).collect()
+    }
+
+    /// Joins the trials of all pairs to the one trial of the test.
+    fn joined(
+        &self,
+        test: &CheckedTest,
+        pairs: &[(usize, &Pair)],
+        trials: Vec<Trial>,
+        start_skew_ns: Nanos,
+        hosts: &Hosts,
+    ) -> Trial {
+        let mut joined =
+            Trial { start_skew_ns, lost: self.lost.borrow().keys().cloned().collect(), ..Trial::default() };
+        for ((_, pair), trial) in pairs.iter().zip(trials) {
+            joined.round = trial.round;
+            joined.hosts.extend(trial.hosts);
+            joined.links.push(LinkTrial { from: pair.from.clone(), to: pair.to.clone(), records: trial.records });
+        }
+        let offset = |name: &String| Some((name.clone(), hosts.fleet.describe(name).ok()?.clock_offset_ns));
+        let clocks = joined.links.iter().flat_map(|link| std::iter::once(&link.from).chain(&link.to));
+        let clocks = clocks.collect::<BTreeSet<_>>().into_iter().filter_map(offset).collect();
+        fathom_analyze::join_pairs(&mut joined, (&test.from, test.to.as_deref()), &clocks);
+        joined
+    }
+
     /// Assigns the roles of a trial. Both directions use the options and phases of the leading test.
-    fn trial_plan(&self, test: &CheckedTest, round: u32, hosts: &Hosts) -> TrialPlan {
+    fn trial_plan(&self, test: &CheckedTest, pairs: &[(usize, &Pair)], round: u32, hosts: &Hosts) -> TrialPlan {
+        if !test.pairs.is_empty() {
+            return self.plan_of_pairs(test, pairs, round, hosts);
+        }
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
         let part = |name: &str, host: &str, side: Side| {
             let place = &hosts.by_name[host];
-            let is_elsewhere = self.plan.plan().hosts.get(host).is_some_and(|reach| !reach.is_on_this_machine());
-            let settings =
-                if is_elsewhere && side == Side::Responder { without_files(test) } else { test.options.clone() };
+            let settings = self.settings(test, test.options.clone(), host, side);
             // A host uses the same cores in both directions, unless it plays both roles.
             let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
-            let role = Role {
-                test: name.to_owned(),
-                kind: test.kind.name().to_owned(),
-                side,
-                settings,
-                phases: test.phases,
-                address: Some(place.address),
-                interface: place.interface.clone(),
-                peer: BTreeMap::new(),
-                cores: if is_answering { to_cores.clone() } else { from_cores.clone() },
-                meeting: PeerAddresses {
-                    within: self.allowed_networks(test, host),
-                    resolved: self.resolved.get(test.idx).cloned().unwrap_or_default(),
-                    ..PeerAddresses::default()
-                },
-                seed: self.plan.plan().seed.wrapping_add(u64::from(round)),
-            };
+            let cores = if is_answering { to_cores.clone() } else { from_cores.clone() };
+            let role = self.role(test, place, (host, side), RoleParts { settings, cores, place: 0, round });
+            let role = Role { test: name.to_owned(), ..role };
             Assignment { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
         };
         let cast = |one: &CheckedTest| TestRoles {
@@ -142,14 +180,79 @@ impl RunExecutor<'_> {
             round,
             observers: self.plan.plan().via.iter().map(bystander).collect(),
             tests: std::iter::once(test).chain(self.plan.reverse_of(test)).map(cast).collect(),
+            on_loss: OnLoss::Fail,
+        }
+    }
+
+    /// Assigns the roles of all pairs of a test. Each host has a role that observes it for the whole trial.
+    fn plan_of_pairs(&self, test: &CheckedTest, pairs: &[(usize, &Pair)], round: u32, hosts: &Hosts) -> TrialPlan {
+        let part = |place: usize, (host, side): (&str, Side), cores: Vec<usize>| {
+            let settings = self.settings(test, test.options_of_pair(place), host, side);
+            let at = &hosts.by_name[host];
+            let role = self.role(test, at, (host, side), RoleParts { settings, cores, place, round });
+            Assignment { host: host.to_owned(), role, interfaces: at.interface.iter().cloned().collect() }
+        };
+        let of_pair = |(place, pair): &(usize, &Pair)| {
+            let (from_cores, to_cores) = hosts.cores(&pair.from, pair.to.as_deref());
+            TestRoles {
+                initiators: vec![part(*place, (&pair.from, Side::Initiator), from_cores)],
+                responder: pair.to.as_deref().map(|to| part(*place, (to, Side::Responder), to_cores)),
+            }
+        };
+        let tests: Vec<TestRoles> = pairs.iter().map(of_pair).collect();
+        let mut observers: BTreeMap<&str, Assignment> = BTreeMap::new();
+        for assignment in tests.iter().flat_map(|test| test.initiators.iter().chain(&test.responder)) {
+            let Assignment { host, role, interfaces } = assignment;
+            observers.entry(host).or_insert_with(|| Assignment::observer(host, role, interfaces.clone()));
+        }
+        let observers = observers.into_values().collect();
+        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss }
+    }
+
+    /// Returns the options that a role is given.
+    fn settings(&self, test: &CheckedTest, options: Settings, host: &str, side: Side) -> Settings {
+        let is_elsewhere = self.plan.plan().hosts.get(host).is_some_and(|reach| !reach.is_on_this_machine());
+        if is_elsewhere && side == Side::Responder { without_files(test, options) } else { options }
+    }
+
+    fn role(&self, test: &CheckedTest, at: &PathHost, (host, side): (&str, Side), parts: RoleParts) -> Role {
+        // Equal seeds would make the arrivals of all pairs coincide.
+        let of_pair = u64::try_from(parts.place).unwrap_or_default() << SEED_BITS_OF_ROUNDS;
+        Role {
+            test: test.name.clone(),
+            kind: test.kind.name().to_owned(),
+            side,
+            settings: parts.settings,
+            phases: test.phases,
+            address: Some(at.address),
+            interface: at.interface.clone(),
+            peer: BTreeMap::new(),
+            cores: parts.cores,
+            meeting: PeerAddresses {
+                within: self.allowed_networks(test, host),
+                resolved: self.resolved.get(test.idx).cloned().unwrap_or_default(),
+                ..PeerAddresses::default()
+            },
+            seed: self.plan.plan().seed.wrapping_add(u64::from(parts.round)).wrapping_add(of_pair),
         }
     }
 }
 
+/// The parts of a role that differ from one trial or pair to the next.
+struct RoleParts {
+    settings: Settings,
+    cores: Vec<usize>,
+    /// The place of the pair among those of the test.
+    place: usize,
+    round: u32,
+}
+
+/// Rounds use the lower bits of a seed; there are fewer of them.
+const SEED_BITS_OF_ROUNDS: u32 = 32;
+
 /// Returns the options for a responder on another machine. Files belong to the initiator's host, so the responder learns only that they
 /// are set.
-fn without_files(test: &CheckedTest) -> Settings {
-    let mut settings = test.options.clone();
+fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
     for option in test.kind.options().iter().filter(|option| option.value == ValueKind::File) {
         if settings.text(option.name).is_some() {
             settings.set(option.name, "");
@@ -174,10 +277,71 @@ impl LiveRate {
         }
     }
 
-    fn text(&self, live: LiveProgress) -> String {
+    fn per_sec(&self, live: LiveProgress) -> f64 {
         let scale = if self.unit == Unit::BitsPerSec { 8.0 } else { 1.0 };
-        let rate = approximate(live.growth) * scale / live.span.as_secs_f64();
-        self.unit.show(rate)
+        approximate(live.growth) * scale / live.span.as_secs_f64()
+    }
+
+    fn text(&self, live: LiveProgress) -> String {
+        self.unit.show(self.per_sec(live))
+    }
+}
+
+/// The newest rate of each pair of a trial, and what a terminal shows of them: one line per host.
+struct HostsLive {
+    /// The host at the end that differs, for each pair.
+    hosts: Vec<String>,
+    newest: Vec<Option<LivePair>>,
+}
+
+#[derive(Clone, Copy)]
+struct LivePair {
+    at: Nanos,
+    per_sec: f64,
+    is_measuring: bool,
+}
+
+/// Agents report twice a second; two missing reports are worth a word.
+const SILENT_AFTER: Nanos = Nanos::from_millis(1_500);
+
+impl HostsLive {
+    fn of(test: &CheckedTest, pairs: &[(usize, &Pair)]) -> Self {
+        let starts_at_one = test.pairs.windows(2).all(|two| two[0].from == two[1].from);
+        let host = |pair: &Pair| pair.to.clone().filter(|_| starts_at_one).unwrap_or_else(|| pair.from.clone());
+        let hosts: Vec<String> = pairs.iter().map(|(_, pair)| host(pair)).collect();
+        Self { newest: vec![None; hosts.len()], hosts }
+    }
+
+    fn add(&mut self, place: usize, at: Nanos, per_sec: f64, is_measuring: bool) {
+        if let Some(newest) = self.newest.get_mut(place) {
+            *newest = Some(LivePair { at, per_sec, is_measuring });
+        }
+    }
+
+    fn total(&self) -> f64 {
+        self.newest.iter().flatten().map(|pair| pair.per_sec).fold(0.0, |sum, one| sum + one)
+    }
+
+    /// Returns each host with its rate and its state, in the order of the pairs.
+    fn lines(&self, now: Nanos, unit: Unit) -> Vec<(String, String)> {
+        let mut lines: Vec<(String, String)> = Vec::new();
+        for host in &self.hosts {
+            if lines.iter().any(|(other, _)| other == host) {
+                continue;
+            }
+            let of_host = self.hosts.iter().zip(&self.newest).filter(|(other, _)| *other == host);
+            let pairs: Vec<LivePair> = of_host.filter_map(|(_, newest)| *newest).collect();
+            let silence = pairs.iter().map(|pair| now.since(pair.at)).max();
+            let state = match silence {
+                None => "getting ready".to_owned(),
+                Some(silence) if silence > SILENT_AFTER => format!("silent for {} s", silence.0 / 1_000_000_000),
+                Some(_) if pairs.iter().all(|pair| pair.is_measuring) => "measuring".to_owned(),
+                Some(_) => "warming up".to_owned(),
+            };
+            let rate = unit.show(pairs.iter().map(|pair| pair.per_sec).fold(0.0, |sum, one| sum + one));
+            lines.push((host.clone(), format!("{rate:>14}   {state}")));
+        }
+        lines
     }
 }
 
@@ -195,5 +359,26 @@ pub(super) fn check_interrupted(signals: &SignalWatch) -> Result<(), UserError> 
     match signals.received() {
         Some(signal) => Err(UserError::new(Exit::Signalled(signal), "interrupted before anything was measured")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_host_has_a_line_with_its_rate_and_a_silent_one_says_so() {
+        let hosts = ["c1", "c2", "c1", "c3"].map(str::to_owned).to_vec();
+        let mut live = HostsLive { newest: vec![None; hosts.len()], hosts };
+        live.add(0, Nanos::from_secs(1), 100.0, true);
+        live.add(1, Nanos::from_secs(3), 200.0, false);
+        live.add(2, Nanos::from_secs(4), 50.0, true);
+        assert!((live.total() - 350.0).abs() < 1e-9);
+        let lines = live.lines(Nanos::from_secs(4), Unit::PerSec);
+        let told: Vec<(&str, &str)> = lines.iter().map(|(host, text)| (host.as_str(), text.trim())).collect();
+        assert_eq!(
+            told,
+            [("c1", "150 /s   silent for 3 s"), ("c2", "200 /s   warming up"), ("c3", "0 /s   getting ready")]
+        );
     }
 }

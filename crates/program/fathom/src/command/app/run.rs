@@ -44,6 +44,8 @@ pub(super) fn define(command: Command) -> Command {
         .arg(text("url", "URL", "any http:// or https:// URL; a scenario may have it as its base"))
         .arg(text("words", "ARGS", "words for the script").num_args(0..).last(true))
         .args(options::arguments(&kinds()).into_iter().filter(is_own))
+        .args(measurement::hosts_arguments())
+        .args(crate::command::many_hosts::arguments())
         .args(measurement::arguments())
         .after_help(EXAMPLES)
 }
@@ -71,9 +73,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         .with(fathom_lua::ALLOW, allowed.list())
         .complete(kind.options())
         .map_err(|error| UserError::new(Exit::Usage, format!("app run: {error}")))?;
-    let ends = measurement::hosts_on_loopback();
+    let ends = measurement::initiators(matches)?;
     let times = measurement::trial_times(matches, TIMES, ROUNDS)?;
-    let mut tests = vec![TestPlan { options: settings, ..TestPlan::new(kind.name(), times, ends.from()) }];
+    let mut tests = vec![TestPlan { options: settings, ..ends.test(kind.name(), times) }];
     measurement::add_promises(&mut tests, matches)?;
     let title = format!("{script} {url}");
     measurement::run_and_report(

@@ -102,8 +102,8 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
         None => TIMES,
     };
     let times = measurement::trial_times(matches, times, ROUNDS)?;
-    let ends = measurement::hosts_on_loopback();
-    let mut tests = vec![TestPlan { options: settings, ..TestPlan::new(KIND, times, ends.from()) }];
+    let ends = measurement::initiators(matches)?;
+    let mut tests = vec![TestPlan { options: settings, ..ends.test(KIND, times) }];
     measurement::add_promises(&mut tests, matches)?;
     let title = matches.get_one::<String>("url").map_or_else(|| file.to_owned(), |url| format!("{file} {url}"));
     measurement::run_and_report(

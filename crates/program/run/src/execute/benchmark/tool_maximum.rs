@@ -148,6 +148,8 @@ fn run_trials(
         seed: 1,
         tests: trials.iter().flat_map(|trial| trial.tests(sample, hosts)).collect(),
         via: None,
+        groups: BTreeMap::new(),
+        on_loss: fathom_model::OnLoss::Fail,
         lab: Some(lab),
         hosts: hosts.map(|name| (name.to_owned(), HostReach::Lab(name.to_owned()))).into(),
     })?;
@@ -173,6 +175,8 @@ impl SizeTrial {
             from: from.to_owned(),
             to: Some(to.to_owned()),
             beside: None,
+            topology: None,
+            each: false,
             warmup: Nanos::ZERO.exact(),
             duration: DURATION.exact(),
             options,
@@ -185,6 +189,8 @@ impl SizeTrial {
             from: to.to_owned(),
             to: Some(from.to_owned()),
             beside: Some(there.name.clone()),
+            topology: None,
+            each: false,
             ..there.clone()
         };
         match self.directions {
@@ -211,6 +217,7 @@ fn run_unkept(
         secrets: &Secrets::default(),
         resolved: &[],
         progress: progress_line(plan, surroundings),
+        lost: std::cell::RefCell::default(),
     };
     let mut trials: Vec<Vec<Vec<Trial>>> = plan.leading_tests().map(|_| Vec::new()).collect();
     let mut failed = None;

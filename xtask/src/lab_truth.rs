@@ -86,7 +86,7 @@ fn core_times(trial: &Trial) -> Vec<CoreTime> {
     }
     // Threads without a core of their own may have run on any.
     let free = own.get("").copied().unwrap_or(0.0);
-    let names: BTreeSet<&str> = seen.named(host::CPU_IDLE_NS).map(|series| series.of.as_str()).collect();
+    let names: BTreeSet<&str> = seen.series_of(host::CPU_IDLE_NS).map(|series| series.of.as_str()).collect();
     let of_core = |core: &str| {
         let grown = |name: &&str| growth(seen, name, core, (begin, end));
         let all: u64 = STATES.iter().map(grown).sum();
@@ -100,7 +100,7 @@ fn core_times(trial: &Trial) -> Vec<CoreTime> {
 
 /// Returns the growth of a counter of a core between two samples.
 fn growth(seen: &HostRecord, name: &str, core: &str, (begin, end): (usize, usize)) -> u64 {
-    let series = seen.named(name).find(|series| series.of == core);
+    let series = seen.series_of(name).find(|series| series.of == core);
     let value = |sample| series.and_then(|series| series.at(sample)).unwrap_or(0);
     value(end).saturating_sub(value(begin))
 }

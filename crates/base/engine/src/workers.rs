@@ -289,7 +289,7 @@ impl<T: Send> WorkerPool<'_, T> {
         let slots: Vec<WorkerCounters> = self.states.iter().map(|_| WorkerCounters::default()).collect();
         let glances: Vec<LiveHistogram> = self.states.iter().map(|_| LiveHistogram::default()).collect();
         let shared = TrialState::new(session, self.until, self.states.len());
-        let mut course = TrialRunner::new(session, self.counters, self.until, &slots, &glances);
+        let mut runner = TrialRunner::new(session, self.counters, self.until, &slots, &glances);
         let outcomes = thread::scope(|scope| {
             let start_worker = |(idx, state)| {
                 let (slot, glance) = (&slots[idx], &glances[idx]);
@@ -305,15 +305,15 @@ impl<T: Send> WorkerPool<'_, T> {
                 })
             };
             let threads: Vec<_> = self.states.into_iter().enumerate().map(start_worker).collect();
-            course.run(&shared, watcher);
+            runner.run(&shared, watcher);
             shared.set(Phase::Over);
             watcher.on_end();
             let join =
                 |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
             threads.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
         });
-        course.last_interval();
-        let concluded = course.finish(outcomes.into_iter().collect::<Result<_, _>>()?);
+        runner.last_interval();
+        let concluded = runner.finish(outcomes.into_iter().collect::<Result<_, _>>()?);
         Ok(TrialResults { slots, ..concluded })
     }
 }
@@ -520,16 +520,16 @@ impl<'a> TrialRunner<'a> {
             self.rates.take(self.elapsed, self.slots, self.measure_from.is_some());
             watcher.on_interval(self.elapsed, WorkerCounts(self.slots));
             self.update_live_view();
-            let told = self.session.stop.state();
+            let stop = self.session.stop.state();
             let all_returned = shared.running.load(Ordering::Relaxed) == 0;
             let failed = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
             let measured_all = self.measure_from.is_some_and(|from| self.elapsed >= from + phases.measure_ns);
             let finished = match self.until {
                 EndCondition::PhasesOver => measured_all || all_returned,
-                EndCondition::PeerFinished => told == Stop::Finish || all_returned,
+                EndCondition::PeerFinished => stop == Stop::Finish || all_returned,
             };
-            if finished || failed || told == Stop::Abort || self.elapsed >= bound {
-                self.complete = finished && !failed && told != Stop::Abort;
+            if finished || failed || stop == Stop::Abort || self.elapsed >= bound {
+                self.complete = finished && !failed && stop != Stop::Abort;
                 self.measure_to = self.elapsed;
                 self.cpu.end(self.glances);
                 return;

@@ -205,8 +205,8 @@ pub struct TestPlan {
     pub each: bool,
     /// The test of the plan that this one runs together with, from the same start: the same test in the other direction. It is part of each
     /// trial of that test. Absent for a test on its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<String>,
+    #[serde(default, rename = "beside", skip_serializing_if = "Option::is_none")]
+    pub paired_with: Option<String>,
     /// The longest warm-up, such as `500ms`.
     pub warmup: String,
     /// The measured time in each round, such as `2s`.
@@ -245,7 +245,7 @@ impl TestPlan {
             to: None,
             topology: None,
             each: false,
-            beside: None,
+            paired_with: None,
             warmup: times.warmup.exact(),
             duration: times.duration.exact(),
             options: Settings::default(),

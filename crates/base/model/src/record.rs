@@ -287,14 +287,14 @@ impl Series {
 
 impl HostRecord {
     /// Returns the series with this name, one per instance.
-    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Series> {
+    pub fn series_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Series> {
         self.series.iter().filter(move |series| series.name == name)
     }
 
     /// Returns the growth of one series; `None` if it was not sampled.
     #[must_use]
     pub fn growth(&self, name: &str, of: &str) -> Option<u64> {
-        self.named(name).find(|series| series.of == of).map(Series::growth)
+        self.series_of(name).find(|series| series.of == of).map(Series::growth)
     }
 
     /// Returns the time from the first to the last sample.

@@ -48,8 +48,8 @@ pub struct Host {
     #[serde(default)]
     pub changed: Environment,
     /// The observations and actions that were not possible there, as sentences.
-    #[serde(default)]
-    pub losses: Vec<String>,
+    #[serde(default, rename = "losses")]
+    pub unavailable: Vec<String>,
 }
 
 /// One test with all its trials and their results.
@@ -159,7 +159,7 @@ impl TestRun {
 
     /// The full name of the test: `tcp stream, 8 flows`, or `frames, 64 B` if the title already names the layer.
     #[must_use]
-    pub fn named(&self) -> String {
+    pub fn full_name(&self) -> String {
         let layer = self.layer.name();
         if self.title.starts_with(layer) { self.title.clone() } else { format!("{layer} {}", self.title) }
     }
@@ -198,10 +198,10 @@ impl Run {
 
     /// The text of a finding, prefixed with the name of its test if the run has other tests.
     #[must_use]
-    pub fn told(&self, finding: &Finding) -> String {
+    pub fn finding_text(&self, finding: &Finding) -> String {
         let only = self.tests.iter().find(|test| finding.tests == [test.name.as_str()]);
         match only.filter(|_| self.tests.len() > 1) {
-            Some(test) => format!("{}: {}", test.named(), finding.title),
+            Some(test) => format!("{}: {}", test.full_name(), finding.title),
             None => finding.title.clone(),
         }
     }

@@ -143,7 +143,7 @@ impl Settings {
     pub fn complete(&self, options: &[OptionDoc]) -> Result<Self, SettingError> {
         let mut given: BTreeMap<&str, &Setting> = BTreeMap::new();
         for (name, setting) in &self.0 {
-            let named = named(options, name).map(|option| by_unit(options, option, setting));
+            let named = find_option(options, name).map(|option| by_unit(options, option, setting));
             let option = named.filter(|option| !given.contains_key(option.name));
             let unknown = || SettingError::Unknown {
                 name: name.clone(),
@@ -208,7 +208,7 @@ impl Settings {
 }
 
 /// Finds the option with this current or former name.
-fn named<'a>(options: &'a [OptionDoc], name: &str) -> Option<&'a OptionDoc> {
+fn find_option<'a>(options: &'a [OptionDoc], name: &str) -> Option<&'a OptionDoc> {
     let find = |name: &str| options.iter().find(|option| option.name == name);
     let now = || FORMER_NAMES.iter().filter(|(former, _)| *former == name).find_map(|(_, now)| find(now));
     find(name).or_else(now)
@@ -216,8 +216,8 @@ fn named<'a>(options: &'a [OptionDoc], name: &str) -> Option<&'a OptionDoc> {
 
 /// The option that a rate sets: that of bits per second, or the one of packets per second beside it, by the unit of the text.
 fn by_unit<'a>(options: &'a [OptionDoc], option: &'a OptionDoc, setting: &Setting) -> &'a OptionDoc {
-    let beside = options.iter().find(|other| other.name == PACKET_RATE);
-    beside.filter(|_| option.value == ValueKind::BitRate && is_packet_rate(&setting.text())).unwrap_or(option)
+    let packet_rate = options.iter().find(|other| other.name == PACKET_RATE);
+    packet_rate.filter(|_| option.value == ValueKind::BitRate && is_packet_rate(&setting.text())).unwrap_or(option)
 }
 
 /// Whether a rate is one of packets and not of bits: `20kpps`, `20k/s`.

@@ -64,9 +64,9 @@ impl ThreadClock {
     pub fn read(self) -> Option<Nanos> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `time` is writable and of the size that the kernel writes; an unknown clock is an error.
-        let told = unsafe { libc::clock_gettime(self.0, &raw mut time) };
+        let result = unsafe { libc::clock_gettime(self.0, &raw mut time) };
         let (secs, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
-        (told == 0).then(|| Nanos::from_secs(secs) + Nanos(rest))
+        (result == 0).then(|| Nanos::from_secs(secs) + Nanos(rest))
     }
 }
 
@@ -194,11 +194,11 @@ mod tests {
 
     #[test]
     fn the_time_of_a_thread_is_read_from_outside() {
-        let (told, clocks) = mpsc::channel();
+        let (result, clocks) = mpsc::channel();
         let (go_on, waits) = mpsc::channel::<()>();
         let thread = thread::spawn(move || {
             while thread_cpu() < Nanos::from_millis(2) {}
-            told.send(ThreadClock::of_this_thread()).unwrap();
+            result.send(ThreadClock::of_this_thread()).unwrap();
             waits.recv().unwrap();
         });
         let clock = clocks.recv().unwrap();

@@ -115,7 +115,7 @@ impl Lab {
 
     /// The features that do not work in it.
     #[must_use]
-    pub fn losses(&self) -> &'static [MissingFeature] {
+    pub fn missing_features(&self) -> &'static [MissingFeature] {
         match self.standing {
             LabState::Root => &[],
             LabState::Contained => &LOSSES[..LOSSES.len() - 1],

@@ -119,9 +119,9 @@ fn a_device_has_threads_on_its_core_and_they_go_with_it() {
     let lab = lab_with("router");
     let record = lab.device().unwrap().clone();
     if lab.standing() == LabState::Contained && record.threads.is_empty() {
-        return fathom_testkit::skip_everywhere(&record.losses.join("; "));
+        return fathom_testkit::skip_everywhere(&record.unavailable.join("; "));
     }
-    assert_eq!(record.losses, [""; 0]);
+    assert_eq!(record.unavailable, [""; 0]);
     let interfaces: Vec<&str> = record.threads.iter().map(|thread| thread.interface.as_str()).collect();
     assert_eq!(interfaces, ["eth0", "eth1"], "one per interface");
     let core = record.core.unwrap().to_string();

@@ -87,7 +87,7 @@ fn a_tcp_connection_crosses_a_pair() {
         return;
     }
     let lab = pair(&Options::default());
-    assert_eq!((lab.standing(), lab.losses().len()), (LabState::Root, 0));
+    assert_eq!((lab.standing(), lab.missing_features().len()), (LabState::Root, 0));
     let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
     assert_eq!(a.address(), "198.18.0.1".parse::<IpAddr>().unwrap());
     let listener = b.enter_with(|| TcpListener::bind(SocketAddr::new(b.address(), 0))).unwrap().unwrap();
@@ -416,7 +416,7 @@ fn role_of_a_user_without_privileges() {
     assert!(!may_administer_network());
     let lab = pair(&Options::default());
     assert_eq!(lab.standing(), LabState::Rootless);
-    assert!(lab.losses().iter().any(|loss| loss.what.contains("XDP")));
+    assert!(lab.missing_features().iter().any(|loss| loss.what.contains("XDP")));
     let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
     let error = a.enter_with(|| ()).unwrap_err();
     assert!(matches!(error, Error::NeedsProcess(_)));

@@ -56,10 +56,10 @@ fn units(trial: &Trial) -> Vec<(Vec<Place>, Unit)> {
             ([_], [other]) => Some(*other),
             _ => far.iter().find(|other| other.remote == connection.local).copied(),
         };
-        let told: BTreeMap<u64, &Unit> =
+        let units: BTreeMap<u64, &Unit> =
             others.iter().flat_map(|other| &other.units).map(|unit| (unit.number, &unit.spans_ns)).collect();
         for unit in &connection.units {
-            all.extend(match others.zip(told.get(&unit.number)) {
+            all.extend(match others.zip(units.get(&unit.number)) {
                 Some((other, spans)) => joined(connection, &unit.spans_ns, other, spans),
                 None => Some((at(connection, Side::Initiator).collect(), unit.spans_ns.clone())),
             });

@@ -78,7 +78,7 @@ fn loss(test: &TestRun) -> Option<&Summary> {
 }
 
 /// Returns a metric by its name, if it has a value.
-fn named<'a>(test: &'a TestRun, name: &str) -> Option<&'a Metric> {
+fn metric_of<'a>(test: &'a TestRun, name: &str) -> Option<&'a Metric> {
     test.summaries.iter().find(|summary| summary.metric.name == name && summary.value.is_some()).map(|s| &s.metric)
 }
 
@@ -105,7 +105,7 @@ fn buffer_beyond(seen: &TestEvidence<'_>, least: Bytes) -> Option<Bytes> {
 /// The smallest useful socket buffers against a queue that a stream makes, which the median of a latency shows.
 pub(crate) fn smaller_stream_buffer(seen: &TestEvidence<'_>) -> Option<Change> {
     let asked = seen.test.options.size("buffer");
-    let metric = named(seen.test, "latency_ns_p50")?;
+    let metric = metric_of(seen.test, "latency_ns_p50")?;
     asked.is_none_or(|asked| asked > BUFFER_LEAST).then(|| Change::of("buffer", BUFFER_LEAST.exact(), metric))
 }
 
@@ -120,14 +120,14 @@ pub(crate) fn lower_rate(seen: &TestEvidence<'_>) -> Option<Change> {
 
 /// A rate of datagrams below what got through, against what this metric shows.
 pub(crate) fn lower_rate_against(seen: &TestEvidence<'_>, metric: &str) -> Option<Change> {
-    let metric = named(seen.test, metric).filter(|_| seen.test.layer == Layer::Udp)?;
+    let metric = metric_of(seen.test, metric).filter(|_| seen.test.layer == Layer::Udp)?;
     let (option, rate) = rate_below_delivered(seen)?;
     Some(Change::of(option, rate, metric))
 }
 
 /// A rate of a TCP stream below what got through, against what this metric shows.
 pub(crate) fn lower_stream_rate(seen: &TestEvidence<'_>, metric: &str) -> Option<Change> {
-    let metric = named(seen.test, metric).filter(|_| seen.test.layer == Layer::Tcp)?;
+    let metric = metric_of(seen.test, metric).filter(|_| seen.test.layer == Layer::Tcp)?;
     let (option, rate) = rate_below_delivered(seen)?;
     Some(Change::of(option, rate, metric))
 }

@@ -34,7 +34,7 @@ pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Sid
 pub(crate) fn host_growth(trials: &[&Trial], host: &str, counter: &str, of: Option<&str>) -> u64 {
     let records =
         trials.iter().flat_map(|trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host)));
-    let series = records.flat_map(|record| record.named(counter));
+    let series = records.flat_map(|record| record.series_of(counter));
     series.filter(|series| of.is_none_or(|of| series.of == of)).map(fathom_model::record::Series::growth).sum()
 }
 
@@ -290,7 +290,7 @@ fn growth_on_path(trials: &[&Trial], name: &str, host: Option<&Host>, counter: &
 }
 
 fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
-    trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.named(counter).next().is_some()))
+    trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.series_of(counter).next().is_some()))
 }
 
 /// Returns the drops in full rings that the records of the trial count: between the ends of a veth, and of AF_XDP sockets.

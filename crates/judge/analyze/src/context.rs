@@ -16,12 +16,12 @@ pub struct AnalysisContext {
 /// Returns the test that another one runs together with, if there is one.
 pub(crate) fn lead_test<'a>(run: &'a Run, test: &TestRun) -> Option<&'a TestRun> {
     let planned = run.plan.tests.iter().find(|planned| planned.name == test.name)?;
-    run.tests.iter().find(|other| Some(&other.name) == planned.beside.as_ref())
+    run.tests.iter().find(|other| Some(&other.name) == planned.paired_with.as_ref())
 }
 
 /// Returns the tests that run together with this one.
 pub(crate) fn paired_tests<'a>(run: &'a Run, test: &'a TestRun) -> impl Iterator<Item = &'a TestRun> {
     let of_run = |name: &str| run.tests.iter().find(|other| other.name == name);
-    let planned = run.plan.tests.iter().filter(|planned| planned.beside.as_ref() == Some(&test.name));
+    let planned = run.plan.tests.iter().filter(|planned| planned.paired_with.as_ref() == Some(&test.name));
     planned.filter_map(move |planned| of_run(&planned.name))
 }

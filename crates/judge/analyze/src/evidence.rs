@@ -164,7 +164,7 @@ impl<'a> TestEvidence<'a> {
     /// Returns true if a counter of a host was sampled: a growth of zero of any other one says nothing.
     pub(crate) fn has_counter(&self, host: &str, counter: &str) -> bool {
         let hosts = |trial: &'a Trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host));
-        self.trials.iter().any(|trial| hosts(trial).any(|record| record.named(counter).next().is_some()))
+        self.trials.iter().any(|trial| hosts(trial).any(|record| record.series_of(counter).next().is_some()))
     }
 
     /// Returns the instances of a host's counter that grew, with their growth, the largest first.
@@ -185,7 +185,7 @@ impl<'a> TestEvidence<'a> {
         let (mut grew, mut all) = (Nanos::ZERO, Nanos::ZERO);
         for trial in &self.trials {
             let Some((record, (first, last))) = self.measured_samples(trial, host) else { continue };
-            let series = record.named(counter).find(|series| series.of == of)?;
+            let series = record.series_of(counter).find(|series| series.of == of)?;
             for sample in first..last {
                 let span = record.at_ns[sample + 1] - record.at_ns[sample];
                 all += span;
@@ -206,19 +206,19 @@ impl<'a> TestEvidence<'a> {
     /// Returns the newest value of a gauge of the whole host.
     pub(crate) fn last_value(&self, host: &str, gauge: &str) -> Option<u64> {
         let record = self.trials.iter().rev().find_map(|trial| trial.hosts.get(host))?;
-        record.named(gauge).next()?.values.last().copied()
+        record.series_of(gauge).next()?.values.last().copied()
     }
 
     /// Returns the highest value of a gauge of the whole host in any sample.
     pub(crate) fn highest_value(&self, host: &str, gauge: &str) -> Option<u64> {
         let records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
-        records.flat_map(|record| record.named(gauge)).flat_map(|series| &series.values).max().copied()
+        records.flat_map(|record| record.series_of(gauge)).flat_map(|series| &series.values).max().copied()
     }
 
     /// Returns the newest value of a gauge of one instance.
     pub(crate) fn last_value_of(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
         let record = self.trials.iter().rev().find_map(|trial| trial.hosts.get(host))?;
-        record.named(gauge).find(|series| series.of == of)?.values.last().copied()
+        record.series_of(gauge).find(|series| series.of == of)?.values.last().copied()
     }
 
     /// Returns the highest sum of gauges of the whole host in any sample; `None` if one of them was not sampled.
@@ -226,7 +226,7 @@ impl<'a> TestEvidence<'a> {
         let records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
         let in_record = |record: &HostRecord| {
             let sums = (0..record.at_ns.len()).map(|row| {
-                gauges.iter().try_fold(0_u64, |sum, gauge| sum.checked_add(record.named(gauge).next()?.at(row)?))
+                gauges.iter().try_fold(0_u64, |sum, gauge| sum.checked_add(record.series_of(gauge).next()?.at(row)?))
             });
             sums.flatten().max()
         };
@@ -237,7 +237,7 @@ impl<'a> TestEvidence<'a> {
     pub(crate) fn mean_value(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
         let of_trial = |trial: &&'a Trial| {
             let (record, (first, last)) = self.measured_samples(trial, host)?;
-            let series = record.named(gauge).find(|series| series.of == of)?;
+            let series = record.series_of(gauge).find(|series| series.of == of)?;
             Some((first..=last).filter_map(|sample| series.at(sample)).map(approximate).collect::<Vec<_>>())
         };
         let values: Vec<f64> = self.trials.iter().filter_map(of_trial).flatten().collect();

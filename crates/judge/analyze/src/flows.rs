@@ -29,8 +29,8 @@ const SPAN_MIN: Nanos = Nanos::from_millis(100);
 /// Returns the bottleneck of each connection of a stream, from the last round that sampled any connection.
 pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<FlowSummary> {
     let seen = TestEvidence::new(run, test, context);
-    let told = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
-    let Some(trial) = test.trials.iter().rev().find(told) else { return Vec::new() };
+    let has_flows = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
+    let Some(trial) = test.trials.iter().rev().find(has_flows) else { return Vec::new() };
     let mut all = Vec::new();
     for (key, record) in trial.records.iter().filter(|(_, record)| is_stream(record)) {
         let sender = host_of(key);

@@ -62,7 +62,7 @@ fn judge_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> PromiseRes
     let open = |summary, why: &str| PromiseResult {
         summary,
         outcome: PromiseOutcome::Open,
-        reason: format!("{} {name} was promised {written}: {why}", test.named()),
+        reason: format!("{} {name} was promised {written}: {why}", test.full_name()),
     };
     if let Some(why) = &test.unavailable {
         return open(None, why);
@@ -74,7 +74,7 @@ fn judge_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> PromiseRes
     let Some(value) = summary.value else {
         return open(Some(summary), summary.note.as_deref().unwrap_or("it was not measured"));
     };
-    let (outcome, reason) = compare(&test.named(), summary, value, promise);
+    let (outcome, reason) = compare(&test.full_name(), summary, value, promise);
     PromiseResult { summary: Some(summary), outcome, reason }
 }
 

@@ -36,15 +36,15 @@ pub(crate) fn no_cause(seen: &TestEvidence<'_>) -> Option<NoCause> {
         return None;
     }
     let nearest = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
-    let mut looked = Looked::default();
+    let mut inspection = Inspection::default();
     for look in LOOKS {
-        look(seen, &mut looked);
+        look(seen, &mut inspection);
     }
     Some(NoCause {
         parts: parts(seen),
         reached: nearest.and_then(|limit| Some(format!("{} of {}", percent(limit.used?), limit.text))),
-        ruled_out: looked.ruled_out,
-        not_seen: looked.not_seen,
+        ruled_out: inspection.ruled_out,
+        not_seen: inspection.not_seen,
         clue: waiting(seen).or_else(|| paced(seen)),
     })
 }
@@ -71,22 +71,22 @@ fn parts(seen: &TestEvidence<'_>) -> Vec<String> {
 
 /// What was looked at.
 #[derive(Default)]
-struct Looked {
+struct Inspection {
     ruled_out: Vec<String>,
     not_seen: Vec<String>,
 }
 
-impl Looked {
+impl Inspection {
     fn rule_out(&mut self, what: &str, showed: impl Display) {
         self.ruled_out.push(format!("{what} ({showed})"));
     }
 }
 
 /// All looks, in the order in which people ask.
-const LOOKS: [fn(&TestEvidence<'_>, &mut Looked); 9] =
+const LOOKS: [fn(&TestEvidence<'_>, &mut Inspection); 9] =
     [cores, lost, resent, buffers, queues, quota, memory, other_programs, uncounted];
 
-fn cores(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn cores(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let mut busiest: Option<(f64, String)> = None;
     for host in seen.hosts() {
         match seen.cores(host).first() {
@@ -94,14 +94,14 @@ fn cores(seen: &TestEvidence<'_>, looked: &mut Looked) {
                 busiest = Some((core.busy(), format!("{} of {host}", core.core)));
             }
             Some(_) => {}
-            None => looked.not_seen.push(format!("the cores of {host}")),
+            None => inspection.not_seen.push(format!("the cores of {host}")),
         }
     }
     if let Some((busy, core)) = busiest {
-        looked.rule_out("cores", format!("the busiest, {core}, is busy {}", percent(busy)));
+        inspection.rule_out("cores", format!("the busiest, {core}, is busy {}", percent(busy)));
     }
     if seen.test.to.is_none() {
-        looked.not_seen.push("the host of the server, where no agent ran".to_owned());
+        inspection.not_seen.push("the host of the server, where no agent ran".to_owned());
     }
 }
 
@@ -115,9 +115,9 @@ const DROPS: [(&str, &str); 6] = [
     (counter::TCP_LISTEN_DROPS, "TCP listeners"),
 ];
 
-fn lost(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn lost(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     if let Some(lost) = seen.packets_lost().filter(|_| seen.test.conservation.is_some()) {
-        looked.rule_out("loss", grouped(lost));
+        inspection.rule_out("loss", grouped(lost));
     } else {
         let places = seen.hosts().flat_map(|host| DROPS.map(|(counter, place)| (host, counter, place)));
         let (known, unknown): (Vec<_>, Vec<_>) = places.partition(|(host, counter, _)| seen.has_counter(host, counter));
@@ -125,33 +125,33 @@ fn lost(seen: &TestEvidence<'_>, looked: &mut Looked) {
             // What a filter drops on the way in is counted only where one is.
             let at_filters = seen.hosts().map(|host| seen.growth(host, counter::QDISC_IN_DROPPED, None));
             let at_places = known.iter().map(|(host, counter, _)| seen.growth(host, counter, None));
-            looked.rule_out("drops", grouped(at_places.chain(at_filters).sum()));
+            inspection.rule_out("drops", grouped(at_places.chain(at_filters).sum()));
         }
         for (host, _, place) in unknown {
             let text = format!("drops at the {place} of {host}");
-            if looked.not_seen.last() != Some(&text) {
-                looked.not_seen.push(text);
+            if inspection.not_seen.last() != Some(&text) {
+                inspection.not_seen.push(text);
             }
         }
     }
 }
 
-fn resent(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     if !is_of_tcp(seen) {
         return;
     }
     if let Some((_, share)) = most_resent(seen) {
-        looked.rule_out("retransmissions", percent(share));
+        inspection.rule_out("retransmissions", percent(share));
     }
     let unknown = seen.hosts().filter(|host| !seen.has_counter(host, counter::TCP_RETRANS_SEGMENTS));
-    looked.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));
+    inspection.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));
 }
 
 fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {
     matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp)
 }
 
-fn buffers(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn buffers(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let of = |share: fn(&SenderTime) -> f64| {
         mean(&seen.test.flows.iter().map(|flow| share(&flow.waits)).collect::<Vec<_>>())
     };
@@ -160,36 +160,36 @@ fn buffers(seen: &TestEvidence<'_>, looked: &mut Looked) {
         tried.option == "buffer" && tried.effect.as_ref().is_some_and(|effect| effect.outcome == ProofOutcome::Refuted)
     };
     if seen.test.interventions.iter().any(is_refuted) {
-        looked.rule_out("receive window and send buffer", "larger ones changed nothing");
+        inspection.rule_out("receive window and send buffer", "larger ones changed nothing");
     } else if let Some((window, buffer)) = shares {
         let showed = format!("{} and {} of the time", percent(window), percent(buffer));
-        looked.rule_out("receive window and send buffer", showed);
+        inspection.rule_out("receive window and send buffer", showed);
     }
 }
 
-fn queues(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn queues(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let held = |host| seen.growing_time(host, counter::QDISC_OVERLIMITS, seen.interface(host));
     let most = seen.hosts().filter_map(held).reduce(f64::max);
     if let Some(share) = most {
-        looked.rule_out("queues with a rate at the hosts", format!("holding back {} of the time", percent(share)));
+        inspection.rule_out("queues with a rate at the hosts", format!("holding back {} of the time", percent(share)));
     }
 }
 
-fn quota(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn quota(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let stopped = |host| {
         seen.last_value(host, counter::CGROUP_THROTTLED_NS)?;
         Some((seen.growth(host, counter::CGROUP_THROTTLED_NS, None), seen.sampled_time(host)?))
     };
     let most = seen.hosts().filter_map(stopped).filter_map(|(lost, span)| ratio(lost, span.0)).reduce(f64::max);
     if let Some(share) = most {
-        looked.rule_out("CPU quotas", percent(share));
+        inspection.rule_out("CPU quotas", percent(share));
     }
 }
 
-fn memory(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn memory(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let most = seen.hosts().filter_map(|host| waited_for_memory(seen, host)).reduce(f64::max);
     if let Some(share) = most {
-        looked.rule_out("memory", format!("tasks waited for it {} of the time", percent(share)));
+        inspection.rule_out("memory", format!("tasks waited for it {} of the time", percent(share)));
     }
 }
 
@@ -202,20 +202,20 @@ const NEEDED: [(&str, &str); 5] = [
     (counter::NEIGHBOR_CHANGES, "neighbors"),
 ];
 
-fn uncounted(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn uncounted(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     for (counter, what) in NEEDED {
         let unknown: Vec<&str> = seen.hosts().filter(|host| !seen.has_counter(host, counter)).collect();
         if !unknown.is_empty() {
-            looked.not_seen.push(format!("{what} of {}", unknown.join(" and ")));
+            inspection.not_seen.push(format!("{what} of {}", unknown.join(" and ")));
         }
     }
 }
 
-fn other_programs(seen: &TestEvidence<'_>, looked: &mut Looked) {
+fn other_programs(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let cores = seen.hosts().map(|host| seen.cores(host)).filter(|cores| !cores.is_empty());
     let most = cores.map(|cores| cores.iter().map(CoreLoad::others).sum::<f64>()).reduce(f64::max);
     if let Some(share) = most {
-        looked.rule_out("other programs", format!("{} of a core", percent(share)));
+        inspection.rule_out("other programs", format!("{} of a core", percent(share)));
     }
 }
 

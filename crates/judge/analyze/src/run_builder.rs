@@ -249,7 +249,7 @@ impl RunBuilder {
         self.run.plan.tests.push(TestPlan {
             name: back.name.clone(),
             to: back.to.clone(),
-            beside: Some(there.name.clone()),
+            paired_with: Some(there.name.clone()),
             options: back.options.clone(),
             ..TestPlan::new(&back.kind, times, &back.from)
         });

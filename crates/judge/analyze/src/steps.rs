@@ -109,14 +109,14 @@ pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Us
     let n_begun = records.iter().filter_map(|record| record.measured).map(|visits| visits.n_begun).sum();
     let values = summaries::summaries(test, hosts, &script_metrics(&first.promises));
     let of_script: Vec<&Summary> = values.iter().chain(&test.summaries).collect();
-    let promises = first.promises.iter().map(|text| judge(text, &test.named(), &of_script)).collect();
+    let promises = first.promises.iter().map(|text| judge(text, &test.full_name(), &of_script)).collect();
     let mut steps = merge_steps(&records, n_begun);
     for step in &mut steps {
         let promised = records.iter().find_map(|record| record.steps.iter().find(|other| other.name == step.name));
         let promised = promised.map_or(&[][..], |step| &step.promises);
         step.summaries = summaries::summaries(test, hosts, &step_metrics(&step.name, promised));
         let of_step: Vec<&Summary> = step.summaries.iter().collect();
-        let whose = format!("{} {}", test.named(), step.name);
+        let whose = format!("{} {}", test.full_name(), step.name);
         step.promises = promised.iter().map(|text| judge(text, &whose, &of_step)).collect();
     }
     Some(UsersSummary {

@@ -348,7 +348,7 @@ fn worked_per_sec(trial: &Trial, host: &str, span: (Nanos, Nanos)) -> Option<f64
     let record = trial.hosts.get(host)?;
     let (first, last) = samples_within(record, span)?;
     let grown = |series: &Series| Some(series.at(last)?.saturating_sub(series.at(first)?));
-    let worked: Vec<u64> = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).collect();
+    let worked: Vec<u64> = WORK.iter().flat_map(|(state, _)| record.series_of(state)).filter_map(grown).collect();
     let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
     (!worked.is_empty()).then(|| approximate(worked.into_iter().sum()) / secs)
 }

@@ -31,7 +31,7 @@ pub(crate) fn tested_host(run: &Run, test: &TestRun, context: &AnalysisContext) 
 fn rate_of(seen: &TestEvidence<'_>, (host, interface): (&str, &str), name: &str) -> Option<f64> {
     let of_trial = |trial: &&Trial| {
         let (record, (first, last)) = seen.measured_samples(trial, host)?;
-        let series = record.named(name).find(|series| series.of == interface)?;
+        let series = record.series_of(name).find(|series| series.of == interface)?;
         let grown = series.at(last)?.checked_sub(series.at(first)?)?;
         Some(approximate(grown) / (record.at_ns[last] - record.at_ns[first]).as_secs_f64())
     };

@@ -62,7 +62,7 @@ fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a
     for judged in &mut all {
         if finding.severity == Severity::Invalidates || judged.outcome == PromiseOutcome::Broken {
             judged.outcome = PromiseOutcome::Open;
-            judged.reason = format!("{} says nothing about its promise: {}", test.named(), finding.title);
+            judged.reason = format!("{} says nothing about its promise: {}", test.full_name(), finding.title);
         }
     }
     all
@@ -71,7 +71,7 @@ fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a
 /// Returns the titles of all findings of a severity.
 fn titles(run: &Run, severity: Severity) -> Vec<String> {
     let found = run.findings.iter().filter(|finding| finding.severity == severity);
-    found.map(|finding| run.told(finding)).collect()
+    found.map(|finding| run.finding_text(finding)).collect()
 }
 
 /// Returns true if a finding of this severity names the test.
@@ -96,9 +96,9 @@ fn missing_parts(run: &Run) -> Vec<String> {
     let is_cut = |trial: &Trial| trial.records.values().any(|record| !record.complete);
     let ended_early = |test: &TestRun| !test.trials.is_empty() && test.trials.iter().all(is_cut);
     let why = |test: &TestRun| match () {
-        () if ended_early(test) => Some(format!("{} ended early", test.named())),
+        () if ended_early(test) => Some(format!("{} ended early", test.full_name())),
         // A host that ignores one kind of probe may answer another.
-        () if did_nothing(run, test) && test.layer != Layer::Path => Some(format!("{} did nothing", test.named())),
+        () if did_nothing(run, test) && test.layer != Layer::Path => Some(format!("{} did nothing", test.full_name())),
         () => None,
     };
     run.tests.iter().filter_map(why).collect()

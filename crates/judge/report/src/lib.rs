@@ -14,7 +14,7 @@ mod words;
 use std::io;
 
 use fathom_model::Run;
-pub use formats::{FORMATS, named, write_history_html, write_history_text};
+pub use formats::{FORMATS, find_format, write_history_html, write_history_text};
 pub use recording::{Chart, ChartLine, HostHistory, SeenFinding};
 
 /// An output format.

@@ -12,9 +12,8 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_report::{
-    FORMATS, Format,
+    FORMATS, Format, find_format,
     formats::{Colour, Csv, Html, Json, Ndjson, TextFormat, TextStyle},
-    named,
 };
 
 mod sample;
@@ -299,10 +298,10 @@ fn what_several_hosts_cannot_do_is_told_once() {
     let mut run = sample::run();
     run.tests.truncate(1);
     for host in run.hosts.values_mut() {
-        host.losses = vec!["no threads".to_owned()];
+        host.unavailable = vec!["no threads".to_owned()];
     }
     let (first, last) = (run.hosts.keys().next().unwrap().clone(), run.hosts.keys().last().unwrap().clone());
-    run.hosts.get_mut(&last).unwrap().losses.push("no room".to_owned());
+    run.hosts.get_mut(&last).unwrap().unavailable.push("no room".to_owned());
     let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains(&format!("note  {first}, ")) && text.contains(&format!("note  {last}: no room")), "{text}");
     assert_eq!(text.matches("no threads").count(), 1, "{text}");
@@ -317,13 +316,13 @@ fn a_value_that_cannot_be_is_not_told_as_missing() {
     (summary.value, summary.confidence, summary.note) = (None, None, Some(why.to_owned()));
     summary.trials.clear();
     run.tests[0].limits.clear();
-    let page = |run: &Run| written(named("html").unwrap(), run);
+    let page = |run: &Run| written(find_format("html").unwrap(), run);
     let told = [written(&TextFormat(TextStyle::PLAIN), &run), page(&run)];
     assert!(told.iter().all(|text| text.contains(&*title) && text.contains(why)), "{told:?}");
     run.tests[0].summaries.last_mut().unwrap().metric.inapplicable = Some(why.into());
     let told = [written(&TextFormat(TextStyle::PLAIN), &run), page(&run)];
     assert!(told.iter().all(|text| !text.contains(why)), "{told:?}");
-    assert!(written(named("json").unwrap(), &run).contains(why), "the document says why");
+    assert!(written(find_format("json").unwrap(), &run).contains(why), "the document says why");
 }
 
 #[test]
@@ -830,9 +829,9 @@ fn a_reader_that_leaves_is_told_by_the_kind_of_the_error() {
 #[test]
 fn every_format_is_found_by_its_name() {
     for format in FORMATS {
-        assert_eq!(fathom_report::named(format.name()).unwrap().extension(), format.extension());
+        assert_eq!(fathom_report::find_format(format.name()).unwrap().extension(), format.extension());
     }
-    assert!(fathom_report::named("pdf").is_none());
+    assert!(fathom_report::find_format("pdf").is_none());
 }
 
 #[test]

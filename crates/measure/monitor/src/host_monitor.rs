@@ -40,7 +40,7 @@ pub struct HostMonitor {
     programs: ProgramNames,
     /// The programs at the first sample.
     programs_before: Option<ProgramTimes>,
-    losses: Vec<String>,
+    unavailable: Vec<String>,
 }
 
 /// Whether a record names the programs with the most CPU time.
@@ -71,13 +71,13 @@ impl HostMonitor {
             columns: Columns::default(),
             programs,
             programs_before: None,
-            losses: Vec::new(),
+            unavailable: Vec::new(),
         }
     }
 
     /// Takes a sample of all sources; `now` is the host's monotonic clock.
     ///
-    /// A source that fails does not stop the others, and is reported once in the [losses](Self::losses).
+    /// A source that fails does not stop the others, and is reported once among what is [unavailable](Self::unavailable).
     pub fn sample(&mut self, now: Nanos) {
         if self.n_taken == 0 && self.programs == ProgramNames::Told {
             self.programs_before = Some(ProgramTimes::read(&self.root));
@@ -96,20 +96,20 @@ impl HostMonitor {
                 Ok(()) => None,
             };
             if let Some(failed) = failed.filter(|_| !watched.has_failed) {
-                self.losses.push(format!("{}: {failed}", watched.source.name()));
+                self.unavailable.push(format!("{}: {failed}", watched.source.name()));
                 watched.has_failed = true;
             }
         }
-        if self.columns.is_overfull && !self.losses.iter().any(|loss| loss == OVERFULL) {
-            self.losses.push(OVERFULL.to_owned());
+        if self.columns.is_overfull && !self.unavailable.iter().any(|loss| loss == OVERFULL) {
+            self.unavailable.push(OVERFULL.to_owned());
         }
         self.n_taken += 1;
     }
 
     /// Sampling failures, one sentence per source.
     #[must_use]
-    pub fn losses(&self) -> &[String] {
-        &self.losses
+    pub fn unavailable(&self) -> &[String] {
+        &self.unavailable
     }
 
     /// Returns the recorded counters. A counter that never changed has a single value.
@@ -351,7 +351,7 @@ mod tests {
             vec![Box::new(Played { n_samples: 0, show: failing }), Box::new(Played { n_samples: 0, show: counting })];
         let mut watch = HostMonitor::new("/nowhere", sources, ProgramNames::Hidden);
         (0..3).for_each(|i| watch.sample(Nanos(i)));
-        assert_eq!(watch.losses(), ["played: entity not found"]);
+        assert_eq!(watch.unavailable(), ["played: entity not found"]);
         assert_eq!(watch.finish().growth("count", ""), Some(2));
     }
 
@@ -362,7 +362,7 @@ mod tests {
             Ok(())
         });
         (0..18).for_each(|i| watch.sample(Nanos(i)));
-        assert_eq!(watch.losses(), [OVERFULL]);
+        assert_eq!(watch.unavailable(), [OVERFULL]);
         assert_eq!(watch.finish().series.len(), SERIES_MAX);
     }
 }

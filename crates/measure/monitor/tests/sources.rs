@@ -106,7 +106,7 @@ fn what_cannot_be_read_is_told_once_and_the_rest_is_recorded() {
         missing("supplies", "proc/self/limits"),
         missing("interrupts", "proc/interrupts"),
     ];
-    assert_eq!(watch.losses(), expected);
+    assert_eq!(watch.unavailable(), expected);
     assert_eq!(watch.finish().growth(host::TCP_RETRANS_SEGMENTS, ""), Some(0));
 }
 
@@ -118,7 +118,7 @@ fn an_empty_file_is_told_too() {
     let snmp = every_source().into_iter().filter(|source| source.name() == "snmp").collect();
     let mut watch = HostMonitor::new(root.path(), snmp, ProgramNames::Hidden);
     watch.sample(Nanos::ZERO);
-    assert_eq!(watch.losses(), ["snmp: none of its counters was found"]);
+    assert_eq!(watch.unavailable(), ["snmp: none of its counters was found"]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_thousand_datagrams_over_loopback_are_seen_on_this_machine() {
         receiver.recv(&mut [0; 16]).unwrap();
     }
     watch.sample(Nanos(2));
-    let losses: Vec<_> = watch.losses().iter().filter(|loss| !loss.starts_with("nft: ")).collect();
+    let losses: Vec<_> = watch.unavailable().iter().filter(|loss| !loss.starts_with("nft: ")).collect();
     assert_eq!(losses, [""; 0], "rules are shown to root only, all else to everybody");
     let record = watch.finish();
     for (counter, of) in [
@@ -191,6 +191,6 @@ fn a_thousand_datagrams_over_loopback_are_seen_on_this_machine() {
         assert!(record.growth(counter, of) >= Some(1_000), "{counter}: {:?}", record.growth(counter, of));
     }
     assert_eq!(record.growth(host::QDISC_DROPPED, "lo"), Some(0), "the loopback has a discipline that drops nothing");
-    let processed: u64 = record.named(host::SOFTNET_PROCESSED).map(fathom_model::record::Series::growth).sum();
+    let processed: u64 = record.series_of(host::SOFTNET_PROCESSED).map(fathom_model::record::Series::growth).sum();
     assert!(processed >= 1_000, "{processed}");
 }

@@ -323,7 +323,7 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
                 n_seen += 1;
             }
         }
-        assert_eq!(n_seen + witness.take_seen().unwrap().dropped.0, 1_000, "{size}");
+        assert_eq!(n_seen + witness.take_counts().unwrap().dropped.0, 1_000, "{size}");
     }
     // A super-buffer holds a single flow.
     let trial = wire.run(&[("backend", "socket"), ("count", "1000"), ("rate", "200k"), ("flows", "2")]).unwrap();

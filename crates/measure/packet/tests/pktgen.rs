@@ -229,7 +229,7 @@ fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> ReceivedPac
             }
         }
         if was_over && !has_more {
-            assert_eq!(receiver.take_seen().unwrap().dropped, Frames(0), "the receiver has room");
+            assert_eq!(receiver.take_counts().unwrap().dropped, Frames(0), "the receiver has room");
             return arrivals;
         }
     }

@@ -71,18 +71,18 @@ impl ConnectTransport {
     fn socket(&self, hops: u8, traffic_class: u8) -> fathom_sys::Result<Socket> {
         let from = SocketAddr::new(self.source, 0);
         let socket = socket::stream_nonblocking(from)?;
-        let named = |call: &'static str| move |error| fathom_sys::Error::new(call, error);
+        let error_of = |call: &'static str| move |error| fathom_sys::Error::new(call, error);
         let options = SockRef::from(&socket);
         if self.source.is_ipv4() {
-            options.set_ttl_v4(hops.into()).map_err(named("setsockopt(IP_TTL)"))?;
+            options.set_ttl_v4(hops.into()).map_err(error_of("setsockopt(IP_TTL)"))?;
         } else {
-            options.set_unicast_hops_v6(hops.into()).map_err(named("setsockopt(IPV6_UNICAST_HOPS)"))?;
+            options.set_unicast_hops_v6(hops.into()).map_err(error_of("setsockopt(IPV6_UNICAST_HOPS)"))?;
         }
         if traffic_class > 0 {
             socket::set_traffic_class(&socket, traffic_class)?;
         }
         socket::set_bind_address_no_port(&socket)?;
-        options.bind(&from.into()).map_err(named("bind"))?;
+        options.bind(&from.into()).map_err(error_of("bind"))?;
         // A probe is not a real client: nothing may wait for its end on either side.
         socket::set_reset_on_close(&socket)?;
         Ok(socket)

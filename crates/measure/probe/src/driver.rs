@@ -119,19 +119,19 @@ impl<L: ProbeTransport + ?Sized> ProbeRunner<'_, L> {
     ///
     /// # Errors
     /// If the transport fails.
-    pub fn run(&mut self, course: &mut dyn ProbeDriver) -> Result<bool, L::Error> {
+    pub fn run(&mut self, driver: &mut dyn ProbeDriver) -> Result<bool, L::Error> {
         let (mut room, mut packet) = (vec![0; ROOM], Vec::new());
         let mut n_in_a_row = 0;
         loop {
             if n_in_a_row == 0 || n_in_a_row >= BURST {
-                self.read(course, &mut room)?;
+                self.read(driver, &mut room)?;
                 n_in_a_row = 0;
                 if (self.is_stopped)() {
                     return Ok(true);
                 }
             }
             let now = self.transport.now();
-            match course.step(now) {
+            match driver.step(now) {
                 ProbeStep::Done => return Ok(false),
                 ProbeStep::Wait(until) => {
                     n_in_a_row = 0;
@@ -141,9 +141,9 @@ impl<L: ProbeTransport + ?Sized> ProbeRunner<'_, L> {
                     n_in_a_row += 1;
                     self.template.write(order, &mut packet);
                     match self.transport.send(&packet)? {
-                        SendOutcome::Sent(at) => course.on_event(&ProbeEvent::Sent(order), at),
-                        SendOutcome::TooLong => course.on_event(&ProbeEvent::TooLong(order), now),
-                        SendOutcome::NoRoute(at) => course.on_event(&ProbeEvent::NoRoute(order), at),
+                        SendOutcome::Sent(at) => driver.on_event(&ProbeEvent::Sent(order), at),
+                        SendOutcome::TooLong => driver.on_event(&ProbeEvent::TooLong(order), now),
+                        SendOutcome::NoRoute(at) => driver.on_event(&ProbeEvent::NoRoute(order), at),
                         SendOutcome::WouldBlock => {
                             n_in_a_row = 0;
                             // A full queue drains within the time of a few packets.
@@ -155,18 +155,18 @@ impl<L: ProbeTransport + ?Sized> ProbeRunner<'_, L> {
         }
     }
 
-    fn read(&mut self, course: &mut dyn ProbeDriver, room: &mut [u8]) -> Result<(), L::Error> {
+    fn read(&mut self, driver: &mut dyn ProbeDriver, room: &mut [u8]) -> Result<(), L::Error> {
         for _ in 0..READ_BURST {
             match self.transport.receive(room)? {
                 None => return Ok(()),
                 Some(CapturedPacket::Outgoing(length, at)) => {
                     if let Some(tag) = self.template.own_tag(&room[..length]) {
-                        course.on_event(&ProbeEvent::Transmitted { tag }, at);
+                        driver.on_event(&ProbeEvent::Transmitted { tag }, at);
                     }
                 }
                 Some(CapturedPacket::Incoming(length, at)) => {
                     if let Some(reply) = self.template.read(&room[..length]) {
-                        course.on_event(&ProbeEvent::Reply(&reply, &room[..length]), at);
+                        driver.on_event(&ProbeEvent::Reply(&reply, &room[..length]), at);
                     }
                 }
             }

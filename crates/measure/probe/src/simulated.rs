@@ -185,9 +185,9 @@ impl SimulatedNetwork {
         }
     }
 
-    fn run(&mut self, conversation: &ProbeTemplate, course: &mut dyn ProbeDriver) {
+    fn run(&mut self, conversation: &ProbeTemplate, driver: &mut dyn ProbeDriver) {
         let mut conduct = ProbeRunner { template: conversation, transport: self, is_stopped: &|| false };
-        assert_eq!(conduct.run(course), Ok(false));
+        assert_eq!(conduct.run(driver), Ok(false));
     }
 
     fn route(&mut self, ask: ProbeKind) -> RouteTrace {
@@ -472,24 +472,24 @@ fn ports_are_open_closed_silent_or_forbidden() {
             SimulatedNetwork { open: vec![22, 80], filtered: vec![81, 443], ..SimulatedNetwork::of(&[ROUTER]) };
         // The first probe is lost, and the port is probed again.
         network.lost = vec![0];
-        let mut course = scan(&[22, 23, 80, 81, 443]);
+        let mut driver = scan(&[22, 23, 80, 81, 443]);
         let conversation = network.conversation(ask, flow);
-        network.run(&conversation, &mut course);
-        let states: Vec<PortStatus> = course.ports().iter().map(|port| port.state).collect();
+        network.run(&conversation, &mut driver);
+        let states: Vec<PortStatus> = driver.ports().iter().map(|port| port.state).collect();
         assert_eq!(
             states,
             [PortStatus::Open, PortStatus::Closed, PortStatus::Open, PortStatus::Silent, PortStatus::Silent],
             "{ask:?}"
         );
-        assert_eq!(course.n_sent(), 8, "{ask:?}: five, and those that were silent again");
-        assert_eq!(course.ports()[1].rtt, Some(MS(4)));
+        assert_eq!(driver.n_sent(), 8, "{ask:?}: five, and those that were silent again");
+        assert_eq!(driver.ports()[1].rtt, Some(MS(4)));
     }
     let mut network = SimulatedNetwork::of(&[Router { mtu: 10, ..ROUTER }]);
-    let mut course = scan(&[80]);
+    let mut driver = scan(&[80]);
     let conversation = network.conversation(ProbeKind::SYN, FlowRule::Constant);
-    network.run(&conversation, &mut course);
+    network.run(&conversation, &mut driver);
     let told = PortStatus::Prohibited(address(false, 1), IcmpErrorKind::TooBig(10));
-    assert_eq!(course.ports()[0].state, told);
+    assert_eq!(driver.ports()[0].state, told);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
                 let line = &mut lines[at_end];
                 // A dollar before a hole would make it plain text.
                 let dollars = dollars_at_end(line);
-                named(line, &dollars);
+                write_hole(line, &dollars);
                 line.push_str(&self::hole(hole));
             }
             TemplatePiece::Text(text) => {
@@ -42,17 +42,17 @@ fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
                 let (blank, text) = text.split_at(begin);
                 let end = if idx == last { text.trim_end().len() } else { text.len() };
                 let (text, blank_behind) = text.split_at(end);
-                named(&mut lines[at_end], blank);
+                write_hole(&mut lines[at_end], blank);
                 middle(&mut lines, text, line_feed);
                 let at_end = lines.len() - 1;
-                named(&mut lines[at_end], blank_behind);
+                write_hole(&mut lines[at_end], blank_behind);
             }
         }
     }
     for line in &mut lines {
         if !line.is_empty() && line.trim().is_empty() {
             let blank = std::mem::take(line);
-            named(line, &blank);
+            write_hole(line, &blank);
         }
     }
     lines
@@ -66,11 +66,11 @@ fn middle(lines: &mut Vec<String>, text: &str, line_feed: LineFeed) {
         let at_end = lines.len() - 1;
         let line = &mut lines[at_end];
         if idx > 0 && line_feed == LineFeed::Named {
-            named(line, "\n");
+            write_hole(line, "\n");
         }
         for (idx, part) in part.split('\r').enumerate() {
             if idx > 0 {
-                named(line, "\r");
+                write_hole(line, "\r");
             }
             line.push_str(&part.replace("${", "$${"));
         }
@@ -78,7 +78,7 @@ fn middle(lines: &mut Vec<String>, text: &str, line_feed: LineFeed) {
 }
 
 /// Writes a text as a hole.
-fn named(line: &mut String, text: &str) {
+fn write_hole(line: &mut String, text: &str) {
     if !text.is_empty() {
         let dollars = dollars_at_end(line);
         line.push_str("${\"");
@@ -120,7 +120,7 @@ pub fn operand(template: &Template) -> String {
                 TemplatePiece::Text(text) => {
                     let end = if idx < last { text.trim_end_matches('$').len() } else { text.len() };
                     let mut quoted = escaped(&text[..end]).replace("${", "$${");
-                    named(&mut quoted, &text[end..]);
+                    write_hole(&mut quoted, &text[end..]);
                     quoted
                 }
             });

@@ -258,7 +258,7 @@ impl FlowConnections {
 }
 
 fn set_blocking_timeout(socket: &Socket) -> fathom_sys::Result<()> {
-    socket.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
+    socket.set_nonblocking(false).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
     socket::set_timeout(socket, BLOCKING_TIMEOUT)
 }
 

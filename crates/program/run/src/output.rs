@@ -8,9 +8,8 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_model::{Run, VerdictState, run::Completeness};
 use fathom_report::{
-    FORMATS, Format,
+    FORMATS, Format, find_format,
     formats::{Colour, TextFormat, TextStyle},
-    named,
 };
 
 use crate::{
@@ -60,7 +59,7 @@ pub fn is_text(matches: &ArgMatches) -> bool {
 /// Finds a format by its name.
 pub fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
     let known = || FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
-    named(name).ok_or_else(|| {
+    find_format(name).ok_or_else(|| {
         UserError::new(Exit::Usage, format!("there is no format `{name}`")).with_line("use", known()).into()
     })
 }

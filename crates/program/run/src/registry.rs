@@ -68,7 +68,7 @@ impl Observer for HostObserver {
 
     fn finish(&mut self) -> (HostRecord, Vec<String>) {
         let watch = std::mem::replace(&mut self.0, host_monitor(ProgramNames::Hidden));
-        let unavailable = watch.losses().to_vec();
+        let unavailable = watch.unavailable().to_vec();
         (watch.finish(), unavailable)
     }
 }

@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(grown(CPU_USER_NS, "cpuall"), None, "the sum of the cores is no core");
         assert_eq!(grown(SOFTNET_PROCESSED, "cpu1"), Some(30));
         assert_eq!(grown(UDP_IN_DATAGRAMS, ""), None, "the file does not have it");
-        let in_use = record.named(SOCK_TCP_IN_USE).next().unwrap();
+        let in_use = record.series_of(SOCK_TCP_IN_USE).next().unwrap();
         assert_eq!(in_use.values, [4, 4, 6]);
     }
 

@@ -145,7 +145,7 @@ impl Viewer {
             let growth = |name| record.growth(name, &series.of).unwrap_or(0);
             growth(DEV_RX_BYTES) + growth(DEV_TX_BYTES) > 0
         };
-        let interfaces = record.named(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.as_str());
+        let interfaces = record.series_of(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.as_str());
         let host =
             WatchedHost { name: &self.host, interfaces: interfaces.collect(), environment: &self.environment, record };
         watched(&host)

@@ -33,21 +33,21 @@ const NEAR: f64 = 0.05;
 
 /// Searches for the highest load that meets the objective.
 pub fn search<M: Measurer>(aim: &SearchAim, measurer: &mut M) -> SearchResult<M::Error> {
-    let mut course =
+    let mut search =
         LimitSearch { aim, measurer, points: Vec::new(), n_done: 0, took: Nanos::ZERO, n_voids: 0, claims: Vec::new() };
     let mut ends = LoadInterval::default();
-    let outcome = course.find(&mut ends);
+    let outcome = search.find(&mut ends);
     if outcome.is_err() {
-        course.widen(&mut ends);
+        search.widen(&mut ends);
     }
     let (ending, error) = match outcome {
-        Ok(ending) => (ending, course.draw(ends.kept).err().and_then(SearchStop::error)),
+        Ok(ending) => (ending, search.draw(ends.kept).err().and_then(SearchStop::error)),
         Err(SearchStop::Budget) => (Ending::OutOfBudget, None),
         Err(SearchStop::Unsettled) => (Ending::Unsettled, None),
         Err(SearchStop::Voids) => (Ending::Stopped, None),
         Err(SearchStop::Failed(error)) => (Ending::Stopped, Some(error)),
     };
-    SearchResult { ending, kept: ends.kept, broken: ends.broken, sure: ends.sure, points: course.points, error }
+    SearchResult { ending, kept: ends.kept, broken: ends.broken, sure: ends.sure, points: search.points, error }
 }
 
 /// The reason why the search stops making trials.

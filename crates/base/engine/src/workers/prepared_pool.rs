@@ -145,15 +145,15 @@ impl<S: WorkerTask> PreparedPool<S> {
                 trial.shared.set(Phase::Over);
             }
         }
-        let mut course = TrialRunner::new(session, counters, until, &trial.slots, &trial.glances);
-        course.run(&trial.shared, watcher);
+        let mut runner = TrialRunner::new(session, counters, until, &trial.slots, &trial.glances);
+        runner.run(&trial.shared, watcher);
         trial.shared.set(Phase::Over);
         watcher.on_end();
         let ended: Vec<_> = self.threads.iter_mut().map(WorkerThread::join).collect();
-        course.last_interval();
+        runner.last_interval();
         let employed = |ended: Option<_>| ended.expect("a worker that was given its order has worked");
         let outcomes = ended.into_iter().map(|ended| ended.map(employed)).collect::<Result<_, _>>()?;
-        let concluded = course.finish(outcomes);
+        let concluded = runner.finish(outcomes);
         let trial = Arc::into_inner(trial).expect("the workers have returned, and nobody else has it");
         Ok(TrialResults { slots: trial.slots, ..concluded })
     }

@@ -251,7 +251,7 @@ impl Receiver {
     ///
     /// # Errors
     /// Never on a kernel that has packet sockets.
-    pub fn take_seen(&self) -> Result<ReceiverCounts> {
+    pub fn take_counts(&self) -> Result<ReceiverCounts> {
         let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut length = socket_length(size_of_val(&counts));
         let (fd, option) = (self.fd.as_raw_fd(), libc::PACKET_STATISTICS);
@@ -393,7 +393,7 @@ mod tests {
             found = inbox.frames().any(|(bytes, length)| bytes == &ours[..SNAP] && length == Bytes(300));
         }
         assert!(found);
-        assert!(receiver.take_seen().unwrap().frames >= Frames(1));
+        assert!(receiver.take_counts().unwrap().frames >= Frames(1));
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub fn segments_of(size: usize) -> usize {
 /// `setsockopt(UDP_SEGMENT)`: Linux before 4.18. If a device or a route does not support it, only the sends fail.
 pub fn set_segment_size(socket: impl AsFd, size: Option<u16>) -> Result<()> {
     socket::set(socket, (libc::SOL_UDP, libc::UDP_SEGMENT), &c_int::from(size.unwrap_or(0)))
-        .map_err(socket::named("setsockopt(UDP_SEGMENT)"))
+        .map_err(socket::error_of("setsockopt(UDP_SEGMENT)"))
 }
 
 /// Disables the checksum of sent datagrams (`SO_NO_CHECK`), which IPv4 allows and which excludes super-buffers.
@@ -67,7 +67,7 @@ pub fn set_segment_size(socket: impl AsFd, size: Option<u16>) -> Result<()> {
 /// # Errors
 /// `setsockopt(SO_NO_CHECK)`, if it is not a socket.
 pub fn set_checksum_off(socket: impl AsFd) -> Result<()> {
-    socket::set(socket, (libc::SOL_SOCKET, libc::SO_NO_CHECK), &1).map_err(socket::named("setsockopt(SO_NO_CHECK)"))
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_NO_CHECK), &1).map_err(socket::error_of("setsockopt(SO_NO_CHECK)"))
 }
 
 /// Returns whether a send failed because its super-buffer cannot be split on this route or by this device.
@@ -85,7 +85,7 @@ pub fn is_segmentation_refused(error: &Error) -> bool {
 /// # Errors
 /// `setsockopt(UDP_GRO)`: Linux before 5.0.
 pub fn set_receive_offload(socket: impl AsFd) -> Result<()> {
-    socket::set(socket, (libc::SOL_UDP, libc::UDP_GRO), &1).map_err(socket::named("setsockopt(UDP_GRO)"))
+    socket::set(socket, (libc::SOL_UDP, libc::UDP_GRO), &1).map_err(socket::error_of("setsockopt(UDP_GRO)"))
 }
 
 /// The part of a batch that the kernel accepted.

@@ -22,7 +22,7 @@ use crate::{
     socket::{
         self, Buffer,
         control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
-        named,
+        error_of,
         raw_ip::RawSendResult,
     },
 };
@@ -85,8 +85,8 @@ impl EchoSocket {
         } else {
             (Domain::IPV6, Protocol::ICMPV6, "socket(SOCK_DGRAM, IPPROTO_ICMPV6)")
         };
-        let socket = Socket::new(domain, Type::DGRAM, Some(protocol)).map_err(named(name))?;
-        socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+        let socket = Socket::new(domain, Type::DGRAM, Some(protocol)).map_err(error_of(name))?;
+        socket.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
         // Values that the kernel has cached about the path must not influence the result.
         let options = if is_ipv4 {
             [(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE), (libc::IP_RECVERR, 1), (libc::IP_RECVTTL, 1)]
@@ -99,7 +99,7 @@ impl EchoSocket {
         };
         let level = if is_ipv4 { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
         for (option, value) in options {
-            socket::set(&socket, (level, option), &value).map_err(named("setsockopt(IPPROTO_IP)"))?;
+            socket::set(&socket, (level, option), &value).map_err(error_of("setsockopt(IPPROTO_IP)"))?;
         }
         socket::set_report_time(&socket)?;
         socket::set_buffer(&socket, Buffer::Receive, buffer)?;
@@ -144,9 +144,9 @@ impl EchoSocket {
         } else {
             (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::IPV6_TCLASS)
         };
-        socket::set(&self.socket, (level, hops), &c_int::from(header.hops)).map_err(named("setsockopt(IP_TTL)"))?;
+        socket::set(&self.socket, (level, hops), &c_int::from(header.hops)).map_err(error_of("setsockopt(IP_TTL)"))?;
         socket::set(&self.socket, (level, class), &c_int::from(header.traffic_class))
-            .map_err(named("setsockopt(IP_TOS)"))?;
+            .map_err(error_of("setsockopt(IP_TOS)"))?;
         self.header = Some(header);
         Ok(())
     }

@@ -26,7 +26,7 @@ use std::{
 };
 
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
-pub use raw_option::{drops, named};
+pub use raw_option::{drops, error_of};
 pub(crate) use raw_option::{get, set};
 use rustix::{
     io::Errno,
@@ -63,7 +63,8 @@ impl Wait {
 /// # Errors
 /// `socket`, if descriptors have run out or the family is not supported.
 pub fn stream(address: SocketAddr) -> Result<Socket> {
-    Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).map_err(named("socket(SOCK_STREAM)"))
+    Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
+        .map_err(error_of("socket(SOCK_STREAM)"))
 }
 
 /// Like `stream`, but with `O_NONBLOCK` from the start, which saves two system calls per connection.
@@ -72,7 +73,7 @@ pub fn stream(address: SocketAddr) -> Result<Socket> {
 /// As [`stream`].
 pub fn stream_nonblocking(address: SocketAddr) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))
-        .map_err(named("socket(SOCK_STREAM)"))
+        .map_err(error_of("socket(SOCK_STREAM)"))
 }
 
 /// Creates a UDP socket in the family of `address`, not yet bound or connected.
@@ -80,7 +81,7 @@ pub fn stream_nonblocking(address: SocketAddr) -> Result<Socket> {
 /// # Errors
 /// `socket`, if descriptors have run out or the family is not supported.
 pub fn datagram_unbound(address: SocketAddr) -> Result<Socket> {
-    Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(named("socket(SOCK_DGRAM)"))
+    Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(error_of("socket(SOCK_DGRAM)"))
 }
 
 /// Creates a UDP socket that is bound to `address` and accepts only its allowed peers.
@@ -103,11 +104,11 @@ pub fn datagram(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
 pub fn listen(address: SocketAddr, backlog: u16, guests: &AllowedPeers) -> Result<Socket> {
     let socket = stream(address)?;
     guests.guard(&socket)?;
-    socket.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
-    socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
+    socket.set_reuse_address(true).map_err(error_of("setsockopt(SO_REUSEADDR)"))?;
+    socket.set_reuse_port(true).map_err(error_of("setsockopt(SO_REUSEPORT)"))?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
     socket.listen(backlog.into()).map_err(|error| Error::new(format!("listen({address})"), error))?;
-    socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+    socket.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
     Ok(socket)
 }
 
@@ -118,7 +119,7 @@ pub fn listen(address: SocketAddr, backlog: u16, guests: &AllowedPeers) -> Resul
 pub fn local_address(socket: &Socket) -> Result<SocketAddr> {
     let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
     let address = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
-    address.map_err(named("getsockname"))
+    address.map_err(error_of("getsockname"))
 }
 
 /// Accepts a waiting connection as a non-blocking socket; `None` if none waits.
@@ -180,7 +181,7 @@ pub fn connect(socket: &Socket, to: &Destination, timeout: Nanos) -> Result<()> 
 /// # Errors
 /// `connect`: no route, or a firewall.
 pub fn associate(socket: &Socket, with: &Destination) -> Result<()> {
-    socket.connect(with.raw()).map_err(named("connect"))
+    socket.connect(with.raw()).map_err(error_of("connect"))
 }
 
 /// Returns the address that the kernel sends from to an IP destination, by its routes. Sends nothing.
@@ -189,7 +190,7 @@ pub fn associate(socket: &Socket, with: &Destination) -> Result<()> {
 /// `connect`, without a route; `getsockname`, if it is not an IP destination.
 pub fn source_towards(to: &Destination) -> Result<IpAddr> {
     let family = to.address().map_or(Domain::UNIX, Domain::for_address);
-    let probe = Socket::new(family, Type::DGRAM, None).map_err(named("socket"))?;
+    let probe = Socket::new(family, Type::DGRAM, None).map_err(error_of("socket"))?;
     associate(&probe, to)?;
     local_address(&probe).map(|address| address.ip())
 }
@@ -332,7 +333,7 @@ pub fn send_to(socket: impl AsFd, bytes: &[u8], to: &Sender, wait: Wait) -> Resu
 pub fn datagram_sharing(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
     let socket = datagram_unbound(address)?;
     guests.guard(&socket)?;
-    socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
+    socket.set_reuse_port(true).map_err(error_of("setsockopt(SO_REUSEPORT)"))?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
     Ok(socket)
 }
@@ -389,7 +390,7 @@ pub fn set_buffer(socket: impl AsFd, buffer: Buffer, size: Bytes) -> Result<Byte
     };
     let size = c_int::try_from(size.0).unwrap_or(c_int::MAX / 2);
     if set(&socket, (libc::SOL_SOCKET, forced), &size).is_err() {
-        set(&socket, (libc::SOL_SOCKET, name), &size).map_err(named("setsockopt(SO_RCVBUF or SO_SNDBUF)"))?;
+        set(&socket, (libc::SOL_SOCKET, name), &size).map_err(error_of("setsockopt(SO_RCVBUF or SO_SNDBUF)"))?;
     }
     self::buffer(socket, buffer)
 }
@@ -404,7 +405,7 @@ pub fn buffer(socket: impl AsFd, buffer: Buffer) -> Result<Bytes> {
         Buffer::Receive => (socket.recv_buffer_size(), "getsockopt(SO_RCVBUF)"),
         Buffer::Send => (socket.send_buffer_size(), "getsockopt(SO_SNDBUF)"),
     };
-    size.map(|size| Bytes(u64::try_from(size).unwrap_or(u64::MAX) / 2)).map_err(named(call))
+    size.map(|size| Bytes(u64::try_from(size).unwrap_or(u64::MAX) / 2)).map_err(error_of(call))
 }
 
 /// Selects the congestion control of a TCP connection, such as `cubic`.
@@ -424,7 +425,7 @@ pub fn set_congestion(socket: impl AsFd, name: &str) -> Result<()> {
 /// # Errors
 /// `getsockopt(TCP_CONGESTION)`, if it is not a TCP socket.
 pub fn congestion(socket: impl AsFd) -> Result<String> {
-    let name = SockRef::from(&socket).tcp_congestion().map_err(named("getsockopt(TCP_CONGESTION)"))?;
+    let name = SockRef::from(&socket).tcp_congestion().map_err(error_of("getsockopt(TCP_CONGESTION)"))?;
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
 }
@@ -438,7 +439,7 @@ pub fn congestion(socket: impl AsFd) -> Result<String> {
 pub fn set_max_pacing_rate(socket: impl AsFd, rate: BitsPerSec) -> Result<()> {
     let bytes_per_sec = rounded(rate.get() / 8.0);
     set(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), &bytes_per_sec)
-        .map_err(named("setsockopt(SO_MAX_PACING_RATE)"))
+        .map_err(error_of("setsockopt(SO_MAX_PACING_RATE)"))
 }
 
 /// The limit of the pacing rate; `None` if there is no limit.
@@ -448,7 +449,7 @@ pub fn set_max_pacing_rate(socket: impl AsFd, rate: BitsPerSec) -> Result<()> {
 pub fn max_pacing_rate(socket: impl AsFd) -> Result<Option<BitsPerSec>> {
     let mut rate = [0_u64];
     get(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), &mut rate)
-        .map_err(named("getsockopt(SO_MAX_PACING_RATE)"))?;
+        .map_err(error_of("getsockopt(SO_MAX_PACING_RATE)"))?;
     Ok(Some(rate[0]).filter(|&rate| rate != u64::MAX).and_then(|rate| BitsPerSec::new(approximate(rate) * 8.0)))
 }
 
@@ -458,7 +459,7 @@ pub fn max_pacing_rate(socket: impl AsFd) -> Result<Option<BitsPerSec>> {
 /// `setsockopt(IP_BIND_ADDRESS_NO_PORT)`, if it is not an IP socket.
 pub fn set_bind_address_no_port(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT), &1)
-        .map_err(named("setsockopt(IP_BIND_ADDRESS_NO_PORT)"))
+        .map_err(error_of("setsockopt(IP_BIND_ADDRESS_NO_PORT)"))
 }
 
 /// Sets the traffic class (DSCP and ECN bits) of sent packets, with the option of the socket's family.
@@ -467,10 +468,10 @@ pub fn set_bind_address_no_port(socket: impl AsFd) -> Result<()> {
 /// `setsockopt(IP_TOS)` or `setsockopt(IPV6_TCLASS)`, if it is not an IP socket.
 pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
     let socket = SockRef::from(&socket);
-    if socket.domain().map_err(named("getsockopt(SO_DOMAIN)"))? == Domain::IPV6 {
-        socket.set_tclass_v6(class.into()).map_err(named("setsockopt(IPV6_TCLASS)"))
+    if socket.domain().map_err(error_of("getsockopt(SO_DOMAIN)"))? == Domain::IPV6 {
+        socket.set_tclass_v6(class.into()).map_err(error_of("setsockopt(IPV6_TCLASS)"))
     } else {
-        socket.set_tos_v4(class.into()).map_err(named("setsockopt(IP_TOS)"))
+        socket.set_tos_v4(class.into()).map_err(error_of("setsockopt(IP_TOS)"))
     }
 }
 
@@ -479,11 +480,11 @@ pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
 /// # Errors
 /// `setsockopt(IP_MTU_DISCOVER)`, if it is not an IP socket.
 pub fn set_dont_fragment(socket: impl AsFd) -> Result<()> {
-    if SockRef::from(&socket).domain().map_err(named("getsockopt(SO_DOMAIN)"))? != Domain::IPV4 {
+    if SockRef::from(&socket).domain().map_err(error_of("getsockopt(SO_DOMAIN)"))? != Domain::IPV4 {
         return Ok(());
     }
     set(socket, (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), &libc::IP_PMTUDISC_DO)
-        .map_err(named("setsockopt(IP_MTU_DISCOVER)"))
+        .map_err(error_of("setsockopt(IP_MTU_DISCOVER)"))
 }
 
 /// Sets the timeout of blocking sends and receives.
@@ -493,8 +494,8 @@ pub fn set_dont_fragment(socket: impl AsFd) -> Result<()> {
 pub fn set_timeout(socket: impl AsFd, timeout: Nanos) -> Result<()> {
     let socket = SockRef::from(&socket);
     let timeout = Some(timeout.as_duration());
-    socket.set_read_timeout(timeout).map_err(named("setsockopt(SO_RCVTIMEO)"))?;
-    socket.set_write_timeout(timeout).map_err(named("setsockopt(SO_SNDTIMEO)"))
+    socket.set_read_timeout(timeout).map_err(error_of("setsockopt(SO_RCVTIMEO)"))?;
+    socket.set_write_timeout(timeout).map_err(error_of("setsockopt(SO_SNDTIMEO)"))
 }
 
 /// Makes close reset the connection, without `TIME_WAIT`; unread and unsent bytes are discarded.
@@ -502,7 +503,7 @@ pub fn set_timeout(socket: impl AsFd, timeout: Nanos) -> Result<()> {
 /// # Errors
 /// `setsockopt(SO_LINGER)`, if it is not a socket.
 pub fn set_reset_on_close(socket: impl AsFd) -> Result<()> {
-    SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).map_err(named("setsockopt(SO_LINGER)"))
+    SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).map_err(error_of("setsockopt(SO_LINGER)"))
 }
 
 /// Enables the kernel's drop counter on each datagram (`SO_RXQ_OVFL`).
@@ -512,7 +513,7 @@ pub fn set_reset_on_close(socket: impl AsFd) -> Result<()> {
 /// # Errors
 /// `setsockopt(SO_RXQ_OVFL)`, if it is not a socket.
 pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
-    set(socket, (libc::SOL_SOCKET, libc::SO_RXQ_OVFL), &1).map_err(named("setsockopt(SO_RXQ_OVFL)"))
+    set(socket, (libc::SOL_SOCKET, libc::SO_RXQ_OVFL), &1).map_err(error_of("setsockopt(SO_RXQ_OVFL)"))
 }
 
 /// Enables the kernel's receive time on each datagram, on `CLOCK_REALTIME` (`SO_TIMESTAMPNS`).
@@ -520,7 +521,7 @@ pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
 /// # Errors
 /// `setsockopt(SO_TIMESTAMPNS)`, if it is not a socket.
 pub fn set_report_time(socket: impl AsFd) -> Result<()> {
-    set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), &1).map_err(named("setsockopt(SO_TIMESTAMPNS)"))
+    set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), &1).map_err(error_of("setsockopt(SO_TIMESTAMPNS)"))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::{
     socket::{
         self,
         control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
-        named,
+        error_of,
     },
 };
 
@@ -78,17 +78,18 @@ impl Sender {
     pub fn open(destination: IpAddr, broadcast: Broadcast) -> Result<Self> {
         let domain = if destination.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
         let protocol = Protocol::from(libc::IPPROTO_RAW);
-        let socket = Socket::new(domain, Type::RAW, Some(protocol)).map_err(named("socket(SOCK_RAW, IPPROTO_RAW)"))?;
-        socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+        let socket =
+            Socket::new(domain, Type::RAW, Some(protocol)).map_err(error_of("socket(SOCK_RAW, IPPROTO_RAW)"))?;
+        socket.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
         // Values that the kernel has cached about the path must not influence the result.
         let (level, option, value, name) = if destination.is_ipv4() {
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, "setsockopt(IP_MTU_DISCOVER)")
         } else {
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, "setsockopt(IPV6_MTU_DISCOVER)")
         };
-        socket::set(&socket, (level, option), &value).map_err(named(name))?;
+        socket::set(&socket, (level, option), &value).map_err(error_of(name))?;
         if broadcast == Broadcast::Sent {
-            socket.set_broadcast(true).map_err(named("setsockopt(SO_BROADCAST)"))?;
+            socket.set_broadcast(true).map_err(error_of("setsockopt(SO_BROADCAST)"))?;
         }
         Ok(Self { socket })
     }
@@ -174,7 +175,7 @@ impl PacketListener {
         // Without CAP_NET_ADMIN, net.core.rmem_max is the limit.
         socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE), &room)
             .or_else(|_| socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUF), &room))
-            .map_err(named("setsockopt(SO_RCVBUF)"))?;
+            .map_err(error_of("setsockopt(SO_RCVBUF)"))?;
         // Only sockets for all protocols see outgoing packets.
         bind(&fd, libc::ETH_P_ALL, index)?;
         Ok(Self { fd })

@@ -10,7 +10,7 @@ use std::{
 use crate::{Error, Result};
 
 /// Adds the name of the call to an error: `.map_err(named("setsockopt(TCP_NODELAY)"))`.
-pub fn named<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
+pub fn error_of<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
     move |error| Error::new(call, error)
 }
 
@@ -22,7 +22,7 @@ pub fn drops(socket: impl AsFd) -> Result<u32> {
     /// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`, the last of nine counters.
     const DROPS: usize = 8;
     let mut counters = [0_u32; DROPS + 1];
-    get(socket, (libc::SOL_SOCKET, libc::SO_MEMINFO), &mut counters).map_err(named("getsockopt(SO_MEMINFO)"))?;
+    get(socket, (libc::SOL_SOCKET, libc::SO_MEMINFO), &mut counters).map_err(error_of("getsockopt(SO_MEMINFO)"))?;
     Ok(counters[DROPS])
 }
 

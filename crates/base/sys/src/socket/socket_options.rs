@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use crate::{
     Error, Result,
     policy::Destination,
-    socket::{self, named},
+    socket::{self, error_of},
 };
 
 /// Creates a Multipath TCP socket (RFC 8684) in the family of `address`, not yet bound or connected.
@@ -24,7 +24,7 @@ use crate::{
 /// `socket(IPPROTO_MPTCP)`: Linux before 5.6, or `net.mptcp.enabled` is 0 (`ENOPROTOOPT`).
 pub fn multipath_stream(address: SocketAddr) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::MPTCP))
-        .map_err(named("socket(IPPROTO_MPTCP)"))
+        .map_err(error_of("socket(IPPROTO_MPTCP)"))
 }
 
 /// Like `multipath_stream`, but with `O_NONBLOCK` from the start.
@@ -33,7 +33,7 @@ pub fn multipath_stream(address: SocketAddr) -> Result<Socket> {
 /// As [`multipath_stream`].
 pub fn multipath_stream_nonblocking(address: SocketAddr) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
-        .map_err(named("socket(IPPROTO_MPTCP)"))
+        .map_err(error_of("socket(IPPROTO_MPTCP)"))
 }
 
 /// Returns whether a connection still uses Multipath TCP and has not fallen back to TCP (Linux 5.16, `MPTCP_INFO`).
@@ -45,7 +45,7 @@ pub fn is_multipath(socket: impl AsFd) -> Result<bool> {
     const MPTCP_INFO: i32 = 1;
     // `struct mptcp_info`: eight one-byte counters, then flags; the first flag marks a fallback.
     const FLAGS: usize = 2;
-    let protocol = SockRef::from(&socket).protocol().map_err(named("getsockopt(SO_PROTOCOL)"))?;
+    let protocol = SockRef::from(&socket).protocol().map_err(error_of("getsockopt(SO_PROTOCOL)"))?;
     if protocol != Some(Protocol::MPTCP) {
         return Ok(false);
     }
@@ -71,7 +71,7 @@ pub fn bind_to_device(socket: impl AsFd, to: &Destination) -> Result<()> {
 /// # Errors
 /// `getsockopt(SO_BINDTODEVICE)`, if it is not a socket.
 pub fn device(socket: impl AsFd) -> Result<Option<String>> {
-    let name = SockRef::from(&socket).device().map_err(named("getsockopt(SO_BINDTODEVICE)"))?;
+    let name = SockRef::from(&socket).device().map_err(error_of("getsockopt(SO_BINDTODEVICE)"))?;
     Ok(name.map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()))
 }
 
@@ -81,7 +81,7 @@ pub fn device(socket: impl AsFd) -> Result<Option<String>> {
 /// `setsockopt(TCP_MAXSEG)`: less than 88 or more than 32767 bytes (`EINVAL`).
 pub fn set_segment_max(socket: impl AsFd, size: Bytes) -> Result<()> {
     let size = u32::try_from(size.0).unwrap_or(u32::MAX);
-    SockRef::from(&socket).set_tcp_mss(size).map_err(named("setsockopt(TCP_MAXSEG)"))
+    SockRef::from(&socket).set_tcp_mss(size).map_err(error_of("setsockopt(TCP_MAXSEG)"))
 }
 
 /// Breaks a connection whose bytes stay unacknowledged for this long (`TCP_USER_TIMEOUT`, RFC 5482).
@@ -90,7 +90,7 @@ pub fn set_segment_max(socket: impl AsFd, size: Bytes) -> Result<()> {
 /// `setsockopt(TCP_USER_TIMEOUT)`, if it is not a TCP socket.
 pub fn set_unacknowledged_max(socket: impl AsFd, span: Nanos) -> Result<()> {
     let span = Some(span.as_duration());
-    SockRef::from(&socket).set_tcp_user_timeout(span).map_err(named("setsockopt(TCP_USER_TIMEOUT)"))
+    SockRef::from(&socket).set_tcp_user_timeout(span).map_err(error_of("setsockopt(TCP_USER_TIMEOUT)"))
 }
 
 /// Sends keepalive probes on a connection idle for this long, and again at this interval, in whole seconds (RFC 9293 section 3.8.4).
@@ -101,7 +101,7 @@ pub fn set_keepalive(socket: impl AsFd, idle: Nanos) -> Result<()> {
     let idle = Duration::from_secs(idle.0 / 1_000_000_000);
     SockRef::from(&socket)
         .set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle))
-        .map_err(named("setsockopt(SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL)"))
+        .map_err(error_of("setsockopt(SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL)"))
 }
 
 /// The idle time before keepalive probes; `None` if they are off.
@@ -110,10 +110,10 @@ pub fn set_keepalive(socket: impl AsFd, idle: Nanos) -> Result<()> {
 /// `getsockopt(SO_KEEPALIVE)`, if it is not a TCP socket.
 pub fn keepalive(socket: impl AsFd) -> Result<Option<Nanos>> {
     let socket = SockRef::from(&socket);
-    if !socket.keepalive().map_err(named("getsockopt(SO_KEEPALIVE)"))? {
+    if !socket.keepalive().map_err(error_of("getsockopt(SO_KEEPALIVE)"))? {
         return Ok(None);
     }
-    let idle = socket.tcp_keepalive_time().map_err(named("getsockopt(TCP_KEEPIDLE)"))?;
+    let idle = socket.tcp_keepalive_time().map_err(error_of("getsockopt(TCP_KEEPIDLE)"))?;
     Ok(Some(Nanos::from_secs(idle.as_secs())))
 }
 
@@ -126,7 +126,7 @@ pub fn keepalive(socket: impl AsFd) -> Result<Option<Nanos>> {
 /// `setsockopt(SO_RCVLOWAT)`, if it is not a socket.
 pub fn set_wake(socket: impl AsFd, bytes: Bytes) -> Result<()> {
     let bytes = i32::try_from(bytes.0).unwrap_or(i32::MAX);
-    socket::set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &bytes).map_err(named("setsockopt(SO_RCVLOWAT)"))
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &bytes).map_err(error_of("setsockopt(SO_RCVLOWAT)"))
 }
 
 /// The number of bytes that wakes a receiver.
@@ -135,7 +135,8 @@ pub fn set_wake(socket: impl AsFd, bytes: Bytes) -> Result<()> {
 /// `getsockopt(SO_RCVLOWAT)`, if it is not a socket.
 pub fn wake(socket: impl AsFd) -> Result<Bytes> {
     let mut bytes = [0_u32];
-    socket::get(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &mut bytes).map_err(named("getsockopt(SO_RCVLOWAT)"))?;
+    socket::get(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &mut bytes)
+        .map_err(error_of("getsockopt(SO_RCVLOWAT)"))?;
     Ok(Bytes(bytes[0].into()))
 }
 
@@ -147,7 +148,7 @@ pub fn wake(socket: impl AsFd) -> Result<Bytes> {
 /// `setsockopt(SO_BUSY_POLL)`: values above `net.core.busy_read` need `CAP_NET_ADMIN`.
 pub fn set_busy_poll(socket: impl AsFd, span: Nanos) -> Result<()> {
     let micros = i32::try_from(span.0 / 1_000).unwrap_or(i32::MAX);
-    socket::set(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &micros).map_err(named("setsockopt(SO_BUSY_POLL)"))
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &micros).map_err(error_of("setsockopt(SO_BUSY_POLL)"))
 }
 
 /// The polling time of a blocking receive.
@@ -157,7 +158,7 @@ pub fn set_busy_poll(socket: impl AsFd, span: Nanos) -> Result<()> {
 pub fn busy_poll(socket: impl AsFd) -> Result<Nanos> {
     let mut micros = [0_u32];
     socket::get(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &mut micros)
-        .map_err(named("getsockopt(SO_BUSY_POLL)"))?;
+        .map_err(error_of("getsockopt(SO_BUSY_POLL)"))?;
     Ok(Nanos::from_micros(micros[0].into()))
 }
 
@@ -168,7 +169,7 @@ pub fn busy_poll(socket: impl AsFd) -> Result<Nanos> {
 pub fn is_polled(socket: impl AsFd) -> Result<bool> {
     let mut id = [0_u32];
     socket::get(socket, (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID), &mut id)
-        .map_err(named("getsockopt(SO_INCOMING_NAPI_ID)"))?;
+        .map_err(error_of("getsockopt(SO_INCOMING_NAPI_ID)"))?;
     Ok(id[0] != 0)
 }
 
@@ -193,9 +194,9 @@ pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result
     let [low, high] = CREATE_IF_MISSING.to_ne_bytes();
     // Action 0 gets the label.
     request[5] = u32::from_ne_bytes([0, SHARED_BY_ANYONE, low, high]);
-    socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR), &request).map_err(named(CALL))?;
+    socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR), &request).map_err(error_of(CALL))?;
     socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND), &1)
-        .map_err(named("setsockopt(IPV6_FLOWINFO_SEND)"))?;
+        .map_err(error_of("setsockopt(IPV6_FLOWINFO_SEND)"))?;
     address.set_flowinfo(label.to_be());
     Ok(to.labelled(address))
 }
@@ -211,7 +212,7 @@ fn words(address: Ipv6Addr) -> [u32; 4] {
 /// # Errors
 /// `getpeername`, if it is not connected.
 pub fn flow_label(socket: &Socket) -> Result<Option<u32>> {
-    let peer = socket.peer_addr().map_err(named("getpeername"))?;
+    let peer = socket.peer_addr().map_err(error_of("getpeername"))?;
     let label = peer.as_socket_ipv6().map(|peer| u32::from_be(peer.flowinfo()) & 0xf_ffff);
     Ok(label.filter(|label| *label != 0))
 }

@@ -13,7 +13,7 @@ pub use super::stamped_message::SendMoment;
 use crate::{
     Result, clock,
     socket::{
-        self, Sender, Wait, named, not_now,
+        self, Sender, Wait, error_of, not_now,
         stamped_message::{SendTarget, StampedMessage, send_with_stamps},
     },
 };
@@ -30,7 +30,7 @@ pub fn enable(connection: impl AsFd) -> Result<()> {
     // Timestamps of sends are identified by the stream position of their last byte, and come without a copy of the bytes.
     let form = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
     socket::set(connection, (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), &(both_ways | form))
-        .map_err(named("setsockopt(SO_TIMESTAMPING)"))
+        .map_err(error_of("setsockopt(SO_TIMESTAMPING)"))
 }
 
 /// Enables timestamps of all further receives, and of those sends that are made by [`send`] or [`send_to`]: the others cost nothing.
@@ -42,7 +42,8 @@ pub fn enable(connection: impl AsFd) -> Result<()> {
 pub fn enable_for_some(socket: impl AsFd) -> Result<()> {
     let form = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
     let flags = form | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
-    socket::set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), &flags).map_err(named("setsockopt(SO_TIMESTAMPING)"))
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), &flags)
+        .map_err(error_of("setsockopt(SO_TIMESTAMPING)"))
 }
 
 /// The offset between the kernel's two clocks, sampled once: later steps of the wall clock are not included.

@@ -20,7 +20,7 @@ use rustix::{
 
 use crate::{
     Error, Result,
-    socket::{self, named, not_now, stamped_message::StampedMessage},
+    socket::{self, error_of, not_now, stamped_message::StampedMessage},
 };
 
 /// An in-memory file that can be sent without a copy into the kernel.
@@ -45,9 +45,9 @@ impl MemoryFile {
     /// # Errors
     /// `memfd_create` and `write`: out of memory, or too many descriptors.
     pub fn of(bytes: &[u8]) -> Result<Self> {
-        let file = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC).map_err(named("memfd_create"))?;
+        let file = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC).map_err(error_of("memfd_create"))?;
         let mut file = File::from(file);
-        file.write_all(bytes).map_err(named("write(memfd)"))?;
+        file.write_all(bytes).map_err(error_of("write(memfd)"))?;
         Ok(Self { file: file.into(), length: bytes.len() })
     }
 
@@ -85,7 +85,7 @@ pub fn open_sink(path: &Path) -> Result<File> {
 
 fn open(path: &Path, flags: OFlags) -> Result<File> {
     let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR);
-    opened.map(File::from).map_err(named("open"))
+    opened.map(File::from).map_err(error_of("open"))
 }
 
 /// Sends the next part of an open file without a copy; zero bytes mean its end, `None` means not now.
@@ -101,7 +101,7 @@ pub fn send_next(socket: impl AsFd, file: impl AsFd, at_most: usize) -> Result<O
 /// # Errors
 /// `setsockopt(SO_ZEROCOPY)`: Linux before 4.14, or not a TCP socket.
 pub fn allow_zerocopy(socket: impl AsFd) -> Result<()> {
-    socket::set(socket, (libc::SOL_SOCKET, libc::SO_ZEROCOPY), &1).map_err(named("setsockopt(SO_ZEROCOPY)"))
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_ZEROCOPY), &1).map_err(error_of("setsockopt(SO_ZEROCOPY)"))
 }
 
 /// The result of a zero-copy send.

@@ -36,8 +36,11 @@ impl HostSampler {
                 let left = next.since(clock::now());
                 if stopped.recv_timeout(left.as_duration()) != Err(RecvTimeoutError::Timeout) {
                     observer.sample(clock::now());
-                    let (record, losses) = observer.finish();
-                    return (HostRecord { sampling_cpu_ns: Some(first_cost + clock::thread_cpu()), ..record }, losses);
+                    let (record, unavailable) = observer.finish();
+                    return (
+                        HostRecord { sampling_cpu_ns: Some(first_cost + clock::thread_cpu()), ..record },
+                        unavailable,
+                    );
                 }
                 let now = clock::now();
                 observer.sample(now);
@@ -52,7 +55,7 @@ impl HostSampler {
     pub(super) fn finish(self) -> (Option<HostRecord>, Vec<String>) {
         drop(self.stop);
         match self.thread.map(JoinHandle::join) {
-            Ok(Ok((record, losses))) => (Some(record), losses),
+            Ok(Ok((record, unavailable))) => (Some(record), unavailable),
             Err(cause) => (None, vec![format!("the host's counters are lost: {cause}")]),
             Ok(Err(panic)) => (None, vec![format!("the host's counters are lost: {}", panic_text(panic.as_ref()))]),
         }

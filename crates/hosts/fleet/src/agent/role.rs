@@ -81,11 +81,11 @@ impl RoleTask {
         let session = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
         let watch = observer.map(|observer| HostSampler::start(observer, start));
         let record = test.run(&session);
-        let (host, losses) = watch.map_or((None, Vec::new()), HostSampler::finish);
+        let (host, unavailable) = watch.map_or((None, Vec::new()), HostSampler::finish);
         let mut record = record.map_err(|error| AgentFailure::of_engine(&error, HasStarted::Yes))?;
         record.notes.extend(entered.and_then(|entered| entered.note()));
         record_dropped(&mut record, policy.n_dropped());
-        Ok(RoleOutcome { record, host, losses })
+        Ok(RoleOutcome { record, host, unavailable })
     }
 }
 

@@ -497,7 +497,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut hosts = BTreeMap::new();
         for playing in self.roles {
             let RoleState::Over(Some(outcome)) = playing.state else { continue };
-            let RoleOutcome { record, host, losses: lost } = *outcome;
+            let RoleOutcome { record, host, unavailable: lost } = *outcome;
             if let Some(cast) = playing.test {
                 starts[cast].push(self.fleet.hosts[playing.id].clock.to_ours(record.start_ns + record.start_late_ns));
                 trials[cast].records.insert(playing.record_name, record);

@@ -175,7 +175,8 @@ pub struct RoleOutcome {
     /// The host's counters, if they were watched.
     pub host: Option<HostRecord>,
     /// The data that could not be collected, as sentences.
-    pub losses: Vec<String>,
+    #[serde(rename = "losses")]
+    pub unavailable: Vec<String>,
 }
 
 /// The progress of a running role: [`LiveProgress`] in transfer form.

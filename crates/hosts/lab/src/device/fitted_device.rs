@@ -43,7 +43,8 @@ pub struct DeviceRecord {
     /// The threads that poll its interfaces.
     pub threads: Vec<Thread>,
     /// The missing features and their consequences, as sentences.
-    pub losses: Vec<String>,
+    #[serde(rename = "losses")]
+    pub unavailable: Vec<String>,
 }
 
 /// A kernel thread that polls an interface.
@@ -71,7 +72,7 @@ pub(crate) fn fit(
     programs: &dyn ProgramLoader,
 ) -> Result<FittedDevice> {
     let dut = hosts.iter().find(|host| host.name.as_str() == HOST).expect("a topology with a device has its host");
-    let mut losses = Vec::new();
+    let mut unavailable = Vec::new();
     for end in hosts.iter().filter(|host| host.name.as_str() != HOST) {
         // Large segments from a sender with TSO would bypass the ring of the device.
         switch(end, Offload::Segmentation, OffloadState::Off)?;
@@ -89,13 +90,13 @@ pub(crate) fn fit(
     // Threads take single frames; the kernel's devices need the ring that merging brings.
     let merging = if matches!(device, Device::Impairment(_)) { OffloadState::Off } else { OffloadState::On };
     switch(dut, Offload::Merging, merging)?;
-    let threads = if device.has_own_core() { threaded(dut, &mut losses)? } else { Vec::new() };
-    let core = pin(&threads, options.device_core, &mut losses);
+    let threads = if device.has_own_core() { threaded(dut, &mut unavailable)? } else { Vec::new() };
+    let core = pin(&threads, options.device_core, &mut unavailable);
     if let Device::Filter(rules) = device {
         on(dut, || install(rules))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
     }
     let attached = attach(dut, hosts, device, programs)?;
-    Ok(FittedDevice { record: DeviceRecord { device, core, threads, losses }, attached })
+    Ok(FittedDevice { record: DeviceRecord { device, core, threads, unavailable }, attached })
 }
 
 fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Result<T> {
@@ -108,19 +109,19 @@ fn switch(host: &Host, offload: Offload, to: OffloadState) -> Result<()> {
 }
 
 /// Makes threads poll the interfaces of a host, and finds these threads.
-fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
+fn threaded(dut: &Host, unavailable: &mut Vec<String>) -> Result<Vec<Thread>> {
     let switched =
         on(dut, || dut.interfaces.iter().try_for_each(|interface| threaded_napi::set_threaded(&interface.name)))?;
     if let Err(error) = switched {
         let why = format!("{error}: {}", error.source);
-        losses.push(format!("threaded NAPI: {why}; the device runs on the sender's core and is never overloaded"));
+        unavailable.push(format!("threaded NAPI: {why}; the device runs on the sender's core and is never overloaded"));
         return Ok(Vec::new());
     }
-    threads(dut, losses)
+    threads(dut, unavailable)
 }
 
 /// Finds the threads that poll the interfaces of a host.
-fn threads(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
+fn threads(dut: &Host, unavailable: &mut Vec<String>) -> Result<Vec<Thread>> {
     let look = || -> fathom_sys::Result<Vec<Thread>> {
         let links = Netlink::open()?.links()?;
         let name = |index| links.iter().find(|link: &&Link| link.index == index).map(|link| link.name.clone());
@@ -132,18 +133,19 @@ fn threads(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
     };
     Ok(on(dut, look)?.unwrap_or_else(|error| {
         let why = format!("{error}: {}", error.source);
-        losses.push(format!("the threads of the device are not known: {why}; they run where the scheduler puts them"));
+        unavailable
+            .push(format!("the threads of the device are not known: {why}; they run where the scheduler puts them"));
         Vec::new()
     }))
 }
 
 /// Pins the threads to the device's core; returns the core if all threads are pinned.
-fn pin(threads: &[Thread], core: Option<usize>, losses: &mut Vec<String>) -> Option<usize> {
+fn pin(threads: &[Thread], core: Option<usize>, unavailable: &mut Vec<String>) -> Option<usize> {
     let core = core.filter(|_| !threads.is_empty())?;
     for thread in threads {
         if let Err(error) = affinity::pin_other(thread.pid, core) {
             let why = format!("{error}: {}", error.source);
-            losses.push(format!("the thread of {} is not pinned: {why}", thread.interface));
+            unavailable.push(format!("the thread of {} is not pinned: {why}", thread.interface));
             return None;
         }
     }

@@ -92,9 +92,14 @@ impl FindingRule for DeviceDrops {
         let evidence = at_place.iter().flat_map(|drop| {
             let counter = drop.counter.rsplit_once(' ').map_or(drop.counter.as_str(), |(_, counter)| counter);
             let instances = seen.growth_by_instance(via, counter);
-            let told = instances.iter().map(|(of, n)| counter_evidence(via, format!("{counter} {of}").trim_end(), *n));
-            let told: Vec<Evidence> = told.collect();
-            if told.is_empty() { vec![counter_evidence(via, counter, drop.n_dropped)] } else { told }
+            let evidence_of_drop =
+                instances.iter().map(|(of, n)| counter_evidence(via, format!("{counter} {of}").trim_end(), *n));
+            let evidence_of_drop: Vec<Evidence> = evidence_of_drop.collect();
+            if evidence_of_drop.is_empty() {
+                vec![counter_evidence(via, counter, drop.n_dropped)]
+            } else {
+                evidence_of_drop
+            }
         });
         let n_lost = sum.n_sent.saturating_sub(sum.n_received);
         let share = percent(fathom_model::units::ratio(n, sum.n_sent).unwrap_or(1.0).min(1.0));

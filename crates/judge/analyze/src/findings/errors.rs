@@ -171,8 +171,8 @@ impl FindingRule for ErrorCauses {
         let is_late_connect = |failure: &Failure| {
             failure.stage == Stage::Connect && matches!(failure.cause, Cause::Unanswered | Cause::Timeout)
         };
-        let is_told = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
-        let severity = if is_told {
+        let is_late = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
+        let severity = if is_late {
             Severity::Remark
         } else if matters || known.is_some_and(|known| known.always_matters) {
             Severity::HoldsBack

@@ -133,12 +133,12 @@ impl FlowPath {
     }
 
     fn evidence(&self, sender: &str) -> Vec<Evidence> {
-        let told = |counter: &str, value: String| text_evidence(sender, counter, value);
-        let rate = self.rate.map(|rate| told("acknowledged", rate.to_string()));
+        let shown = |counter: &str, value: String| text_evidence(sender, counter, value);
+        let rate = self.rate.map(|rate| shown("acknowledged", rate.to_string()));
         let rest = [
-            told(tcp::RTT_NS, self.rtt.to_string()),
-            told(tcp::RTT_MIN_NS, self.rtt_min.to_string()),
-            told(tcp::CWND_SEGMENTS, fathom_model::units::grouped(self.cwnd)),
+            shown(tcp::RTT_NS, self.rtt.to_string()),
+            shown(tcp::RTT_MIN_NS, self.rtt_min.to_string()),
+            shown(tcp::CWND_SEGMENTS, fathom_model::units::grouped(self.cwnd)),
         ];
         rate.into_iter().chain(rest).collect()
     }

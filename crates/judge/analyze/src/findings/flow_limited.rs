@@ -162,12 +162,12 @@ struct SizeBound {
 
 impl SizeBound {
     fn evidence(&self, host: &str, size: &str) -> Vec<Evidence> {
-        let told = [
+        let values = [
             (size, self.size.to_string()),
             (tcp::RTT_NS, self.rtt.to_string()),
             ("acknowledged", self.rate.to_string()),
         ];
-        told.map(|(counter, value)| text_evidence(host, counter, value)).to_vec()
+        values.map(|(counter, value)| text_evidence(host, counter, value)).to_vec()
     }
 }
 

@@ -78,16 +78,17 @@ impl MemoryPressure {
 /// time between trials counts too.
 fn killed(seen: &TestEvidence<'_>, host: &str) -> u64 {
     let records = seen.test.trials.iter().filter_map(|trial| trial.hosts.get(host));
-    let values =
-        || records.clone().flat_map(|record| record.named(host::CGROUP_OOM_KILLS)).flat_map(|series| &series.values);
+    let values = || {
+        records.clone().flat_map(|record| record.series_of(host::CGROUP_OOM_KILLS)).flat_map(|series| &series.values)
+    };
     values().max().zip(values().min()).map_or(0, |(most, least)| most - least)
 }
 
 /// Returns the share of the time in which some task of a host waited for memory; `None` if the host does not tell.
 pub(crate) fn waited(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
-    let is_told = seen.has_counter(host, host::PRESSURE_SOME_NS);
+    let is_counted = seen.has_counter(host, host::PRESSURE_SOME_NS);
     let waited = seen.growth(host, host::PRESSURE_SOME_NS, Some("memory"));
-    ratio(waited, seen.sampled_time(host)?.0).filter(|_| is_told)
+    ratio(waited, seen.sampled_time(host)?.0).filter(|_| is_counted)
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ impl FindingRule for EngineNotes {
         for (host, note) in records.flat_map(|(key, record)| record.notes.iter().map(move |note| (host_of(key), note)))
         {
             let proof = text_evidence(host, &note.id, &note.text);
-            let (_, told) = by_id.entry(&note.id).or_insert((note, Vec::new()));
-            if !told.contains(&proof) {
-                told.push(proof);
+            let (_, evidence) = by_id.entry(&note.id).or_insert((note, Vec::new()));
+            if !evidence.contains(&proof) {
+                evidence.push(proof);
             }
         }
         let finding = |(note, evidence): (&Note, Vec<Evidence>)| {

@@ -124,9 +124,9 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
         (None, Layer::Http | Layer::App) => "nothing was done: not one request was answered".to_owned(),
         _ => "nothing was done: no data arrived and no exchange was completed".to_owned(),
     };
-    let told = [(count::SENT, n_sent), (counter.as_ref(), total(counter)), (ERRORS, n_failed)];
-    let told = told.into_iter().filter(|(name, n)| *n > 0 || *name == counter.as_ref());
-    Some((title, told.map(|(name, n)| counter_evidence(&seen.test.from, name, n)).collect()))
+    let counters = [(count::SENT, n_sent), (counter.as_ref(), total(counter)), (ERRORS, n_failed)];
+    let counters = counters.into_iter().filter(|(name, n)| *n > 0 || *name == counter.as_ref());
+    Some((title, counters.map(|(name, n)| counter_evidence(&seen.test.from, name, n)).collect()))
 }
 
 #[cfg(test)]

@@ -89,8 +89,8 @@ impl FindingRule for OtherPrograms {
                         // The device's work on a core is not that of others.
                         .filter(|_| seen.via().is_none())
                         .flat_map(|core| {
-                            let told = [("others on", core.others()), ("busy", core.busy())];
-                            told.map(|(word, share)| ratio_evidence(host, format!("{word} {}", core.core), share))
+                            let shares = [("others on", core.others()), ("busy", core.busy())];
+                            shares.map(|(word, share)| ratio_evidence(host, format!("{word} {}", core.core), share))
                         })
                         .chain(others.iter().map(|other| other.evidence(host))),
                 )

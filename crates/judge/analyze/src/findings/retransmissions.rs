@@ -65,13 +65,13 @@ impl FindingRule for Retransmissions {
         let Some((host, share)) = worst.filter(|(_, share)| *share > HOLDS_BACK) else { return Vec::new() };
         let counters = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS, TCP_DSACK_SEGMENTS];
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
-        let told = counters.iter().filter(|(counter, n)| *n > 0 || *counter != TCP_DSACK_SEGMENTS);
+        let shown = counters.iter().filter(|(counter, n)| *n > 0 || *counter != TCP_DSACK_SEGMENTS);
         let (why, needless) = reason(seen, host);
         let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
         let title = format!("{} of the TCP segments of {host} were retransmitted, {why}", percent(share));
         vec![
             seen.finding(self.id(), severity, "resent", title)
-                .evidence(told.map(|(counter, n)| counter_evidence(host, *counter, *n)))
+                .evidence(shown.map(|(counter, n)| counter_evidence(host, *counter, *n)))
                 .next((!needless).then(|| {
                     NextStep::new(format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)))
                         .on(host)

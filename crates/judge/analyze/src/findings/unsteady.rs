@@ -41,9 +41,9 @@ impl FindingRule for NoSteadyState {
             return vec![finding(severity, title, proof(counter, value))];
         }
         // If the engine noticed this and wrote a note, it is not reported again.
-        let told = seen.records(Side::Initiator).flat_map(|record| &record.notes).any(|note| note.id == self.id());
+        let is_noted = seen.records(Side::Initiator).flat_map(|record| &record.notes).any(|note| note.id == self.id());
         let n_never = seen.records(Side::Initiator).filter(|record| !record.steady).count();
-        if told || 2 * n_never <= n_trials {
+        if is_noted || 2 * n_never <= n_trials {
             return Vec::new();
         }
         let title = format!("the warm-up ended before the rate was steady in {n_never} of {n_trials} trials");

@@ -24,7 +24,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
         is_wide: true,
         table: Some(table(test, anatomy)),
         on_screen: true,
-        ..Figure::new(title, about, move || bars(anatomy, &|part| named(test, part)))
+        ..Figure::new(title, about, move || bars(anatomy, &|part| part_name(test, part)))
     };
     let cost = cost(test, anatomy).map(Block::aside);
     [Block::sentence(sentence(test, anatomy)), Block::Figure(figure)].into_iter().chain(cost).collect()
@@ -33,7 +33,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
 /// Returns the sentence about one of several tests.
 pub(super) fn line(test: &TestRun) -> Option<Block<'_>> {
     let anatomy = divided(test)?;
-    Some(Block::sentence(format!("{}: {}", test.named(), sentence(test, anatomy))))
+    Some(Block::sentence(format!("{}: {}", test.full_name(), sentence(test, anatomy))))
 }
 
 /// The anatomy of a test whose time has more than one part.
@@ -108,7 +108,7 @@ fn bar_length(share: f64) -> usize {
 }
 
 /// The name of a part with its host.
-fn named(test: &TestRun, part: &AnatomyPart) -> String {
+fn part_name(test: &TestRun, part: &AnatomyPart) -> String {
     let host = host(test, part.side);
     if host.is_empty() { name(part.part).to_owned() } else { format!("{}, {host}", name(part.part)) }
 }

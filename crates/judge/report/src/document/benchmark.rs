@@ -17,7 +17,7 @@ use crate::{
 
 /// Returns true if a run consists only of benchmarks and tests that run together with them.
 pub(super) fn is_all(run: &Run) -> bool {
-    let is_beside = |name: &str| run.plan.tests.iter().any(|test| test.name == name && test.beside.is_some());
+    let is_beside = |name: &str| run.plan.tests.iter().any(|test| test.name == name && test.paired_with.is_some());
     let is_one = |test: &TestRun| test.unavailable.is_none() && (test.benchmark.is_some() || is_beside(&test.name));
     !run.tests.is_empty() && run.tests.iter().all(is_one)
 }

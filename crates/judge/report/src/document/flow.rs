@@ -21,7 +21,7 @@ pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
     let trial = test.trials.iter().rev().find(sampled)?;
     let with_flows = || trial.records.values().filter(|record| !record.flows.is_empty());
     let senders = || {
-        test.flows.iter().filter_map(|one| Some((with_flows().find_map(|record| named(record, &one.id))?, Some(one))))
+        test.flows.iter().filter_map(|one| Some((with_flows().find_map(|record| flow_of(record, &one.id))?, Some(one))))
     };
     // In transaction tests both ends report the same connections, so one end is enough.
     let one_side = || with_flows().take(1).flat_map(|record| &record.flows).map(|flow| (flow, None));
@@ -41,7 +41,7 @@ pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
     Some(folded("connections, as the kernel saw them", blocks))
 }
 
-fn named<'a>(record: &'a Record, id: &str) -> Option<&'a Flow> {
+fn flow_of<'a>(record: &'a Record, id: &str) -> Option<&'a Flow> {
     record.flows.iter().find(|flow| flow.id == id)
 }
 

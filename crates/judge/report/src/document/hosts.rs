@@ -110,7 +110,7 @@ fn fact_table<'a>(run: &Run, facts: &[HostFact<'a>]) -> Block<'a> {
 fn unavailable_and_changed(name: &str, host: &Host) -> impl Iterator<Item = Sentence> {
     let facts = host.changed.0.iter().flat_map(|(topic, facts)| facts.iter().map(move |fact| (topic, fact)));
     let changed = facts.map(|(topic, (fact, value))| format!("{topic} {fact} changed during the run, to {value}"));
-    let all: Vec<String> = host.losses.iter().cloned().chain(changed).collect();
+    let all: Vec<String> = host.unavailable.iter().cloned().chain(changed).collect();
     let name = name.to_owned();
     all.into_iter().map(move |text| Sentence { of: name.clone(), text, ..Sentence::default() })
 }

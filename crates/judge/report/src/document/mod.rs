@@ -45,7 +45,7 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
     if !is_single && !is_benchmark {
         blocks.extend(sharing::of_run(run).into_iter().map(Block::on_screen));
         blocks.extend(run.tests.iter().filter_map(anatomy::line).map(Block::on_screen));
-        blocks.extend(run.tests.iter().flat_map(probe::named).map(Block::on_screen));
+        blocks.extend(run.tests.iter().flat_map(probe::with_heading).map(Block::on_screen));
         blocks.push(notes::of_all(run).on_screen());
     }
     blocks.push(overview::remarks(run).on_screen());

@@ -48,9 +48,9 @@ fn of_tests(run: &Run) -> Vec<String> {
     for test in &run.tests {
         let TestNotes { few, others } = notes(run, test, |summary| is_in_table(test, summary));
         if !few.is_empty() {
-            all_few.push(format!("{}: {}", test.named(), few.join(", ")));
+            all_few.push(format!("{}: {}", test.full_name(), few.join(", ")));
         }
-        all_others.extend(others.into_iter().map(|note| format!("{}: {note}", test.named())));
+        all_others.extend(others.into_iter().map(|note| format!("{}: {note}", test.full_name())));
     }
     let few = (!all_few.is_empty()).then(|| format!("{MISSING} {TOO_FEW}for {}", all_few.join("; ")));
     few.into_iter().chain(all_others).collect()
@@ -70,10 +70,11 @@ fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> TestNot
     let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
     // A note that is already a finding is not repeated.
-    let is_told = |text: &str| run.findings.iter().any(|found| found.title == text && found.tests.contains(&test.name));
+    let is_finding =
+        |text: &str| run.findings.iter().any(|found| found.title == text && found.tests.contains(&test.name));
     let mut of_rounds: Vec<(&str, usize)> = Vec::new();
     let records = test.trials.iter().flat_map(|trial| trial.records.values());
-    for note in records.flat_map(|record| &record.notes).filter(|note| !is_told(&note.text)) {
+    for note in records.flat_map(|record| &record.notes).filter(|note| !is_finding(&note.text)) {
         match of_rounds.iter_mut().find(|(text, _)| *text == note.text) {
             Some((_, n)) => *n += 1,
             None => of_rounds.push((&note.text, 1)),
@@ -102,7 +103,7 @@ fn by_text<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> +
 /// Returns the limitations of the hosts, grouped by text: `a, b: threaded NAPI: …`.
 fn unavailable(run: &Run) -> impl Iterator<Item = String> {
     let hosts = run.hosts.iter();
-    by_text(hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect())
+    by_text(hosts.flat_map(|(name, host)| host.unavailable.iter().map(|loss| (name.as_str(), loss.as_str()))).collect())
 }
 
 /// Returns true if a value appears in the table of a run with several tests.

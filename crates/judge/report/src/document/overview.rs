@@ -79,8 +79,8 @@ pub(super) fn state(run: &Run) -> State {
         VerdictState::Kept => vec!["every promise was kept".to_owned()],
         _ => run.verdict.reasons.clone(),
     };
-    let said: Vec<String> = important(run).iter().map(|finding| run.told(finding)).collect();
-    let unsaid: Vec<String> = run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).cloned().collect();
+    let texts: Vec<String> = important(run).iter().map(|finding| run.finding_text(finding)).collect();
+    let unsaid: Vec<String> = run.verdict.reasons.iter().filter(|reason| !texts.contains(reason)).cloned().collect();
     State {
         is_first: !unsaid.is_empty() || run.state_words() != run.verdict.state.word(),
         word: run.state_words(),
@@ -111,7 +111,7 @@ fn important(run: &Run) -> Vec<&Finding> {
 fn layers(run: &Run) -> Option<String> {
     let reached = run.tests.iter().filter_map(|test| {
         let below = test.limits.iter().find(|limit| limit.kind == LimitKind::LayerBelow)?;
-        Some(format!("{} reaches {} of {}", test.named(), percent(below.used?), below.text))
+        Some(format!("{} reaches {} of {}", test.full_name(), percent(below.used?), below.text))
     });
     let reached: Vec<String> = reached.collect();
     let held_back = |test: &TestRun| {
@@ -129,19 +129,19 @@ fn layers(run: &Run) -> Option<String> {
 fn without_cause(run: &Run) -> impl Iterator<Item = Sentence> {
     run.tests.iter().filter_map(move |test| {
         let NoCause { reached, parts, ruled_out, not_seen, clue } = test.no_cause.as_ref()?;
-        let name = if run.tests.len() > 1 { format!("{}: ", test.named()) } else { String::new() };
+        let name = if run.tests.len() > 1 { format!("{}: ", test.full_name()) } else { String::new() };
         let reached = reached.as_ref().map(|reached| format!(" (it reaches {reached})")).unwrap_or_default();
         let list =
             |title: &str, items: &[String]| (!items.is_empty()).then(|| format!("{title}: {}", items.join(", ")));
         let what =
             if parts.is_empty() { "no counter shows what limits it" } else { "no cause explains half of the gap" };
-        let told = [Some(format!("{name}{what}{reached}")), list("the largest parts", parts), clue.clone()];
-        let told = told.into_iter().chain([
+        let texts = [Some(format!("{name}{what}{reached}")), list("the largest parts", parts), clue.clone()];
+        let texts = texts.into_iter().chain([
             intervention::without_cause(test),
             list("ruled out", ruled_out),
             list("not seen", not_seen),
         ]);
-        let text = told.flatten().collect::<Vec<_>>().join("; ");
+        let text = texts.flatten().collect::<Vec<_>>().join("; ");
         Some(Sentence { label: "open", text, id: Some(no_cause_anchor(test)), ..Sentence::default() })
     })
 }
@@ -160,7 +160,7 @@ fn held_back_by(run: &Run, test: &TestRun) -> Cell {
 }
 
 fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
-    let title = run.told(finding);
+    let title = run.finding_text(finding);
     let label = match finding.severity {
         _ if run.verdict.reasons.contains(&title) => Some(run.verdict.state.word().to_owned()),
         Severity::Invalidates => Some("do not trust".to_owned()),
@@ -169,7 +169,7 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
     let metrics = || run.tests.iter().flat_map(|test| &test.summaries).map(|summary| &summary.metric);
     let title_of = |name: &str| metrics().find(|metric| metric.name == name).map(|metric| metric.title.to_string());
     let link = |name: &String| match run.tests.iter().find(|test| test.name == *name) {
-        Some(test) => Cell::from(test.named()).linked(anchor(name)),
+        Some(test) => Cell::from(test.full_name()).linked(anchor(name)),
         None => Cell::from(name),
     };
     Block::Finding(FindingBlock {
@@ -209,12 +209,12 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
     let item = |finding: &Finding| {
         let of: Vec<String> = match finding.tests.len() {
             n if n < 2 || n == run.tests.len() || finding.id == "promise-broken" => Vec::new(),
-            _ => run.tests.iter().filter(|test| finding.tests.contains(&test.name)).map(TestRun::named).collect(),
+            _ => run.tests.iter().filter(|test| finding.tests.contains(&test.name)).map(TestRun::full_name).collect(),
         };
         let of = if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) };
         Sentence {
             label: if finding.severity == Severity::Remark { "remark" } else { "also" },
-            text: format!("{}{of}{}", run.told(finding), proof_words(run, finding)),
+            text: format!("{}{of}{}", run.finding_text(finding), proof_words(run, finding)),
             id: Some(format!("finding-{}", finding.id)),
             ..Sentence::default()
         }
@@ -226,7 +226,7 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
 fn proof_of(run: &Run, finding: &Finding, proof: &Proof) -> Sentence {
     let (label, mark) = words::proof(proof.outcome);
     let test = run.tests.iter().find(|test| test.name == proof.test).filter(|_| finding.tests.len() > 1);
-    let text = test.map_or_else(|| proof.text.clone(), |test| format!("{}: {}", test.named(), proof.text));
+    let text = test.map_or_else(|| proof.text.clone(), |test| format!("{}: {}", test.full_name(), proof.text));
     Sentence { label, text, mark, ..Sentence::default() }
 }
 
@@ -311,7 +311,7 @@ pub(super) fn table(run: &Run, has_ladder: bool) -> Block<'_> {
     let table = Block::Table(table);
     let mut blocks = vec![if has_ladder { folded("the same as a table, with intervals", vec![table]) } else { table }];
     let sums: Vec<_> = run.tests.iter().filter_map(|test| Some((test, test.conservation.as_ref()?))).collect();
-    let name = |test: &TestRun| if sums.len() > 1 { format!("{}: ", test.named()) } else { String::new() };
+    let name = |test: &TestRun| if sums.len() > 1 { format!("{}: ", test.full_name()) } else { String::new() };
     blocks.extend(sums.iter().map(|(test, found)| Block::sentence(format!("{}{}", name(test), sum(found)))));
     section("table", "All results", blocks)
 }

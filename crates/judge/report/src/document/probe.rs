@@ -38,7 +38,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
 }
 
 /// Returns the same results below the name of the test, for a run of several tests.
-pub(super) fn named(test: &TestRun) -> Vec<Block<'_>> {
+pub(super) fn with_heading(test: &TestRun) -> Vec<Block<'_>> {
     let Some(probe) = last_record(test) else { return Vec::new() };
     let heading = Block::Heading(format!("{} to {}", test.title, probe.target));
     std::iter::once(heading).chain(blocks(test)).collect()
@@ -154,27 +154,30 @@ fn mtu(found: &PathMtuRecord) -> Vec<Block<'_>> {
         ),
         None => Block::marked("no packet of any length was answered", Mark::Missing),
     };
-    let told = found.too_big.iter().map(|told| {
-        let fits =
-            if told.mtu_bytes == 0 { "no MTU given".to_owned() } else { format!("MTU {} B", grouped(told.mtu_bytes)) };
-        Block::sentence(format!("{} says: packet too big, {fits}", told.from))
+    let message = found.too_big.iter().map(|message| {
+        let fits = if message.mtu_bytes == 0 {
+            "no MTU given".to_owned()
+        } else {
+            format!("MTU {} B", grouped(message.mtu_bytes))
+        };
+        Block::sentence(format!("{} says: packet too big, {fits}", message.from))
     });
     let hole = found.vanishing_from_bytes.map(|from| {
         let from = grouped(from);
         let text = format!("black hole: packets of {from} B and more vanish without a `too big` message");
         Block::marked(text, Mark::Broken)
     });
-    std::iter::once(first).chain(told).chain(hole).collect()
+    std::iter::once(first).chain(message).chain(hole).collect()
 }
 
 /// A table and the remark below it.
-type Told = (Table, Option<String>);
+type TableWithRemark = (Table, Option<String>);
 
 fn table<const N: usize>(titles: [&str; N], rows: Vec<Row>) -> Table {
     Table { columns: columns(titles), rows, ..Table::default() }
 }
 
-fn hops(hops: &[HopRecord]) -> Told {
+fn hops(hops: &[HopRecord]) -> TableWithRemark {
     // Hops after the last answer are not listed one by one.
     let last = hops.iter().rposition(|hop| !hop.addresses.is_empty()).map_or(0, |at| at + 1);
     let remark = (last < hops.len()).then(|| format!("nothing answers beyond hop {last}"));
@@ -211,7 +214,7 @@ fn hop(hop: &HopRecord) -> Row {
     })
 }
 
-fn ports(ports: &[PortRecord]) -> Told {
+fn ports(ports: &[PortRecord]) -> TableWithRemark {
     let mut rows = Vec::new();
     for state in PortState::ALL {
         let of_state: Vec<&PortRecord> = ports.iter().filter(|port| port.state == state).collect();
@@ -230,7 +233,7 @@ fn ports(ports: &[PortRecord]) -> Told {
     (table(["port", "state", "RTT", "answer"], rows), None)
 }
 
-fn outages(outages: &[OutageRecord]) -> Told {
+fn outages(outages: &[OutageRecord]) -> TableWithRemark {
     let row = |outage: &OutageRecord| {
         let length = outage.length_ns.map_or_else(|| "to the end".to_owned(), |length| length.to_string());
         Row::new([outage.from.clone(), length, grouped(outage.n_probes)]).marked(Mark::Broken)

@@ -61,7 +61,7 @@ pub(super) fn of_run(run: &Run) -> Vec<Block<'_>> {
             blocks.push(Block::Table(growth_table(test, growth)));
         }
         if !sharing.lost.is_empty() {
-            blocks.push(Block::caution(format!("{}: lost: {}", test.named(), sharing.lost.join(", ")), Mark::Open));
+            blocks.push(Block::caution(format!("{}: lost: {}", test.full_name(), sharing.lost.join(", ")), Mark::Open));
         }
     }
     blocks

@@ -93,13 +93,13 @@ fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
     lines
 }
 
-fn named<'a>(summaries: &'a [Summary], name: &str) -> Option<&'a Summary> {
+fn summary_of<'a>(summaries: &'a [Summary], name: &str) -> Option<&'a Summary> {
     summaries.iter().find(|summary| summary.metric.name == name)
 }
 
 /// Returns a cell with a value and its interval below. A value from too few samples is in parentheses.
 fn value(summaries: &[Summary], name: &str) -> Cell {
-    let Some((summary, value)) = named(summaries, name).and_then(|summary| Some((summary, summary.value?))) else {
+    let Some((summary, value)) = summary_of(summaries, name).and_then(|summary| Some((summary, summary.value?))) else {
         return Cell::from(MISSING);
     };
     let text = summary.metric.show(value);
@@ -111,7 +111,7 @@ fn value(summaries: &[Summary], name: &str) -> Cell {
 
 /// Returns true if a quantile of a line comes from too few samples.
 fn has_too_few(line: &Line<'_>) -> bool {
-    TIMES.iter().any(|(_, name)| named(line.summaries, name).is_some_and(words::is_too_few))
+    TIMES.iter().any(|(_, name)| summary_of(line.summaries, name).is_some_and(words::is_too_few))
 }
 
 /// Returns a row per step. On a terminal, which has no table of promises, a step has one row per promise.
@@ -266,7 +266,7 @@ fn failures(users: &UsersSummary) -> Vec<Failure<'_>> {
 
 /// Describes the users: `24 users came, at most 8 at once; 2,178 visits to the end (740 /s), 12 given up (0.55 %)`.
 fn users_sentence(users: &UsersSummary) -> String {
-    let value = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
+    let value = |name: &str| summary_of(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
     let aside = |name: &str| value(name).map(|value| format!(" ({value})")).unwrap_or_default();
     format!(
         "{} came, at most {} at once; {} to the end{}, {} given up{}",

@@ -35,14 +35,14 @@ const ABOVE_MIN: u64 = 10;
 pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     let mut blocks = vec![headline(run, test)];
     if test.unavailable.is_none() {
-        blocks.push(Block::Heading(test.named()).on_screen());
+        blocks.push(Block::Heading(test.full_name()).on_screen());
         blocks.extend(values(run, test));
         blocks.extend(sharing::blocks(test));
         blocks.extend(intervention::blocks(test));
         blocks.extend(curve::blocks(test));
         blocks.extend(benchmark::section(test));
         blocks.extend(steps::blocks(test));
-        blocks.extend(probe::named(test).into_iter().take(1).map(Block::on_page));
+        blocks.extend(probe::with_heading(test).into_iter().take(1).map(Block::on_page));
         blocks.extend(probe::blocks(test));
         blocks.extend(anatomy::blocks(test));
         blocks.extend(time_division::block(test));

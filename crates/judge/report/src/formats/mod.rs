@@ -19,6 +19,6 @@ pub const FORMATS: &[&dyn Format] = &[&TextFormat(TextStyle::PLAIN), &Html, &Jso
 
 /// Returns the format with this name.
 #[must_use]
-pub fn named(name: &str) -> Option<&'static dyn Format> {
+pub fn find_format(name: &str) -> Option<&'static dyn Format> {
     FORMATS.iter().copied().find(|format| format.name() == name)
 }

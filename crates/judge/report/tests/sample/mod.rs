@@ -529,14 +529,14 @@ fn host(address: &str, kernel: &str, queues: &str) -> Host {
         clock_error_ns: Nanos(16_000),
         environment,
         changed: Environment::default(),
-        losses: Vec::new(),
+        unavailable: Vec::new(),
     }
 }
 
 /// Returns a run of six tests with five rounds each: one could not be measured; two findings and a broken promise.
 pub(crate) fn run() -> Run {
     let mut target = host("10.0.0.2", "6.12.57", "1");
-    target.losses.push("the driver's own counters could not be read: ethtool -S is not permitted".to_owned());
+    target.unavailable.push("the driver's own counters could not be read: ethtool -S is not permitted".to_owned());
     target.environment.note("cpu", "governor", "performance");
     let tests = tests();
     let times = TrialTimes { warmup: Nanos::from_millis(400), duration: Nanos::from_secs(2) };

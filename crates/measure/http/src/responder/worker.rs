@@ -251,22 +251,22 @@ impl ResponderWorker {
         let Some(mut connection) = self.connections.get_mut(idx).and_then(Option::take) else { return };
         let n_before = connection.input.len();
         let was_handshaking = connection.stream.is_handshaking();
-        let course = match connection.state {
+        let next_state = match connection.state {
             _ if event.failed => ServeState::Closed,
             ServeState::Reading => self.receive(&mut connection, tally),
             // No request can follow the end, so the client has hung up: the answer would reach nobody.
             ServeState::Delaying if event.readable && connection.has_ended => ServeState::Closed,
             ServeState::Delaying if event.readable => self.receive(&mut connection, tally),
             ServeState::Sending if event.writable => self.continue_sending(&mut connection, tally),
-            course => course,
+            next_state => next_state,
         };
         // A head that arrives in parts, or a handshake, must be complete within the timeout that began with its first byte.
         let grows = n_before > 0 && connection.input.len() > n_before;
         let goes_on = grows || (was_handshaking && connection.stream.is_handshaking());
-        if !(goes_on && connection.state == ServeState::Reading && course == ServeState::Reading) {
+        if !(goes_on && connection.state == ServeState::Reading && next_state == ServeState::Reading) {
             connection.since = now;
         }
-        self.put_back(connection, course);
+        self.put_back(connection, next_state);
     }
 
     /// Sends the answers that have become due.
@@ -276,16 +276,16 @@ impl ResponderWorker {
             let Some(mut connection) = place.take_if(|connection| connection.due == Some(due)) else { continue };
             connection.due = None;
             connection.since = now;
-            let course = self.continue_sending(&mut connection, tally);
-            self.put_back(connection, course);
+            let next_state = self.continue_sending(&mut connection, tally);
+            self.put_back(connection, next_state);
         }
     }
 
     /// Stores a connection again, or ends it.
-    fn put_back(&mut self, mut connection: ServedConnection, course: ServeState) {
+    fn put_back(&mut self, mut connection: ServedConnection, next_state: ServeState) {
         let idx = connection.idx;
         let is_full = connection.has_ended || connection.input.len() >= INPUT_MAX;
-        let interest = match course {
+        let interest = match next_state {
             ServeState::Delaying if is_full => Interest::NONE,
             ServeState::Reading | ServeState::Delaying => Interest::READ,
             ServeState::Sending => Interest::WRITE,
@@ -299,14 +299,14 @@ impl ResponderWorker {
             return;
         }
         connection.interest = interest;
-        connection.state = course;
+        connection.state = next_state;
         self.connections[idx] = Some(connection);
     }
 
     fn receive(&mut self, connection: &mut ServedConnection, tally: &impl WorkerControl) -> ServeState {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut plain = std::mem::take(&mut self.plain);
-        let course = match socket::recv(&connection.socket, &mut buffer, Wait::Never) {
+        let next_state = match socket::recv(&connection.socket, &mut buffer, Wait::Never) {
             Ok(None) => connection.state,
             Err(_) => ServeState::Closed,
             Ok(Some(0)) => {
@@ -330,7 +330,7 @@ impl ResponderWorker {
             },
         };
         (self.buffer, self.plain) = (buffer, plain);
-        course
+        next_state
     }
 
     /// Answers the requests that `bytes` complete. Usually whole requests arrive and are read in place.
@@ -340,9 +340,9 @@ impl ResponderWorker {
             return ServeState::Delaying;
         }
         if connection.input.is_empty() {
-            let (course, used) = self.answer_requests(connection, bytes, tally);
+            let (next_state, used) = self.answer_requests(connection, bytes, tally);
             connection.input.extend_from_slice(&bytes[used..]);
-            return course;
+            return next_state;
         }
         connection.input.extend_from_slice(bytes);
         self.continue_sending(connection, tally)
@@ -351,12 +351,12 @@ impl ResponderWorker {
     /// Sends the pending answers, then answers the requests in the connection's input buffer.
     fn continue_sending(&mut self, connection: &mut ServedConnection, tally: &impl WorkerControl) -> ServeState {
         let mut input = std::mem::take(&mut connection.input);
-        let (course, used) = self.answer_requests(connection, &input, tally);
+        let (next_state, used) = self.answer_requests(connection, &input, tally);
         input.drain(..used);
         if !input.is_empty() || input.capacity() <= INPUT_KEPT {
             connection.input = input;
         }
-        course
+        next_state
     }
 
     /// Answers the requests in `input`. Returns how many bytes were used.
@@ -368,9 +368,9 @@ impl ResponderWorker {
     ) -> (ServeState, usize) {
         let mut used = 0;
         loop {
-            let course = self.send(connection, tally);
-            if course != ServeState::Reading {
-                return (course, used);
+            let next_state = self.send(connection, tally);
+            if next_state != ServeState::Reading {
+                return (next_state, used);
             }
             let Some(owed) = self.next_replies(connection, &input[used..], &mut used) else {
                 return (if connection.has_ended { ServeState::Closed } else { ServeState::Reading }, used);
@@ -452,8 +452,8 @@ impl ResponderWorker {
         }
         self.stall(tally);
         let mut n_sent = 0;
-        let mut course = self.write_replies(connection, &mut n_sent);
-        let done = if course == ServeState::Reading { connection.pending.take() } else { None };
+        let mut next_state = self.write_replies(connection, &mut n_sent);
+        let done = if next_state == ServeState::Reading { connection.pending.take() } else { None };
         if let Some(PendingReplies { kind, n_copies, .. }) = done {
             match kind {
                 ReplyKind::Status(..) => tally.add(ResponderCounter::Requests, n_copies as u64),
@@ -462,14 +462,14 @@ impl ResponderWorker {
             }
             connection.is_last |= kind.closes();
         }
-        if connection.is_last && course == ServeState::Reading {
+        if connection.is_last && next_state == ServeState::Reading {
             connection.stream.close(&connection.socket, &mut n_sent);
-            course = shut_down_sending(&connection.socket);
+            next_state = shut_down_sending(&connection.socket);
         }
         if n_sent > 0 {
             tally.add(ResponderCounter::BytesSent, n_sent);
         }
-        course
+        next_state
     }
 
     fn write_replies(&self, connection: &mut ServedConnection, n_sent: &mut u64) -> ServeState {

@@ -9,7 +9,7 @@ use std::{
 use fathom_model::{Settings, host_port::port_number, settings::SettingError, units::Nanos};
 use fathom_sys::{
     policy::{Destination as Permitted, Policy},
-    socket::{self, Domain, Socket, Type, named},
+    socket::{self, Domain, Socket, Type, error_of},
 };
 
 use super::{SourceAddresses, TargetConfigError};
@@ -203,17 +203,17 @@ impl ConnectEndpoints {
     pub fn open_socket(&self) -> fathom_sys::Result<Socket> {
         let Some(target) = self.address.address() else { return unix_stream() };
         let own = socket::stream_nonblocking(target)?;
-        own.set_tcp_nodelay(true).map_err(named("setsockopt(TCP_NODELAY)"))?;
+        own.set_tcp_nodelay(true).map_err(error_of("setsockopt(TCP_NODELAY)"))?;
         if let Some(source) = self.source {
             socket::set_bind_address_no_port(&own)?;
-            own.bind(&SocketAddr::new(source, 0).into()).map_err(named("bind"))?;
+            own.bind(&SocketAddr::new(source, 0).into()).map_err(error_of("bind"))?;
         }
         Ok(own)
     }
 }
 
 fn unix_stream() -> fathom_sys::Result<Socket> {
-    Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).map_err(named("socket(AF_UNIX)"))
+    Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).map_err(error_of("socket(AF_UNIX)"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_model::settings::SettingError;
-use fathom_sys::socket::{self, named};
+use fathom_sys::socket::{self, error_of};
 use ipnet::IpNet;
 
 use super::TargetConfigError;
@@ -110,7 +110,7 @@ impl SourceAddresses {
         for block in self.four.blocks.iter().chain(&self.six.blocks) {
             for address in [block.address(0), block.address(block.n - 1)] {
                 let place = SocketAddr::new(address, 0);
-                let bound = socket::stream(place).and_then(|own| own.bind(&place.into()).map_err(named("bind")));
+                let bound = socket::stream(place).and_then(|own| own.bind(&place.into()).map_err(error_of("bind")));
                 bound.map_err(|cause| TargetConfigError::Source { address, cause })?;
             }
         }

@@ -155,9 +155,9 @@ pub(super) fn random<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut J
 /// The times of a timer: the constant part, and the random part.
 fn times(reader: &mut JmxReader, element: &Element) -> Result<(Nanos, Nanos), String> {
     let mut time = |property| {
-        let told = reader.text(element.text(property).unwrap_or("0"));
-        let told = reader.tree.fixed(&told).and_then(|told| millis(&told));
-        told.ok_or_else(|| format!("its {} is not a time", property.trim_start_matches("ConstantTimer.")))
+        let text = reader.text(element.text(property).unwrap_or("0"));
+        let text = reader.tree.fixed(&text).and_then(|text| millis(&text));
+        text.ok_or_else(|| format!("its {} is not a time", property.trim_start_matches("ConstantTimer.")))
     };
     Ok((time("ConstantTimer.delay")?, time("RandomTimer.range")?))
 }
@@ -193,9 +193,9 @@ pub(super) fn constant_throughput<'a>(
     element: &'a Element,
     _: &mut JmxScope<'a>,
 ) -> ActionsResult {
-    let told = reader.text(element.text("throughput").unwrap_or_default());
+    let text = reader.text(element.text("throughput").unwrap_or_default());
     let per_minute =
-        reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|rate| *rate > 0.0);
+        reader.tree.fixed(&text).and_then(|text| text.trim().parse::<f64>().ok()).filter(|rate| *rate > 0.0);
     let per_minute = per_minute.ok_or("its rate is not a number")?;
     let is_shared = element.text("calcMode").unwrap_or("0") != "0";
     reader.throttle(Throughput { per_minute, is_shared })
@@ -207,8 +207,8 @@ pub(super) fn precise_throughput<'a>(
     _: &mut JmxScope<'a>,
 ) -> ActionsResult {
     let mut number = |property| {
-        let told = reader.text(element.text(property).unwrap_or_default());
-        reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|number| *number > 0.0)
+        let text = reader.text(element.text(property).unwrap_or_default());
+        reader.tree.fixed(&text).and_then(|text| text.trim().parse::<f64>().ok()).filter(|number| *number > 0.0)
     };
     let rate = number("throughput").zip(number("throughputPeriod")).ok_or("its rate is not a number")?;
     let done = reader.throttle(Throughput { per_minute: rate.0 * 60.0 / rate.1, is_shared: true })?;

@@ -18,8 +18,8 @@ pub(super) fn pause(reader: &mut JmxReader, element: &Element, scope: &JmxScope<
     if element.text("ActionProcessor.action") != Some(PAUSE) {
         return Err("it ends a user, a loop or the test".to_owned());
     }
-    let told = reader.text(element.text("ActionProcessor.duration").unwrap_or("0"));
-    let time = reader.tree.fixed(&told).and_then(|told| millis(&told)).ok_or("its time is not a number")?;
+    let text = reader.text(element.text("ActionProcessor.duration").unwrap_or("0"));
+    let time = reader.tree.fixed(&text).and_then(|text| millis(&text)).ok_or("its time is not a number")?;
     // Timers wait before it as before a request.
     let timers = scope.thinks.iter().cloned();
     Ok(timers.chain([ThinkTime::Fixed(time)]).map(ImportAction::Think).collect())
@@ -37,10 +37,10 @@ pub(super) fn transaction(reader: &mut JmxReader, element: &Element, scope: &Jmx
 }
 
 pub(super) fn repeat(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
-    let told = element.text("LoopController.loops").unwrap_or("1");
-    let n = match told.trim() {
+    let text = element.text("LoopController.loops").unwrap_or("1");
+    let n = match text.trim() {
         "-1" => None,
-        told => Some(reader.number(told).ok_or_else(|| format!("its number of loops is not a number: {told}"))?),
+        text => Some(reader.number(text).ok_or_else(|| format!("its number of loops is not a number: {text}"))?),
     };
     Ok(vec![ImportAction::Repeat { n, acts: reader.acts(&element.children, scope) }])
 }
@@ -76,8 +76,8 @@ pub(super) fn share(reader: &mut JmxReader, element: &Element, scope: &JmxScope<
     if element.text("ThroughputController.style") != Some(PERCENT) {
         return Err("it is done that many times in all".to_owned());
     }
-    let told = reader.text(element.text("ThroughputController.percentThroughput").unwrap_or("100"));
-    let percent = reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());
+    let text = reader.text(element.text("ThroughputController.percentThroughput").unwrap_or("100"));
+    let percent = reader.tree.fixed(&text).and_then(|text| text.trim().parse::<f64>().ok());
     let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or("its share is not a percentage")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a percentage")]
     let per_myriad = (percent * 100.0).round() as u32;

@@ -341,7 +341,7 @@ fn connect_any(asked: &ClientOptions) -> Result<(Socket, (SocketAddr, Destinatio
     let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for (server, to) in asked.servers.iter().filter_map(|to| Some((to.address()?, to))) {
         let connected = socket::stream(server).and_then(|socket| {
-            bind(&socket, asked, 0).map_err(socket::named("bind"))?;
+            bind(&socket, asked, 0).map_err(socket::error_of("bind"))?;
             socket::connect(&socket, to, asked.connect_timeout.unwrap_or(CONNECT_MAX))?;
             Ok(socket)
         });

@@ -41,8 +41,8 @@ impl fmt::Debug for ControlConnection {
 
 impl ControlConnection {
     pub(crate) fn new(socket: Socket, stop: StopFlag) -> Result<Self, Error> {
-        socket.set_nonblocking(true).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
-        socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+        socket.set_nonblocking(true).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
+        socket.set_tcp_nodelay(true).map_err(socket::error_of("setsockopt(TCP_NODELAY)"))?;
         let epoll = Epoll::new()?;
         epoll.add(&socket, 0, Interest::READ)?;
         Ok(Self { socket, epoll, stop })

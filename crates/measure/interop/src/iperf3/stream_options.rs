@@ -69,6 +69,6 @@ fn buffers(socket: &Socket, window: Bytes) -> Result<(), Error> {
 
 /// Prepares a connected stream for its thread.
 pub(crate) fn prepare_stream(socket: &Socket) -> Result<(), Error> {
-    socket.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
+    socket.set_nonblocking(false).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
     Ok(socket::set_timeout(socket, BLOCKING_TIMEOUT)?)
 }

@@ -21,7 +21,7 @@ pub(super) struct Qdisc {
     netlink: Socket<Netlink>,
     names: BTreeMap<u32, String>,
     /// The extended counters of each discipline, by device and handle.
-    counted: BTreeMap<(u32, u32), Counted>,
+    counted: BTreeMap<(u32, u32), DisciplineCounters>,
 }
 
 impl Qdisc {
@@ -69,7 +69,7 @@ impl Source for Qdisc {
 
 /// The counters of one discipline.
 #[derive(Default)]
-struct Counted {
+struct DisciplineCounters {
     dropped: WrappingCounter,
     overlimits: WrappingCounter,
 }
@@ -85,7 +85,7 @@ struct DeviceTotals {
 }
 
 impl DeviceTotals {
-    fn add(&mut self, discipline: &Discipline, counted: &mut Counted) {
+    fn add(&mut self, discipline: &Discipline, counted: &mut DisciplineCounters) {
         let dropped = counted.dropped.follow(discipline.n_dropped);
         if discipline.place == QdiscPlace::Ingress {
             self.in_dropped = Some(dropped);

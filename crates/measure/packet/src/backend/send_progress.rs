@@ -275,12 +275,12 @@ mod tests {
             count: None,
             pktgen: None,
         };
-        let course = SendProgress::of(load);
-        assert!(course.mark_update.is_some());
+        let progress = SendProgress::of(load);
+        assert!(progress.mark_update.is_some());
         let (mut frame, mut held) = (vec![0; 64], None);
         for sequence in [0, 1, 0xffff, 0xffff_ffff, 0x1234_5678_9abc, u64::MAX >> 16] {
             let now = Nanos(sequence.wrapping_mul(0x9e37_79b9));
-            assert_eq!(course.write(&mut frame, &mut held, 0, sequence, now), 64);
+            assert_eq!(progress.write(&mut frame, &mut held, 0, sequence, now), 64);
             let mark = Mark { tag: 0xffff_1234, flow: 0, sequence, sent: low_word(now) };
             let mut whole = shape.bytes.clone();
             shape.write(&mut whole, &FrameIndex { flow: 0, number: sequence, mark: mark.bytes() });

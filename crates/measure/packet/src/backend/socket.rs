@@ -56,11 +56,11 @@ impl Backend for Socket {
 }
 
 impl FrameBatch {
-    fn write(&mut self, course: &SendProgress, n: usize) {
+    fn write(&mut self, progress: &SendProgress, n: usize) {
         let now = clock::now();
         let slots = self.bytes.chunks_exact_mut(self.room).zip(&mut self.lengths).zip(&mut self.last_templates);
-        for (((frame, length), held), (flow, sequence)) in slots.zip(course.upcoming()).take(n) {
-            *length = course.write(frame, held, flow, sequence, now);
+        for (((frame, length), held), (flow, sequence)) in slots.zip(progress.upcoming()).take(n) {
+            *length = progress.write(frame, held, flow, sequence, now);
         }
     }
 

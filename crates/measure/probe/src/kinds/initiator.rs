@@ -31,7 +31,7 @@ type BoxedTransport = Box<dyn ProbeTransport<Error = fathom_sys::Error> + Send>;
 const FIRST_PORT: u16 = 16_384;
 
 impl ProbeInitiator {
-    pub(super) fn prepare(role: &Role, policy: &Policy, mut course: Box<dyn RecordingDriver>) -> Result<Self, Error> {
+    pub(super) fn prepare(role: &Role, policy: &Policy, mut driver: Box<dyn RecordingDriver>) -> Result<Self, Error> {
         let settings = &role.settings;
         let destination = options::destination(role, policy)?;
         if destination.is_multicast() || destination.is_unspecified() {
@@ -64,10 +64,10 @@ impl ProbeInitiator {
         };
         // If the device is unknown, packets may be as long as IP allows.
         let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
-        course.adapt_template(&mut conversation, mtu)?;
+        driver.adapt_template(&mut conversation, mtu)?;
         let what = format!("sending {} to {destination}", options::describe(settings));
         let (line, loss) = open_transport(&mut conversation, settings, what, policy)?;
-        Ok(Self { driver: course, template: conversation, transport: line, transport_note: loss })
+        Ok(Self { driver, template: conversation, transport: line, transport_note: loss })
     }
 }
 

@@ -121,7 +121,7 @@ impl ChurnConfig {
             && self.purpose == ConnectionPurpose::Transaction
             && self.sizes.longest_request() > ONE_SEGMENT
         {
-            socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+            socket.set_tcp_nodelay(true).map_err(socket::error_of("setsockopt(TCP_NODELAY)"))?;
         }
         if self.close == CloseMode::Reset {
             socket::set_reset_on_close(socket)?;

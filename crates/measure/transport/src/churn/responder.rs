@@ -92,7 +92,7 @@ struct BlockingResponder<'a> {
 
 impl BlockingResponder<'_> {
     fn run(mut self, listener: &Socket) -> fathom_sys::Result<FailureCounts> {
-        listener.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
+        listener.set_nonblocking(false).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
         // Connections inherit the timeout, which saves a system call for each.
         socket::set_timeout(listener, BLOCKING_TIMEOUT)?;
         while !self.worker.is_over() {

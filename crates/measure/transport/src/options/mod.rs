@@ -78,8 +78,10 @@ pub fn stream_flows(role: &Role, kind: &'static str) -> Result<usize, Error> {
         return Ok(flows);
     }
     if role.side == Side::Initiator {
-        let told = role.peer.get(FLOWS.name).and_then(|told| told.parse().ok());
-        return told.filter(|told| (1..=4096).contains(told)).ok_or(Error::Endpoint { kind, what: FLOWS.name });
+        let n_flows = role.peer.get(FLOWS.name).and_then(|n_flows| n_flows.parse().ok());
+        return n_flows
+            .filter(|n_flows| (1..=4096).contains(n_flows))
+            .ok_or(Error::Endpoint { kind, what: FLOWS.name });
     }
     let queues = role.interface.as_deref().and_then(n_receive_queues).filter(|n| *n > 1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -11,7 +11,7 @@ use fathom_model::{
 };
 use fathom_sys::{
     policy::{AllowedPeers, Destination, Policy},
-    socket::{self, Buffer, Socket, named, socket_options},
+    socket::{self, Buffer, Socket, error_of, socket_options},
 };
 use ipnet::IpNet;
 
@@ -252,7 +252,7 @@ impl SocketOptions {
     /// # Errors
     /// It is not allowed.
     pub fn destination(&self, to: SocketAddr) -> fathom_sys::Result<Destination> {
-        self.policy.permit(to).map_err(named("connect"))
+        self.policy.permit(to).map_err(error_of("connect"))
     }
 
     /// Opens a nonblocking TCP socket, for a caller that opens many.
@@ -282,7 +282,7 @@ impl SocketOptions {
         let Some(address) = self.source(idx, to.address)?.or(from) else { return Ok(()) };
         let cannot = |cause| Error::System { what: format!("send from {address}"), cause };
         socket::set_bind_address_no_port(socket).map_err(cannot)?;
-        socket.bind(&SocketAddr::new(address, 0).into()).map_err(named("bind")).map_err(cannot)
+        socket.bind(&SocketAddr::new(address, 0).into()).map_err(error_of("bind")).map_err(cannot)
     }
 
     /// The source address for number `idx`, among the requested ones that can send to `to`.
@@ -327,7 +327,7 @@ impl SocketOptions {
         socket_options::bind_to_device(socket, &target.to)?;
         if let Some(from) = from {
             socket::set_bind_address_no_port(socket)?;
-            socket.bind(&SocketAddr::new(from, 0).into()).map_err(named("bind"))?;
+            socket.bind(&SocketAddr::new(from, 0).into()).map_err(error_of("bind"))?;
         }
         let notes = self.set(socket)?;
         let to = match self.flow_label {
@@ -351,7 +351,7 @@ impl SocketOptions {
         // Every kind writes whole messages, so delaying small segments gains nothing unless its effect is the subject of the test.
         socket
             .set_tcp_nodelay(self.nodelay())
-            .map_err(named("setsockopt(TCP_NODELAY)"))
+            .map_err(error_of("setsockopt(TCP_NODELAY)"))
             .map_err(|cause| Error::System { what: "set --nodelay".to_owned(), cause })?;
         self.apply(socket)
     }
@@ -372,7 +372,7 @@ impl SocketOptions {
             socket::set_congestion(socket, name)?;
         }
         if let Some(mss) = self.mss {
-            socket.set_tcp_mss(mss).map_err(named("setsockopt(TCP_MAXSEG)"))?;
+            socket.set_tcp_mss(mss).map_err(error_of("setsockopt(TCP_MAXSEG)"))?;
         }
         if let Some(class) = self.class {
             socket::set_traffic_class(socket, class)?;
@@ -423,11 +423,11 @@ pub fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
 fn listen_multipath(at: SocketAddr, backlog: u16, guests: &AllowedPeers) -> fathom_sys::Result<Socket> {
     let listener = socket_options::multipath_stream(at)?;
     guests.guard(&listener)?;
-    listener.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
-    listener.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
-    listener.bind(&at.into()).map_err(named("bind"))?;
-    listener.listen(backlog.into()).map_err(named("listen"))?;
-    listener.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+    listener.set_reuse_address(true).map_err(error_of("setsockopt(SO_REUSEADDR)"))?;
+    listener.set_reuse_port(true).map_err(error_of("setsockopt(SO_REUSEPORT)"))?;
+    listener.bind(&at.into()).map_err(error_of("bind"))?;
+    listener.listen(backlog.into()).map_err(error_of("listen"))?;
+    listener.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
     Ok(listener)
 }
 

@@ -159,7 +159,7 @@ impl<R: Reactor> OpenFlows<R> {
         let options = &asking.config.options;
         let opened = options.open_nonblocking(to.address).and_then(|socket| {
             let (to, notes) = options.configure_outgoing(&socket, from, to)?;
-            socket.set_tcp_nodelay(options.nodelay()).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+            socket.set_tcp_nodelay(options.nodelay()).map_err(socket::error_of("setsockopt(TCP_NODELAY)"))?;
             Ok((socket, to, notes))
         });
         let (socket, to, notes) = opened.map_err(|error| asking.targets.connect_error(number, error))?;

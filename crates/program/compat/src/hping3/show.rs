@@ -55,28 +55,28 @@ pub(super) struct ReplyContext {
 }
 
 /// Returns the lines for a reply of the host.
-pub(super) fn reply(options: &Options, reply: &Reply, told: &ReplyContext) -> String {
-    let double = if told.is_duplicate { "DUP! " } else { "" };
-    let ip = ip(&reply.ip, reply.from, &told.id, options.verbose);
-    let (number, rtt) = (told.number, told.rtt_ms);
+pub(super) fn reply(options: &Options, reply: &Reply, context: &ReplyContext) -> String {
+    let double = if context.is_duplicate { "DUP! " } else { "" };
+    let ip = ip(&reply.ip, reply.from, &context.id, options.verbose);
+    let (number, rtt) = (context.number, context.rtt_ms);
     match reply.content {
-        ReplyContent::Tcp(seen) => format!("{double}{ip}{}", tcp(options, &seen, told)),
+        ReplyContent::Tcp(seen) => format!("{double}{ip}{}", tcp(options, &seen, context)),
         ReplyContent::Udp { .. } | ReplyContent::Protocol(_) => format!("{double}{ip}seq={number} rtt={rtt:.1} ms\n"),
         ReplyContent::Icmp { timestamps, .. } => {
-            format!("{double}{ip}icmp_seq={number} rtt={rtt:.1} ms\n{}", times(timestamps, told.now_ms))
+            format!("{double}{ip}icmp_seq={number} rtt={rtt:.1} ms\n{}", times(timestamps, context.now_ms))
         }
         ReplyContent::Error(_) => String::new(),
     }
 }
 
-fn tcp(options: &Options, seen: &ReplyTcpHeader, told: &ReplyContext) -> String {
+fn tcp(options: &Options, seen: &ReplyTcpHeader, context: &ReplyContext) -> String {
     let first = format!(
         "sport={} flags={} seq={} win={} rtt={:.1} ms\n",
         seen.source_port,
         letters(seen.flags),
-        told.number,
+        context.number,
         seen.window,
-        told.rtt_ms
+        context.rtt_ms
     );
     let more = if options.verbose {
         let ReplyTcpHeader { sequence, acknowledgment, checksum, urgent, .. } = seen;
@@ -121,17 +121,17 @@ fn icmp_error_name(trouble: &IcmpError) -> String {
 }
 
 /// Returns the lines for an ICMP error. Names are not resolved; they appear as hping3 prints unknown ones.
-pub(super) fn icmp_error(options: &Options, reply: &Reply, trouble: &IcmpError, told: &ReplyContext) -> String {
+pub(super) fn icmp_error(options: &Options, reply: &Reply, trouble: &IcmpError, context: &ReplyContext) -> String {
     let name = if options.numeric { "" } else { " name=UNKNOWN" };
     let is_hop = trouble.error_kind == IcmpErrorKind::HopsExceeded && options.traceroute;
-    let hop = if is_hop { format!("hop={} ", told.id) } else { String::new() };
+    let hop = if is_hop { format!("hop={} ", context.id) } else { String::new() };
     let line = format!("{hop}{} from ip={}{name}\n", icmp_error_name(trouble), reply.from);
     let rest = match (trouble.error_kind, trouble.source_port) {
         (IcmpErrorKind::HopsExceeded, _) if is_hop && !options.without_hop_rtt => {
-            format!("{hop}hoprtt={:.1} ms\n", told.rtt_ms)
+            format!("{hop}hoprtt={:.1} ms\n", context.rtt_ms)
         }
         (IcmpErrorKind::PortUnreachable, Some(port)) if options.mode == Mode::Udp => {
-            format!("status=0 port={port} seq={}\n", told.number)
+            format!("status=0 port={port} seq={}\n", context.number)
         }
         _ => String::new(),
     };
@@ -244,7 +244,7 @@ mod tests {
         length: 44,
     };
 
-    fn told() -> ReplyContext {
+    fn context() -> ReplyContext {
         ReplyContext { number: 2, rtt_ms: 0.2345, is_duplicate: false, id: "0".to_owned(), now_ms: 0 }
     }
 
@@ -267,15 +267,15 @@ mod tests {
     fn lines_are_those_of_hping3() {
         let options = Options::default();
         let plain = "len=44 ip=198.18.1.1 ttl=63 DF id=0 sport=80 flags=SA seq=2 win=64240 rtt=0.2 ms\n";
-        assert_eq!(reply(&options, &answer(ReplyContent::Tcp(SEGMENT)), &told()), plain);
+        assert_eq!(reply(&options, &answer(ReplyContent::Tcp(SEGMENT)), &context()), plain);
         let verbose = Options { verbose: true, ..Options::default() };
         assert_eq!(
-            reply(&verbose, &answer(ReplyContent::Tcp(SEGMENT)), &told()),
+            reply(&verbose, &answer(ReplyContent::Tcp(SEGMENT)), &context()),
             "len=44 ip=198.18.1.1 ttl=63 DF id=0 tos=0 iplen=44\nsport=80 flags=SA seq=2 win=64240 rtt=0.2 ms\n\
              seq=3060410390 ack=1795263317 sum=458d urp=0\n\n"
         );
         let echo = ReplyContent::Icmp { sequence: 2, timestamps: None };
-        assert!(reply(&options, &answer(echo), &told()).ends_with(" id=0 icmp_seq=2 rtt=0.2 ms\n"));
+        assert!(reply(&options, &answer(echo), &context()).ends_with(" id=0 icmp_seq=2 rtt=0.2 ms\n"));
         assert_eq!(sequence(2_230_937_228, 3_064_222_101), "2230937228 +3461682422\n");
     }
 

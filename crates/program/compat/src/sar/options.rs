@@ -45,7 +45,7 @@ Options are:
 
 /// Parses the words after `sar`.
 pub(super) fn parse(words: &[String]) -> Result<Options, Answer> {
-    let mut given = Given::default();
+    let mut given = SarArguments::default();
     let mut words = words.iter().map(String::as_str).peekable();
     while let Some(word) = words.next() {
         match word {
@@ -105,7 +105,7 @@ fn cores(text: &str) -> Result<Cores, Answer> {
 }
 
 #[derive(Default)]
-struct Given {
+struct SarArguments {
     cpu: Option<&'static str>,
     keywords: Vec<&'static str>,
     cores: Option<Cores>,
@@ -115,7 +115,7 @@ struct Given {
     count: Option<u64>,
 }
 
-impl Given {
+impl SarArguments {
     fn network(&mut self, text: &str) -> Result<(), Answer> {
         let known: Vec<&str> =
             REPORTS.iter().map(|report| report.keyword).filter(|keyword| !keyword.starts_with('-')).collect();

@@ -104,7 +104,7 @@ pub(super) fn add_reverse_tests(tests: Vec<TestPlan>, matches: &ArgMatches) -> R
             name: down,
             from: to,
             to: Some(there.from.clone()),
-            beside: Some(up.clone()),
+            paired_with: Some(up.clone()),
             benchmark: None,
             ..there.clone()
         };

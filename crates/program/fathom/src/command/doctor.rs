@@ -296,7 +296,7 @@ fn threaded_napi() -> Check {
     let mut check =
         Check::of(WHAT, state, seen, &["a device of a lab is never overloaded then, so its limit cannot be found"]);
     if state == CheckState::Lacks {
-        check.advice.extend(record.losses.iter().cloned());
+        check.advice.extend(record.unavailable.iter().cloned());
     }
     check
 }

@@ -16,7 +16,6 @@ use fathom_lab::{
 use fathom_model::{
     Plan, TestPlan, TrialTimes, Unit,
     host_port::{bracketed, port_number, split_host_port},
-    inventory::HostRole,
     plan::{HostReach, LabPlan},
     reach::PushedBinary,
     units::Nanos,

@@ -62,7 +62,7 @@ fn frames_of_the_other_direction_are_sent_by_the_target() {
         assert_eq!(both.tests.iter().map(|test| test.name.as_str()).collect::<Vec<_>>(), names);
         assert_eq!(both.tests.iter().filter_map(|test| test.benchmark.as_ref()).count(), n_benchmarks);
         let [up, down] = both.tests.as_slice() else { panic!("{} tests", both.tests.len()) };
-        assert_eq!((up.beside.as_ref(), down.beside.as_ref()), (None, Some(&up.name)));
+        assert_eq!((up.paired_with.as_ref(), down.paired_with.as_ref()), (None, Some(&up.name)));
         assert_eq!((Some(&up.from), up.to.as_ref()), (down.to.as_ref(), Some(&down.from)));
         assert_eq!(up.options, down.options);
     }

@@ -116,7 +116,7 @@ fn a_path_that_harms_traffic_is_named_by_what_it_does() {
 /// Returns how often the device did something to frames, in one direction or in both.
 fn deeds(run: &Run, counter: &str, direction: Option<&str>) -> u64 {
     let devices = run.tests[0].trials.iter().filter_map(|trial| trial.hosts.get("dut"));
-    let series = devices.flat_map(|device| device.named(counter));
+    let series = devices.flat_map(|device| device.series_of(counter));
     series
         .filter(|series| direction.is_none_or(|wanted| series.of == wanted))
         .map(fathom_model::record::Series::growth)

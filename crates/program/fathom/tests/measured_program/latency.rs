@@ -126,7 +126,7 @@ fn path_through(device: &str) -> (f64, Run) {
 /// Returns the growth of a counter of the device, over both directions.
 fn of_device(run: &Run, counter: &str) -> u64 {
     let hosts = run.tests[0].trials.iter().flat_map(|trial| trial.hosts.values());
-    hosts.flat_map(|host| host.named(counter)).map(fathom_model::record::Series::growth).sum()
+    hosts.flat_map(|host| host.series_of(counter)).map(fathom_model::record::Series::growth).sum()
 }
 
 /// On a machine at rest the path grows by 50 µs to within 5, and beside a compiler single pairs differ by ten.

@@ -81,7 +81,7 @@ fn seen_by(onlooker: &Receiver) -> Vec<Vec<u8>> {
     while onlooker.wait(Nanos::from_millis(50)).unwrap() && onlooker.receive(&mut inbox).unwrap() > 0 {
         seen.extend(inbox.frames().map(|(frame, _)| frame.to_vec()).filter(|frame| !is_of_kernel(frame)));
     }
-    assert_eq!(onlooker.take_seen().unwrap().dropped.0, 0, "all that came was looked at");
+    assert_eq!(onlooker.take_counts().unwrap().dropped.0, 0, "all that came was looked at");
     seen
 }
 

@@ -259,7 +259,7 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
     let words = ["app", "run", "shop.scenario", &shop.url(), "--warmup", "0ms", "--rounds", "3", "--json"];
     let run = run_of(&stage.fathom(words).code(4));
     let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
-    let begin = format!("{}: the data set accounts (accounts.csv) had no more rows", run.tests[0].named());
+    let begin = format!("{}: the data set accounts (accounts.csv) had no more rows", run.tests[0].full_name());
     assert!(reason.starts_with(&begin), "{reason}");
     assert_eq!(run.tests[0].trials.len(), 1, "nobody goes on");
     let (known, seen) = (users(&run), shop.seen());

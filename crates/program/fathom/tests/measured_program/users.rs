@@ -25,7 +25,7 @@ fn a_user_without_privileges_gets_an_evaluation_or_one_clear_screen() {
     }
     let run = ending.succeeded().run();
     is_whole(&run);
-    let losses: Vec<&String> = run.hosts.values().flat_map(|host| &host.losses).collect();
+    let losses: Vec<&String> = run.hosts.values().flat_map(|host| &host.unavailable).collect();
     assert!(losses.iter().any(|loss| loss.contains("XDP")), "what is lost is said: {losses:?}");
     let frames = run.tests.iter().find(|test| test.kind == "frames").unwrap();
     let records = frames.trials.iter().flat_map(|trial| trial.records.values());

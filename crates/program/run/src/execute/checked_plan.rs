@@ -272,17 +272,17 @@ fn check_test(
 
 /// Returns the index of the leading test of a test.
 fn lead_index(test: &TestPlan, before: &[TestPlan]) -> Option<usize> {
-    let name = test.beside.as_ref()?;
-    before.iter().position(|other| other.name == *name && other.beside.is_none())
+    let name = test.paired_with.as_ref()?;
+    before.iter().position(|other| other.name == *name && other.paired_with.is_none())
 }
 
 /// Returns the leading test of a test. Its defaults are already filled in.
 fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, UserError> {
-    let Some(name) = &test.beside else { return Ok(None) };
+    let Some(name) = &test.paired_with else { return Ok(None) };
     let lead = lead_index(test, before).map(|idx| &before[idx]);
     let lead =
         lead.ok_or_else(|| invalid_plan(format!("beside: `{name}` must be an earlier test without `beside`")))?;
-    if let Some(other) = before.iter().find(|other| other.beside == test.beside) {
+    if let Some(other) = before.iter().find(|other| other.paired_with == test.paired_with) {
         return Err(invalid_plan(format!(
             "beside: `{}` is already paired with `{name}`, and a pair has two tests",
             other.name
@@ -377,7 +377,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
             (None, None) => TestMethod::Rounds,
         },
         reverse: None,
-        is_leading: test.beside.is_none(),
+        is_leading: test.paired_with.is_none(),
     })
 }
 
@@ -446,7 +446,7 @@ impl NamedHosts {
             let what = format!("`{}` runs from one host", test.kind);
             return Err(invalid_plan(what).with_line("use", "one host in `from`"));
         }
-        if test.benchmark.is_some() || test.beside.is_some() {
+        if test.benchmark.is_some() || test.paired_with.is_some() {
             let what = "a benchmark, and a test in both directions at once, run between two hosts";
             return Err(invalid_plan(what).with_line("use", "one host in `from` and one in `to`"));
         }

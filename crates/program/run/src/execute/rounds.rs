@@ -177,7 +177,7 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
         host.address = Some(place.address.to_string());
         host.interface.clone_from(&place.interface);
         host.further_interfaces.clone_from(&place.further_interfaces);
-        host.losses.clone_from(&place.unavailable);
+        host.unavailable.clone_from(&place.unavailable);
         host.environment = environment;
         run.hosts.insert(name, host);
     }
@@ -187,7 +187,7 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
 /// Records what could not be observed, and the changes on the hosts that still answer.
 fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
     for (name, host) in &mut run.hosts {
-        host.losses.clone_from(&hosts.by_name[name].unavailable);
+        host.unavailable.clone_from(&hosts.by_name[name].unavailable);
         let Ok(after) = hosts.environment(name) else { continue };
         for difference in host.environment.differences(&after) {
             let value = difference.right.unwrap_or_else(|| "gone".to_owned());
@@ -223,7 +223,7 @@ impl RunExecutor<'_> {
                 self.progress.end_trial();
                 if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
                     run.completeness =
-                        Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].named()) };
+                        Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
                 }
                 if error.is_none()
                     && !is_search
@@ -232,14 +232,14 @@ impl RunExecutor<'_> {
                         .find_map(|test| test.trials.last().and_then(data_exhausted))
                 {
                     run.completeness =
-                        Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].named()) };
+                        Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].full_name()) };
                     return Ok(());
                 }
                 if let Some(error) = error {
                     let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
                     let why = run.tests[idx].unavailable.clone();
-                    for beside in paired_runs(&mut run.tests, test).into_iter().skip(1) {
-                        beside.unavailable.clone_from(&why);
+                    for paired in paired_runs(&mut run.tests, test).into_iter().skip(1) {
+                        paired.unavailable.clone_from(&why);
                     }
                     if !goes_on {
                         return Ok(());

@@ -287,14 +287,14 @@ fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStre
     let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
     let mut interfaces = host.interfaces().iter().map(|interface| interface.name.clone());
     let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
-    let losses = lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
+    let missing = lab.missing_features().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
     let place = PathHost {
         address: host.address(),
         interface: interfaces.next(),
         further_interfaces: interfaces.collect(),
         is_on_this_machine: true,
         allowed_cores: None,
-        unavailable: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
+        unavailable: missing.chain(device.iter().flat_map(|device| device.unavailable.clone())).collect(),
         device,
     };
     Ok((link, place))

@@ -65,7 +65,7 @@ impl Backend for Pktgen {
         let packets = PktgenPackets::of(&load.frames)?;
         let ports = load.pktgen.ok_or_else(|| unsupported(UNCOUNTED.to_owned()))?;
         let mut settings = packets.settings(&load.frames, load.share, ports)?;
-        let course = SendTarget { delay: delay(&load)?, count: load.count };
+        let target = SendTarget { delay: delay(&load)?, count: load.count };
         let name = |idx: usize| format!("{}@fathom{idx}", port.name);
         let mut all = None;
         if load.share.idx == 0 {
@@ -73,13 +73,11 @@ impl Backend for Pktgen {
             (0..load.share.of).try_for_each(|idx| generator.add(idx, &name(idx))).map_err(refused)?;
         }
         let name = name(load.share.idx);
-        settings.extend(schedule_settings(port, &load, course));
+        settings.extend(schedule_settings(port, &load, target));
         settings.iter().try_for_each(|setting| root.set(&name, setting)).map_err(refused)?;
         match root.changes(&name, &settings).map_err(refused)?.first() {
             Some(change) => Err(Error::Unsupported { what: change.to_string(), hint: Some(change.fix().to_owned()) }),
-            None => {
-                Ok(Box::new(PktgenGenerator { root, name, target: course, session: all, remark: packets.remark() }))
-            }
+            None => Ok(Box::new(PktgenGenerator { root, name, target, session: all, remark: packets.remark() })),
         }
     }
 }
@@ -114,10 +112,10 @@ fn delay(load: &WorkerLoad) -> Result<Option<Nanos>, Error> {
 }
 
 /// The settings of one worker's thread, apart from those of its packets.
-fn schedule_settings(port: &OutputDevice, load: &WorkerLoad, course: SendTarget) -> Vec<PktgenSetting> {
+fn schedule_settings(port: &OutputDevice, load: &WorkerLoad, target: SendTarget) -> Vec<PktgenSetting> {
     let mut settings = vec![
-        PktgenSetting::new("count", course.count.unwrap_or(0)),
-        PktgenSetting::new("delay", course.delay.unwrap_or(Nanos::ZERO)),
+        PktgenSetting::new("count", target.count.unwrap_or(0)),
+        PktgenSetting::new("delay", target.delay.unwrap_or(Nanos::ZERO)),
     ];
     if load.share.of > 1 {
         settings.push(PktgenSetting::new("flag", Value::Flag("QUEUE_MAP_CPU", FlagState::On)));

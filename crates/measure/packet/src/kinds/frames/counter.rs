@@ -264,7 +264,7 @@ impl SocketCounter {
                 self.counter.count(frame, at, &mut self.last_arrival);
             }
         }
-        self.dropped += self.receiver.take_seen()?.dropped;
+        self.dropped += self.receiver.take_counts()?.dropped;
         Ok((self.counter.arrivals(), CounterDrops { socket: self.dropped, ..CounterDrops::default() }))
     }
 }

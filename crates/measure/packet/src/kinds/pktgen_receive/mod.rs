@@ -201,7 +201,7 @@ impl PktgenCounter {
                 break;
             }
         }
-        let seen = self.receiver.take_seen()?;
+        let seen = self.receiver.take_counts()?;
         self.n_frames += seen.frames.0;
         self.dropped += seen.dropped.0;
         let arrivals = &self.arrivals;

@@ -174,7 +174,7 @@ impl SizeTrial {
             kind: sample.kind.clone(),
             from: from.to_owned(),
             to: Some(to.to_owned()),
-            beside: None,
+            paired_with: None,
             topology: None,
             each: false,
             warmup: Nanos::ZERO.exact(),
@@ -188,7 +188,7 @@ impl SizeTrial {
             name: format!("{}, back", there.name),
             from: to.to_owned(),
             to: Some(from.to_owned()),
-            beside: Some(there.name.clone()),
+            paired_with: Some(there.name.clone()),
             topology: None,
             each: false,
             ..there.clone()

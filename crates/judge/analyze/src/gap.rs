@@ -78,12 +78,16 @@ mod tests {
 
     #[test]
     fn a_full_core_explains_what_the_test_would_lack_if_it_had_it_alone() {
-        let explained = |asked, own| with_stream(asked, |seen| explained_by_core(seen, own));
-        assert_eq!(explained(Some("40M"), 1.0), 1.0, "nobody else used it");
-        let half = explained(Some("40M"), 0.5);
-        assert!((half - 2.0 / 3.0).abs() < 1e-9, "with twice the core it lacks 20 of 30 Mbit/s: {half}");
-        assert_eq!(explained(Some("40M"), 0.25), 0.0, "the whole core would be enough");
-        assert_eq!(explained(None, 0.7), 0.7);
+        let cases = [
+            (Some("40M"), 1.0, 1.0, "nobody else used it"),
+            (Some("40M"), 0.5, 2.0 / 3.0, "with twice the core it lacks 20 of 30 Mbit/s"),
+            (Some("40M"), 0.25, 0.0, "the whole core would be enough"),
+            (None, 0.7, 0.7, "the gap is not known"),
+        ];
+        for (asked, own, explained, why) in cases {
+            let found = with_stream(asked, |seen| explained_by_core(seen, own));
+            assert!((found - explained).abs() < 1e-9, "{found}: {why}");
+        }
     }
 
     #[test]

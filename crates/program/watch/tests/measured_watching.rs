@@ -1,6 +1,7 @@
 //! The cost of watching: a large host's counters, and a thousand connections of this one, at ten and at one sample per second.
 //!
 //! Time passes in the samples only, so a minute of watching takes some seconds.
+#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::net::{TcpListener, TcpStream};
 

@@ -42,17 +42,15 @@ impl FindingRule for LinkMode {
 impl LinkMode {
     fn half_duplex(&self, seen: &TestEvidence<'_>, end: &LinkEnd<'_>) -> Finding {
         let LinkEnd { host, interface, .. } = end;
-        self.finding(
-            seen,
-            ("half duplex", Severity::HoldsBack),
-            format!(
-                "{interface} of {host} runs at half duplex: it cannot send while it receives, and if the other end of its cable runs at full \
-                 duplex, frames collide and are lost"
-            ),
-            vec![evidence(end, "duplex", "half".to_owned())],
-            end,
-            "show what both ends of the cable offer; let both negotiate, or set both alike",
-        )
+        let title = format!(
+            "{interface} of {host} runs at half duplex: it cannot send while it receives, and if the other end of its cable runs at full \
+             duplex, frames collide and are lost"
+        );
+        let next = link_settings(end)
+            .expected("show what both ends of the cable offer; let both negotiate, or set both alike");
+        seen.finding(self.id(), Severity::HoldsBack, "half duplex", title)
+            .evidence(vec![evidence(end, "duplex", "half".to_owned())])
+            .next(next)
     }
 
     fn different_speeds(&self, seen: &TestEvidence<'_>, ends: &[LinkEnd<'_>]) -> Option<Finding> {
@@ -63,37 +61,24 @@ impl LinkMode {
         }
         let (slower, faster) = if of_from < of_to { (from, to) } else { (to, from) };
         let speed = |end: &LinkEnd<'_>| end.speed.map_or_else(String::new, |speed| speed.to_string());
-        Some(self.finding(
-            seen,
-            ("link speeds", Severity::Remark),
-            format!(
-                "the links of the two ends have different speeds: {} of {} has {}, {} of {} has {}; bursts of the faster one wait or are lost \
-                 where the speeds meet",
-                slower.interface,
-                slower.host,
-                speed(slower),
-                faster.interface,
-                faster.host,
-                speed(faster)
-            ),
-            [slower, faster].into_iter().map(|end| evidence(end, "speed_bps", speed(end))).collect(),
-            slower,
+        let has = |end: &LinkEnd<'_>| format!("{} of {} has {}", end.interface, end.host, speed(end));
+        let title = format!(
+            "the links of the two ends have different speeds: {}, {}; bursts of the faster one wait or are lost where the speeds meet",
+            has(slower),
+            has(faster)
+        );
+        let next = link_settings(slower).expected(
             "show whether its link could be faster: what the device supports, and what the other end of the cable offers",
-        ))
+        );
+        let evidence: Vec<Evidence> =
+            [slower, faster].into_iter().map(|end| evidence(end, "speed_bps", speed(end))).collect();
+        Some(seen.finding(self.id(), Severity::Remark, "link speeds", title).evidence(evidence).next(next))
     }
+}
 
-    fn finding(
-        &self,
-        seen: &TestEvidence<'_>,
-        (short, severity): (&str, Severity),
-        title: String,
-        evidence: Vec<Evidence>,
-        at: &LinkEnd<'_>,
-        expected: &str,
-    ) -> Finding {
-        let next = NextStep::new(format!("ethtool {}", at.interface)).on(at.host).expected(expected);
-        seen.finding(self.id(), severity, short, title).evidence(evidence).next(next)
-    }
+/// The command that shows the settings of a link.
+fn link_settings(end: &LinkEnd<'_>) -> NextStep {
+    NextStep::new(format!("ethtool {}", end.interface)).on(end.host)
 }
 
 /// Returns the end of a test at a host; `None` for a device of memory, and for one whose speed is only a number.

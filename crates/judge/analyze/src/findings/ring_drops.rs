@@ -49,7 +49,7 @@ impl RingDrops {
             short: "rx ring full",
             host,
             what: format!("the receive ring of {interface} on {host} was full{}", ring_text(seen, host)),
-            evidence: vec![counter_evidence(host, &format!("{} {interface}", host::DEV_RX_MISSED), n)],
+            evidence: vec![counter_evidence(host, format!("{} {interface}", host::DEV_RX_MISSED), n)],
             n,
             of: n + packets_received(seen, host),
             next: Some(next(seen, host)),

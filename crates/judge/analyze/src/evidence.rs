@@ -408,7 +408,7 @@ impl<'a> TestEvidence<'a> {
         }
         let hosts: Vec<&str> = self.hosts().collect();
         let is_same = |host: &&str| boot(hosts[0]).is_some_and(|id| boot(host) == Some(id));
-        hosts.len() == 1 || hosts.iter().all(|host| here(host)) || hosts.iter().all(|host| is_same(host))
+        hosts.len() == 1 || hosts.iter().all(|host| here(host)) || hosts.iter().all(is_same)
     }
 
     /// Returns true if both ends run on the same cores and those have no idle time left.

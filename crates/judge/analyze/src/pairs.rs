@@ -175,9 +175,9 @@ fn notes(parts: &[ClockedRecord<'_>]) -> Vec<Note> {
             None => all.push((note.clone(), 1)),
         }
     }
-    let told = |(note, n): (Note, usize)| match n >= parts.len() {
-        true => note,
-        false => Note { text: format!("{n} of {} pairs: {}", parts.len(), note.text), ..note },
+    let told = |(note, n): (Note, usize)| {
+        let text = if n < parts.len() { format!("{n} of {} pairs: {}", parts.len(), note.text) } else { note.text };
+        Note { text, ..note }
     };
     all.into_iter().map(told).collect()
 }

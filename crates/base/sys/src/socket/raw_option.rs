@@ -9,7 +9,7 @@ use std::{
 
 use crate::{Error, Result};
 
-/// Adds the name of the call to an error: `.map_err(named("setsockopt(TCP_NODELAY)"))`.
+/// Adds the name of the call to an error: `.map_err(error_of("setsockopt(TCP_NODELAY)"))`.
 pub fn error_of<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
     move |error| Error::new(call, error)
 }

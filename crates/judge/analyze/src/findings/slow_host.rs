@@ -139,9 +139,10 @@ fn finding(seen: &TestEvidence<'_>, id: &str, slow: &Slow) -> Option<Finding> {
         counter: format!("{} {} → {}", main.title, link.from, link.to.as_deref().unwrap_or("target")),
         value: main.show(mean(&link.trials)),
     };
-    let title = match rate > 0.0 {
-        true => format!("{what} is slow: {}, and {} is the median of the {others}", main.show(rate), main.show(usual)),
-        false => format!("{what} gets nothing through, and the {others} do"),
+    let title = if rate > 0.0 {
+        format!("{what} is slow: {}, and {} is the median of the {others}", main.show(rate), main.show(usual))
+    } else {
+        format!("{what} gets nothing through, and the {others} do")
     };
     let command = NextStep::new(format!("ip -s -s link show dev {}", seen.interface(host)));
     let expected = "show errors and drops of its interface; its cable and its port on the switch come next";

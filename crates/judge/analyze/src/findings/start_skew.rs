@@ -21,7 +21,7 @@ impl FindingRule for StartSkew {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let with_share = |trial: &&fathom_model::Trial| Some((trial.start_skew_ns, skew_share(trial)?));
         let trials = seen.trials().iter().filter(|trial| !trial.links.is_empty());
-        let worst = trials.filter_map(|trial| with_share(&trial)).max_by(|a, b| a.1.total_cmp(&b.1));
+        let worst = trials.filter_map(with_share).max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((skew, share)) = worst.filter(|(_, share)| *share >= REMARKABLE) else { return Vec::new() };
         let title = format!("the hosts started up to {skew} apart, {} of the whole time", percent(share));
         let severity = if share >= INVALID { Severity::Invalidates } else { Severity::Remark };

@@ -1,6 +1,6 @@
 //! `fathom evaluate --suite cloud`: how providers of clouds measure a machine, with one tested host and its companions.
 //!
-//! The method is that of Tencent, UCloud and Alibaba: bandwidth over as many flows as the card has queues, packets per second of datagrams of
+//! The method is that of Tencent and Alibaba: bandwidth over as many flows as the card has queues, packets per second of datagrams of
 //! one byte, and request/response over at least 300 flows. They type it in as many windows as there are machines.
 
 use clap::ArgMatches;

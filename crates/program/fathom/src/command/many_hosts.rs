@@ -161,13 +161,10 @@ fn side(
     (option, text): (&str, Option<&str>),
     role: HostRole,
 ) -> Result<String, UserError> {
-    let (name, members) = match text {
-        Some(text) => (text.to_owned(), inventory::select(inventory, text, path)?),
-        None => {
-            let members: Vec<String> = inventory.with_role(role).into_iter().map(str::to_owned).collect();
-            (if role == HostRole::Companion { COMPANIONS } else { preset::TESTED }.to_owned(), members)
-        }
-    };
+    let of_role = || inventory.with_role(role).into_iter().map(str::to_owned).collect();
+    let role_name = if role == HostRole::Companion { COMPANIONS } else { preset::TESTED };
+    let members: Vec<String> = text.map_or_else(|| Ok(of_role()), |text| inventory::select(inventory, text, path))?;
+    let name = text.unwrap_or(role_name).to_owned();
     match members.as_slice() {
         [only] => Ok(only.clone()),
         [] => {

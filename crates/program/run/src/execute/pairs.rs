@@ -35,10 +35,10 @@ pub(super) fn pairs(topology: Topology, from: &[String], to: Option<&[String]>) 
         Topology::Ring if from != to => return Err("a ring has one group of hosts, not two".to_owned()),
         Topology::Ring => from.iter().zip(from.iter().cycle().skip(1)).map(|(from, to)| pair(from, to)).collect(),
     };
-    match pairs.iter().any(|pair| Some(&pair.from) == pair.to.as_ref()) || pairs.is_empty() {
-        true => Err("these hosts make no pair".to_owned()),
-        false => Ok(pairs),
+    if pairs.iter().any(|pair| Some(&pair.from) == pair.to.as_ref()) || pairs.is_empty() {
+        return Err("these hosts make no pair".to_owned());
     }
+    Ok(pairs)
 }
 
 /// Checks that the totals of a test can be divided among its pairs.
@@ -150,7 +150,7 @@ mod tests {
         let parts: Vec<Settings> = (0..8).map(|place| part_of(&whole, DOCS, 8, place)).collect();
         let flows: Vec<u64> = parts.iter().map(|part| part.count("flows").unwrap()).collect();
         assert_eq!((flows.iter().sum::<u64>(), flows[0], flows[7]), (300, 38, 37));
-        assert!(parts.iter().all(|part| part.bit_rate("rate").unwrap().get() == 1.25e9));
+        assert!(parts.iter().all(|part| part.bit_rate("rate") == BitsPerSec::new(1.25e9)));
         assert!(parts.iter().all(|part| part.text("size") == whole.text("size")));
         // Ten connections are two for the first two pairs.
         assert_eq!(parts.iter().map(|part| part.count("connections").unwrap()).sum::<u64>(), 10);

@@ -10,7 +10,7 @@ use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// With fewer frames on the way out, a test has no traffic whose answers could be followed.
-const FRAMES_MIN: u64 = 1_000;
+const FRAMES_MIN: u64 = 100;
 /// Another interface took at least this part of what the peer sent.
 const ARRIVED_ELSEWHERE: f64 = 0.5;
 /// The interface of the test took at most this part of it: below this are neighbor discovery and other tests.

@@ -34,7 +34,6 @@ const CASES: &[CaseRow] = &[
     (&["shaper", "rate=50mbit"], "b", "http --connections 20", &["local-shaper"]),
     (&["htb", "rate=80mbit"], "a", "tcp", &["local-shaper"]),
     (&["shaper", "rate=20mbit"], "c3", "tcp --rate 300M", &["local-shaper", "slow-host"]),
-    (&["loss", "permille=100"], "c2", "tcp --rate 300M", &["slow-host", "retransmissions"]),
     (&["policer"], "b", "udp --rate 100M", &["rate-limit"]),
     (&["policer", "rate=2000"], "b", "udp --rate 40M", &["rate-limit"]),
     (&["policer"], "b", "tcp", &["retransmissions"]),

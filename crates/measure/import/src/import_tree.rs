@@ -62,12 +62,10 @@ pub struct ImportedUser {
 /// What a user does after an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// Continues.
     #[default]
     Continue,
     /// Begins again.
     NextRound,
-    /// Leaves.
     Leave,
 }
 
@@ -158,7 +156,6 @@ pub struct ImportedMeeting {
     pub at_most: Option<Nanos>,
 }
 
-/// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedCondition {
     /// Whether all tests must hold, or one of them.
@@ -266,7 +263,6 @@ pub struct FormPart {
     pub file_name: Option<ImportText>,
 }
 
-/// The content of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormPartContent {
     /// Given as text.
@@ -306,7 +302,6 @@ pub enum ImportedExpect {
 /// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerField {
-    /// The body.
     Body,
     /// All headers as text.
     Headers,

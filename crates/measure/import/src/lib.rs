@@ -31,7 +31,6 @@ impl Format {
     }
 }
 
-/// The options of an import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// The format; `None` if the input shows it.

@@ -51,7 +51,6 @@ impl fmt::Display for Callback {
     }
 }
 
-/// The owner of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StateOwner {
     /// The state of `setup` and `done`.

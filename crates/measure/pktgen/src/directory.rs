@@ -188,7 +188,6 @@ fn refused((file, command): (&str, &str), said: &str, fix: &str) -> Error {
     Error::Refused { file: file.to_owned(), command: command.to_owned(), said, fix: fix.to_owned() }
 }
 
-/// Returns the file of a thread.
 pub(super) fn thread_file(number: usize) -> String {
     format!("{THREAD}{number}")
 }

@@ -535,7 +535,6 @@ impl PktgenSetting {
         }
     }
 
-    /// Returns the applied value.
     #[must_use]
     pub fn applied_value(&self, params: &Params) -> AppliedValue {
         (self.parameter.applied)(params, &self.value)

@@ -155,7 +155,6 @@ pub enum CommandResult {
     Refused(String),
 }
 
-/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunResult {
     /// From the first packet to the last, to the microsecond.

@@ -18,7 +18,6 @@ pub enum ProbeStep {
     Done,
 }
 
-/// An event of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeEvent<'a> {
     /// The kernel accepted it.
@@ -58,7 +57,6 @@ pub enum SendOutcome {
     NoRoute(Nanos),
 }
 
-/// A captured packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapturedPacket {
     /// A packet of this host, handed to a device.

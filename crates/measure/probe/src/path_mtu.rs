@@ -62,7 +62,6 @@ struct LengthTrial {
 /// The number of lengths tried at the same time. This finds 1,500 bytes in four rounds.
 const LENGTHS: u16 = 8;
 
-/// A search for the path MTU.
 #[derive(Debug)]
 pub struct PathMtuSearch {
     options: PathMtuOptions,

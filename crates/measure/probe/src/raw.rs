@@ -113,7 +113,7 @@ pub fn source_address_for(destination: IpAddr) -> io::Result<IpAddr> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnDevice {
     pub name: String,
-    /// Its MTU.
+    /// In bytes.
     pub mtu: u16,
 }
 

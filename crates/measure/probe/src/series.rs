@@ -23,7 +23,6 @@ pub struct Schedule {
     pub timeout: Nanos,
 }
 
-/// A series of probes.
 #[derive(Debug)]
 pub struct ProbeSeries {
     schedule: Schedule,

@@ -179,7 +179,6 @@ impl ChecksumMode {
     }
 }
 
-/// The ports of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbePorts {
     /// The destination port, unless `ProbeFields` overrides it.

@@ -180,7 +180,6 @@ impl ProbeTracker {
         waiting.next().or_else(|| self.counts.n_sent.checked_sub(1).map(tag_of))
     }
 
-    /// Records an answer.
     pub fn record_answer(&mut self, tag: u16, at: Nanos) -> ProbeOutcome {
         let Some(number) = self.number(tag) else { return ProbeOutcome::Unknown };
         let slot = &mut self.slots[usize::from(tag)];

@@ -401,7 +401,6 @@ pub struct FormField {
     pub value: FormFieldValue,
 }
 
-/// The value of a form field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormFieldValue {
     /// `title = A picture`
@@ -718,7 +717,6 @@ pub struct Template {
     pub pieces: Vec<TemplatePiece>,
 }
 
-/// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemplatePiece {
     /// Literal text.
@@ -814,7 +812,6 @@ impl Template {
         }
     }
 
-    /// Its holes.
     pub fn holes(&self) -> impl Iterator<Item = &Hole> {
         self.pieces.iter().filter_map(|piece| match piece {
             TemplatePiece::Hole(hole) => Some(hole),

@@ -142,7 +142,6 @@ pub(crate) const NEIGHBOR: HostDrops = HostDrops {
     next: |_, _| NextStep::new("ip neigh show nud failed").expected("show the addresses that nobody answers for"),
 };
 
-/// The table of neighbors.
 pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
     id: "neighbor-table-full",
     short: "neighbors",

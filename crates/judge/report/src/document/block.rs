@@ -36,7 +36,6 @@ pub(crate) enum Block<'a> {
     Section(Section<'a>),
     /// A heading within a section.
     Heading(String),
-    /// A sentence.
     Sentence(Sentence),
     /// Sentences with a label each.
     List(List),
@@ -191,7 +190,6 @@ pub(crate) struct Section<'a> {
     pub(crate) blocks: Vec<Block<'a>>,
 }
 
-/// A sentence.
 #[derive(Default)]
 pub(crate) struct Sentence {
     /// What a terminal puts before it: `note`, `error`, `remark`.

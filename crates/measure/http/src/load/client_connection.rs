@@ -43,7 +43,6 @@ impl ClientConnection {
     }
 }
 
-/// A request in flight.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InFlightRequest {
     pub(super) times: SendTimes,

@@ -47,7 +47,6 @@ pub enum TargetConfigError {
     ExclusiveOptions {
         /// One of them.
         one: &'static str,
-        /// The other.
         other: &'static str,
     },
     /// An option that requires another one.

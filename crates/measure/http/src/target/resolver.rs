@@ -20,10 +20,8 @@ pub enum NextAddress {
     LookupPending,
 }
 
-/// The result of a lookup.
 #[derive(Debug)]
 pub enum LookupResult {
-    /// For a connection.
     Connection {
         /// The token given to [`Resolver::next`].
         token: u32,

@@ -49,7 +49,6 @@ impl WeightedOrder {
         self.order.len() == 1
     }
 
-    /// Returns the next index.
     #[inline]
     pub fn next_index(&mut self) -> usize {
         let place = self.order[self.next];

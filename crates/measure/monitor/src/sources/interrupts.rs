@@ -21,7 +21,6 @@ pub(super) struct Interrupts {
     rows: Vec<(u32, Option<QueueInterrupt>)>,
 }
 
-/// The interrupt of a queue.
 struct QueueInterrupt {
     /// The interface, the number and the name: `eth0 irq38 virtio2-input.0`.
     of: String,

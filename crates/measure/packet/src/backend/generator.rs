@@ -52,7 +52,6 @@ pub struct WorkerLoad {
 
 /// A way to send frames.
 pub trait Backend: fmt::Debug + Sync {
-    /// Its value in options.
     fn option_value(&self) -> &'static str;
 
     /// Its description, for results and reasons.

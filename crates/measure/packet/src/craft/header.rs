@@ -18,7 +18,6 @@ pub(super) struct HeaderSpec {
     pub(super) names: &'static [ValueName],
     /// Keywords for the part after the fixed header.
     pub(super) options: &'static [(&'static str, OptionSyntax)],
-    /// Its `EtherType`.
     pub(super) ethertype: Option<u16>,
     /// Its IP protocol number.
     pub(super) protocol: Option<u8>,

@@ -12,7 +12,6 @@ use fathom_sys::{
 use super::FrameMatch;
 use fathom_wire::MacAddress;
 
-/// The target of a redirect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedirectTarget {
     /// The index of the output device.

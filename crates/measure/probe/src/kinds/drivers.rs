@@ -337,7 +337,6 @@ impl RecordingDriver for RouteDriver {
     }
 }
 
-/// A scan of ports.
 pub(super) struct PortScanDriver {
     scan: ScanOptions,
     scan_driver: PortScan,

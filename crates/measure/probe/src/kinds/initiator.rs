@@ -230,7 +230,6 @@ impl Test for ProbeInitiator {
     }
 }
 
-/// An empty record.
 fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
     Record { start_ns: agreed, start_late_ns: began.since(agreed), ..Record::empty(side) }
 }

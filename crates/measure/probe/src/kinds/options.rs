@@ -210,7 +210,6 @@ pub(super) fn destination(role: &Role, policy: &Policy) -> Result<IpAddr, Error>
         .ok_or_else(|| unsupported(format!("`{host}` has no address of IP version {family}"), "leave --family out"))
 }
 
-/// Returns the kind of probes.
 pub(super) fn probe_kind(settings: &Settings, destination: IpAddr) -> ProbeKind {
     match settings.text("protocol").as_deref() {
         Some("tcp") => ProbeKind::Tcp(TcpProbe { flags: flags(settings), window: 512, ..TcpProbe::default() }),

@@ -62,7 +62,6 @@ pub enum CompileError {
     /// A server that the test does not name.
     #[error("the scenario sends to {0}, which is not among the URLs of the test")]
     UnknownServer(String),
-    /// A limit is exceeded.
     #[error("the scenario has more than {0}")]
     LimitExceeded(&'static str),
 }
@@ -122,7 +121,6 @@ fn shares(scenario: &Scenario) -> Vec<u64> {
     users.map(|user| share(user.share.as_ref().map(|share| share.value))).collect()
 }
 
-/// A compiled part.
 struct CompiledPart {
     begin: Pc,
     sets: BTreeSet<u16>,

@@ -45,7 +45,6 @@ pub(crate) enum Op {
         begin: Pc,
         pace: Option<WaitTime>,
     },
-    /// Ends the loop.
     EndLoop,
     JumpUnless {
         condition: CompiledCondition,

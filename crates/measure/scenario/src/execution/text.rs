@@ -16,7 +16,6 @@ use super::data_rows::DataRows;
 use crate::ast::Clock;
 pub(crate) use crate::ast::Filter;
 
-/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValueSource {
     /// A variable of the user.
@@ -93,7 +92,6 @@ fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// A piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TextPiece {
     Literal(Box<[u8]>),

@@ -44,7 +44,6 @@ const RETRY: Nanos = Nanos::from_millis(10);
 /// Descriptors besides those of flows. Each flow may have one connection closing while the next one is open.
 const DESCRIPTORS_MORE: u64 = 256;
 
-/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPurpose {
     /// One request and its response.

@@ -33,7 +33,6 @@ pub enum StreamPhase {
     End,
 }
 
-/// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHeader {
     /// The number, from 0.

@@ -51,7 +51,6 @@ enum PktgenOrder {
     Random,
 }
 
-/// The packet sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PacketSizes {
     /// The size that the headers and the sequence number need.

@@ -133,7 +133,6 @@ impl TestBed {
     }
 }
 
-/// A running lab.
 pub(crate) struct RunningLab<'a> {
     stage: &'a TestBed,
     pub(crate) name: &'static str,

@@ -31,7 +31,6 @@ pub(in crate::craft) struct Value {
 pub(in crate::craft) enum ValueSequence {
     /// Ascending by this step.
     Step(u64),
-    /// Random.
     Random,
 }
 

@@ -111,7 +111,6 @@ enum PollResult {
     Answer,
     /// Something else.
     Other,
-    /// Nothing.
     Nothing,
 }
 

@@ -516,6 +516,21 @@ pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_RXQ_OVFL), &1).map_err(error_of("setsockopt(SO_RXQ_OVFL)"))
 }
 
+/// Makes a datagram that finds the queue of the device full an error of its send, `ENOBUFS` (`IP_RECVERR`, see ip(7)).
+///
+/// Without it the kernel drops the datagram and reports success (`ip_send_skb` of Linux).
+///
+/// # Errors
+/// `setsockopt(IP_RECVERR)` or `setsockopt(IPV6_RECVERR)`, if it is not an IP socket.
+pub fn set_report_full_queues(socket: impl AsFd) -> Result<()> {
+    let is_v6 = SockRef::from(&socket).domain().map_err(error_of("getsockopt(SO_DOMAIN)"))? == Domain::IPV6;
+    if is_v6 {
+        set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_RECVERR), &1).map_err(error_of("setsockopt(IPV6_RECVERR)"))
+    } else {
+        set(&socket, (libc::IPPROTO_IP, libc::IP_RECVERR), &1).map_err(error_of("setsockopt(IP_RECVERR)"))
+    }
+}
+
 /// Enables the kernel's receive time on each datagram, on `CLOCK_REALTIME` (`SO_TIMESTAMPNS`).
 ///
 /// # Errors

@@ -9,6 +9,8 @@ pub struct CommandDoc {
     pub word: &'static str,
     /// True if the word is a value of `--protocol`.
     pub is_protocol: bool,
+    /// The value of `--test` for a kind of a protocol with several tests.
+    pub protocol_test: Option<&'static str>,
     /// The direction of the kind. It distinguishes kinds of one layer with the same word.
     pub direction: DataDirection,
     /// Options that select this kind if `--test` is not given.
@@ -37,7 +39,8 @@ impl CommandDoc {
     #[must_use]
     pub const fn test(word: &'static str) -> Self {
         let direction = DataDirection::Up;
-        Self { word, is_protocol: false, direction, implied_by: &[], scan: None, single_round: None }
+        let protocol_test = None;
+        Self { word, is_protocol: false, protocol_test, direction, implied_by: &[], scan: None, single_round: None }
     }
 
     /// Creates the entry of a kind with a value of `--protocol`.
@@ -55,7 +58,14 @@ impl CommandDoc {
             DataDirection::Down => " --direction down",
             DataDirection::Both => " --direction both",
         };
-        format!("{option} {}{direction}", self.word)
+        let test = self.protocol_test.map(|test| format!(" --test {test}")).unwrap_or_default();
+        format!("{option} {}{test}{direction}", self.word)
+    }
+
+    /// Returns the same entry of a protocol for a value of `--test`.
+    #[must_use]
+    pub const fn for_test(self, word: &'static str) -> Self {
+        Self { protocol_test: Some(word), ..self }
     }
 
     /// Returns the same entry with a direction.

@@ -71,6 +71,7 @@ Examples:
   fathom tcp --lab pair --test rr --flows 300
   fathom tcp --lab pair --test rr-open --rate 20k --arrivals poisson --flows 64
   fathom tcp 192.0.2.7 --protocol iperf3 --direction down --allow 192.0.2.7
+  fathom tcp 192.0.2.7 --protocol netperf --test rr --flows 300
   fathom tcp 127.0.0.1 --test crr --duration 5s
   fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
   fathom tcp --hosts rack.toml --from b1 --to sut
@@ -155,7 +156,8 @@ impl LayerCommand {
         let kinds = self.kinds();
         let named: Vec<options::NamedKind> = kinds.iter().map(|(doc, kind)| (doc.word, *kind)).collect();
         let options = options::arguments(&named).into_iter().filter(|option| !is_own(option));
-        let foreign: Vec<&str> = self.protocols().iter().map(|(doc, _)| doc.word).collect();
+        let mut foreign: Vec<&str> = self.protocols().iter().map(|(doc, _)| doc.word).collect();
+        foreign.dedup();
         let protocols: Vec<&str> = [FATHOM_PROTOCOL].into_iter().chain(foreign.iter().copied()).collect();
         let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(FATHOM_PROTOCOL);
         let protocol =
@@ -241,10 +243,14 @@ impl LayerCommand {
         self.kinds().into_iter().map(|(_, kind)| kind).find(|kind| kind.serves_methods())
     }
 
-    /// The protocol beside ours that was asked for, with its kind.
+    /// The protocol beside ours that was asked for, with the kind of the test that is meant or its first one.
     fn protocol(&self, matches: &ArgMatches) -> Option<ListedKind> {
         let word = matches.try_get_one::<String>("protocol").ok().flatten()?;
-        self.protocols().into_iter().find(|(doc, _)| doc.word == word)
+        let mut kinds = self.protocols().into_iter().filter(|(doc, _)| doc.word == word);
+        let test = given_test(matches);
+        let first = kinds.next()?;
+        let is_meant = |(doc, _): &ListedKind| doc.protocol_test.is_some() && doc.protocol_test == test;
+        if is_meant(&first) { Some(first) } else { Some(kinds.find(is_meant).unwrap_or(first)) }
     }
 
     /// The word and the kind of the test that is meant.
@@ -259,11 +265,23 @@ impl LayerCommand {
             let found = tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
             return Ok((found.0, direction::kind(found, meant)?));
         };
-        if matches.value_source("test") == Some(ValueSource::CommandLine) {
-            return Err(UserError::new(Exit::Usage, format!("--protocol {} has no --test", protocol.word))
-                .with_line("use", "--direction up, down or both"));
+        let test = given_test(matches);
+        if test.is_some() && test != protocol.protocol_test {
+            return Err(self.no_such_protocol_test(protocol.word));
         }
         Ok((protocol.word, kind))
+    }
+
+    /// The error for a test that a protocol does not have.
+    fn no_such_protocol_test(&self, protocol: &str) -> UserError {
+        let kinds = self.protocols().into_iter().filter(|(doc, _)| doc.word == protocol);
+        let tests: Vec<&str> = kinds.filter_map(|(doc, _)| doc.protocol_test).collect();
+        if tests.is_empty() {
+            return UserError::new(Exit::Usage, format!("--protocol {protocol} has no --test"))
+                .with_line("use", "--direction up, down or both");
+        }
+        UserError::new(Exit::Usage, format!("--protocol {protocol} does not have this --test"))
+            .with_line("use", format!("--test {}", tests.join(", ")))
     }
 
     /// The word of the test that is meant.
@@ -319,6 +337,12 @@ impl LayerCommand {
             }
         }
     }
+}
+
+/// The value of `--test`, if the command line has one.
+fn given_test(matches: &ArgMatches) -> Option<&str> {
+    let is_given = matches.value_source("test") == Some(ValueSource::CommandLine);
+    matches.get_one::<String>("test").filter(|_| is_given).map(String::as_str)
 }
 
 /// The times of each round, unless the command line sets them.

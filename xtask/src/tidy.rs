@@ -61,6 +61,7 @@ const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[
     ("pktgen/src/directory.rs", "the files of the kernel's pktgen"),
     ("probe/src/raw.rs", "the interface is an option of hping3's face alone, which is the user's own"),
     ("packet/src/xdp/unrelated.rs", "counters of the kernel"),
+    ("interop/src/netperf/cpu.rs", "the kernel's CPU times, which the protocol reports to the other side"),
     ("interop/src/iperf3/client.rs", "the interface is an option of iperf3's face alone, which is the user's own"),
     ("interop/src/iperf3/server/mod.rs", "a server sends to whoever came, and the user chose the interface"),
     ("interop/src/iperf3/server/acceptor.rs", "a server sends to whoever came, and the user chose the interface"),

@@ -4,5 +4,6 @@
 
 pub mod iperf3;
 mod kinds;
+pub mod netperf;
 
 pub use kinds::KINDS;

@@ -3,6 +3,15 @@
 use fathom_engine::TestKind;
 
 pub(crate) mod iperf3;
+pub(crate) mod netperf;
 
 /// All test kinds of this crate.
-pub const KINDS: &[&dyn TestKind] = &[&iperf3::TCP, &iperf3::UDP];
+pub const KINDS: &[&dyn TestKind] = &[
+    &iperf3::TCP,
+    &iperf3::UDP,
+    &netperf::TCP_STREAM,
+    &netperf::TCP_RR,
+    &netperf::TCP_CRR,
+    &netperf::UDP_STREAM,
+    &netperf::UDP_RR,
+];

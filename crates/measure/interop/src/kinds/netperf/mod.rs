@@ -1,0 +1,391 @@
+//! A test against a netserver: an existing one, or ours at the other end of a lab.
+//!
+//! The client's side runs like all our tests. The server knows no warm-up, so its results cover the whole trial. It cannot be told to
+//! end a stream of its own, so a trial of that direction lasts as long as the longest possible one.
+
+mod metrics;
+mod settings;
+
+use std::{cell::RefCell, net::SocketAddr, panic::resume_unwind, thread::JoinHandle};
+
+use fathom_engine::{
+    CommandDoc, Consent, EndCondition, Error, NamedTarget, Phase, StopFlag, Test, TestKind, TrialContext,
+    TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
+};
+use fathom_model::{
+    Endpoints, Failure, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
+    names::distribution::SERVICE_TIME, units::Nanos,
+};
+use fathom_sys::{
+    clock,
+    policy::{Destination, Policy, Refused},
+    process::threads,
+};
+use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+
+pub use self::settings::destination;
+use crate::netperf::{
+    self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, NetserverOptions, PreparedTest,
+    Server, ServerTotals, TestLength, TestSpec, TransferContext,
+};
+
+/// A test of one kind.
+pub(crate) struct Netperf {
+    name: &'static str,
+    about: &'static str,
+    /// The value of `--test`.
+    word: &'static str,
+    protocol: DataProtocol,
+    pattern: DataPattern,
+    is_connection_each: bool,
+    options: &'static [OptionDoc],
+    metrics: &'static [Metric],
+}
+
+/// TCP streams in either direction.
+pub(crate) const TCP_STREAM: Netperf = Netperf {
+    name: "netperf_tcp_stream",
+    about: "payload per second of TCP streams to or from a netserver",
+    word: "stream",
+    protocol: DataProtocol::Tcp,
+    pattern: DataPattern::Up,
+    is_connection_each: false,
+    options: settings::TCP_STREAM,
+    metrics: metrics::TCP_STREAM,
+};
+/// Transactions over open TCP connections.
+pub(crate) const TCP_RR: Netperf = Netperf {
+    name: "netperf_tcp_rr",
+    about: "transactions per second with a netserver over open TCP connections, and their latency",
+    word: "rr",
+    protocol: DataProtocol::Tcp,
+    pattern: DataPattern::Transactions,
+    is_connection_each: false,
+    options: settings::TCP_RR,
+    metrics: metrics::TCP_TRANSACTIONS,
+};
+/// Transactions over a TCP connection each.
+pub(crate) const TCP_CRR: Netperf = Netperf {
+    name: "netperf_tcp_crr",
+    about: "transactions per second with a netserver over a TCP connection each, and their latency",
+    word: "crr",
+    protocol: DataProtocol::Tcp,
+    pattern: DataPattern::Transactions,
+    is_connection_each: true,
+    options: settings::TCP_CRR,
+    metrics: metrics::TCP_TRANSACTIONS,
+};
+/// Datagrams in either direction.
+pub(crate) const UDP_STREAM: Netperf = Netperf {
+    name: "netperf_udp_stream",
+    about: "datagrams to or from a netserver as fast as possible, and their loss",
+    word: "stream",
+    protocol: DataProtocol::Udp,
+    pattern: DataPattern::Up,
+    is_connection_each: false,
+    options: settings::UDP_STREAM,
+    metrics: metrics::UDP_STREAM,
+};
+/// Transactions in single datagrams.
+pub(crate) const UDP_RR: Netperf = Netperf {
+    name: "netperf_udp_rr",
+    about: "transactions per second with a netserver in single datagrams, their latency and loss",
+    word: "rr",
+    protocol: DataProtocol::Udp,
+    pattern: DataPattern::Transactions,
+    is_connection_each: false,
+    options: settings::UDP_RR,
+    metrics: metrics::UDP_RR,
+};
+
+impl Netperf {
+    /// The test without the settings of a plan.
+    fn base(&self) -> TestSpec {
+        TestSpec {
+            protocol: self.protocol,
+            pattern: self.pattern,
+            is_connection_each: self.is_connection_each,
+            ..TestSpec::default()
+        }
+    }
+}
+
+impl TestKind for Netperf {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn layer(&self) -> Layer {
+        if self.protocol == DataProtocol::Tcp { Layer::Tcp } else { Layer::Udp }
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text(settings::HOST.name).is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
+        let flows = match settings.count(settings::FLOWS.name).unwrap_or(1) {
+            1 => "1 flow".to_owned(),
+            n => format!("{n} flows"),
+        };
+        format!("netperf {}{}, {flows}", self.word, way.unwrap_or_default())
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        self.options
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.metrics
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        let target = settings::destination(settings)?;
+        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent: Consent::Server }).into_iter().collect())
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        settings::destination(settings)?;
+        settings::spec(&self.base(), settings).map(drop)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::protocol("netperf").for_test(self.word))
+    }
+
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        if role.side == Side::Responder {
+            return Ok(Box::new(NetserverTest::bind(role, policy)?));
+        }
+        let spec = settings::spec(&self.base(), &role.settings)?;
+        let mut asked = ClientOptions::new(server_destinations(role, policy, self.name)?);
+        // Only our server at the other end of a path under test is reached from this host's address there.
+        asked.from = role.address.filter(|_| self.is_two_sided(&role.settings));
+        let stop = StopFlag::default();
+        let n_flows = options::count(&role.settings, &settings::FLOWS).unwrap_or(1);
+        let clients = (0..n_flows).map(|_| Client::connect(asked.clone(), &stop).map_err(test_error));
+        Ok(Box::new(NetperfClientTest { clients: clients.collect::<Result<_, _>>()?, role: role.clone(), spec, stop }))
+    }
+}
+
+/// Converts an error of netperf to an error of a test.
+fn test_error(error: netperf::Error) -> Error {
+    let hint = error.hint().map(str::to_owned);
+    match error {
+        netperf::Error::Silent { .. } | netperf::Error::Transfer { .. } | netperf::Error::Closed { .. } => {
+            Error::Peer { what: format!("(a netserver) broke the test off: {error}") }
+        }
+        error => Error::Unsupported { what: format!("netperf: {error}"), hint },
+    }
+}
+
+/// Returns the addresses of the server: the one in the settings, or ours.
+fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
+    let Some((host, port)) = destination(&role.settings)? else {
+        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
+    };
+    let unknown = |error| match Refused::within(&error) {
+        Some(refused) => refused.clone().into(),
+        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
+    };
+    policy.resolve(&host, port).map_err(unknown)
+}
+
+/// The client's side.
+struct NetperfClientTest {
+    role: Role,
+    clients: Vec<Client>,
+    spec: TestSpec,
+    stop: StopFlag,
+}
+
+/// A flow in its worker thread.
+struct WorkerFlow<'a> {
+    worker: &'a WorkerHandle<'a>,
+    spec: &'a TestSpec,
+    times: RefCell<Histogram>,
+}
+
+impl TransferContext for WorkerFlow<'_> {
+    fn add(&self, counter: Counter, amount: u64) {
+        if let Some(place) = metrics::place(self.spec, counter) {
+            self.worker.add(place, amount);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.worker.is_over()
+    }
+
+    fn on_transaction(&self, time: Nanos) {
+        self.worker.show_latency(time);
+        if self.worker.phase() == Phase::Measure {
+            self.times.borrow_mut().record(time.0);
+        }
+    }
+}
+
+/// What a worker leaves behind.
+struct FinishedFlow {
+    prepared: PreparedTest,
+    times: Histogram,
+    failure: Option<netperf::Error>,
+}
+
+/// Samples the connections, if there are any to sample.
+struct ConnectionWatcher(Option<TcpInfoSampler>);
+
+impl TrialObserver for ConnectionWatcher {
+    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
+        if let Some(sampler) = &mut self.0 {
+            sampler.on_interval(elapsed, counts);
+        }
+    }
+}
+
+impl NetperfClientTest {
+    /// Describes the test to the server on each connection, and opens the data connections.
+    fn prepare_flows(&mut self, session: &TrialContext) -> Result<Vec<PreparedTest>, Error> {
+        // The server's time begins now, and ours at the start.
+        let longest = session.start.since(clock::now()) + session.phases.longest();
+        let seconds = longest.as_secs_f64().ceil().max(1.0);
+        self.spec.length =
+            TestLength::Seconds(u32::try_from(fathom_model::units::rounded(seconds)).unwrap_or(u32::MAX));
+        let spec = &self.spec;
+        let prepare = |(idx, client): (usize, &mut Client)| {
+            // One measurement of the server's CPUs is enough for all flows.
+            let remote = EndSettings { measures_cpu: idx == 0, ..spec.remote.clone() };
+            let mut prepared = client.prepare(&TestSpec { remote, ..spec.clone() })?;
+            prepared.connect()?;
+            Ok(prepared)
+        };
+        self.clients.iter_mut().enumerate().map(prepare).collect::<Result<_, _>>().map_err(test_error)
+    }
+}
+
+impl Test for NetperfClientTest {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let flows = self.prepare_flows(session)?;
+        let sockets: Vec<_> = flows.iter().map(|flow| flow.socket.clone()).collect();
+        let is_sampled = self.spec.protocol == DataProtocol::Tcp && !self.spec.is_connection_each;
+        let mut watcher = ConnectionWatcher(is_sampled.then(|| TcpInfoSampler::new(&sockets)));
+        let spec = &self.spec;
+        let pool = WorkerPool {
+            states: flows,
+            counters: metrics::counters(spec),
+            cores: &self.role.cores,
+            until: EndCondition::PhasesOver,
+        };
+        let mut trial_results = pool.run(session, &mut watcher, |worker, mut prepared| {
+            let context = WorkerFlow { worker: &worker, spec, times: RefCell::default() };
+            let failure = prepared.transfer(&context).err();
+            Ok(FinishedFlow { prepared, times: context.times.take(), failure })
+        })?;
+        let finished = std::mem::take(&mut trial_results.workers);
+        let mut record = trial_results.record(self.role.side);
+        if let Some(sampler) = watcher.0 {
+            sampler.finish(&mut record, trial_results.counts());
+        }
+        let mut times = Histogram::default();
+        let mut results = Vec::new();
+        for (idx, (flow, client)) in finished.into_iter().zip(&mut self.clients).enumerate() {
+            times.merge(&flow.times);
+            let failure = flow.failure.map_or(Ok(()), Err);
+            let ended = failure.and_then(|()| flow.prepared.end(&self.stop));
+            match ended.and_then(|()| client.results(flow.prepared.results_max(client.answer_max()))) {
+                Ok(told) => results.push((idx, told)),
+                Err(error) => record_failure(&mut record, &error),
+            }
+        }
+        if spec.pattern == DataPattern::Transactions {
+            record.distributions.insert(SERVICE_TIME.to_owned(), times);
+        }
+        metrics::add_client_totals(&mut record, spec);
+        metrics::add_server_totals(&mut record, spec, &results);
+        Ok(record)
+    }
+}
+
+/// Keeps the measured part of a test that its server did not complete.
+fn record_failure(record: &mut Record, error: &netperf::Error) {
+    record.complete = false;
+    record.errors.count(Failure::of_call("netperf", error.to_string().as_str().into()));
+}
+
+/// Our own server, for the other end of a lab. It serves from the preparation on, because its client connects during its own.
+struct NetserverTest {
+    role: Role,
+    address: SocketAddr,
+    stop: StopFlag,
+    server: Option<JoinHandle<Result<ServerTotals, netperf::Error>>>,
+}
+
+/// How soon the end of the other side is noticed.
+const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
+/// More than the most flows of a client.
+const CLIENTS: usize = 1100;
+
+impl NetserverTest {
+    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
+        let guests = fathom_engine::guests(role, policy);
+        let admits = std::sync::Arc::new(move |address| guests.admit(address));
+        let options = NetserverOptions {
+            clients: CLIENTS,
+            is_client_allowed: Some(admits),
+            policy: policy.clone(),
+            ..NetserverOptions::default()
+        };
+        let server = Server::bind(options::listen_address(role), options).map_err(test_error)?;
+        let (address, stop) = (server.address(), StopFlag::default());
+        let told = stop.clone();
+        let server = threads::start(move || server.run(&told))
+            .map_err(|cause| Error::System { what: "start a thread for the netserver".to_owned(), cause })?;
+        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
+    }
+
+    /// Ends the server, which takes only moments, and returns its totals.
+    fn end(&mut self) -> Option<Result<ServerTotals, netperf::Error>> {
+        self.stop.finish();
+        let served = self.server.take()?.join();
+        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+}
+
+impl Drop for NetserverTest {
+    fn drop(&mut self) {
+        // The totals are not needed here; only the server must end.
+        let _ = self.end();
+    }
+}
+
+impl Test for NetserverTest {
+    fn endpoints(&self) -> Endpoints {
+        connection_setup::endpoint(self.address)
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
+        let trial_results = pool.run(session, &mut (), |worker, ()| {
+            while !worker.is_over() {
+                clock::sleep_until(clock::now() + POLL_INTERVAL);
+            }
+            Ok(())
+        })?;
+        let mut record = trial_results.record(self.role.side);
+        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
+        record.totals.insert("tests".to_owned(), served.finished);
+        if served.finished == 0 {
+            record.notes.push(Note::new("no-test", "no client brought its test to an end"));
+        }
+        Ok(record)
+    }
+}

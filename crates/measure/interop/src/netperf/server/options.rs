@@ -1,0 +1,48 @@
+//! The limits of a server: who, how fast, how long, and how many at once.
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+use fathom_model::units::Nanos;
+use fathom_sys::policy::Policy;
+
+/// Decides which addresses are served.
+pub type AddressFilter = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
+/// The limits of a server.
+#[derive(Clone)]
+pub struct NetserverOptions {
+    /// The most clients at once; each has one thread and one data connection.
+    pub clients: usize,
+    /// The most bits per second of a test, and the averaging time for what the client sends.
+    pub rate: Option<(u64, Nanos)>,
+    /// The longest test in seconds.
+    pub test_secs_max: Option<u32>,
+    /// The addresses that are served; all others are disconnected.
+    pub is_client_allowed: Option<AddressFilter>,
+    /// The text that a client has to send first.
+    pub passphrase: Option<String>,
+    /// What the server may send to, besides that only its clients are sent to.
+    pub policy: Policy,
+}
+
+/// More than the 300 clients of a usual aggregate test.
+const CLIENTS: usize = 512;
+
+impl Default for NetserverOptions {
+    fn default() -> Self {
+        Self {
+            clients: CLIENTS,
+            rate: None,
+            test_secs_max: None,
+            is_client_allowed: None,
+            passphrase: None,
+            policy: Policy::anything(),
+        }
+    }
+}
+
+impl fmt::Debug for NetserverOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NetserverOptions").field("clients", &self.clients).finish_non_exhaustive()
+    }
+}

@@ -1,15 +1,18 @@
 //! Drop-in command lines of known tools. Most turn a tool's options into a plan and the result into the tool's output.
 //!
-//! iperf3, hping3 and pktgen run an engine in this process without a plan, and sar only reads counters.
+//! iperf3, netperf, hping3 and pktgen run an engine in this process without a plan, and sar only reads counters.
 
 #[macro_use(eprint, eprintln)]
 extern crate fathom_run;
 
 mod ab;
 mod closed_loop;
+mod daemon;
 mod getopt;
 mod hping3;
 mod iperf3;
+mod netperf;
+mod netserver;
 mod pktgen;
 mod sar;
 mod webbench;
@@ -45,6 +48,8 @@ pub const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "ab", start: ab::run },
     CompatTool { name: "hping3", start: hping3::run },
     CompatTool { name: "iperf3", start: iperf3::run },
+    CompatTool { name: "netperf", start: netperf::run },
+    CompatTool { name: "netserver", start: netserver::run },
     CompatTool { name: "pktgen", start: pktgen::run },
     CompatTool { name: "sar", start: sar::run },
     CompatTool { name: "webbench", start: webbench::run },
@@ -85,8 +90,6 @@ fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
         "hey" | "h2load" => "fathom http URL --connections N --duration TIME",
         "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
-        "netperf" => "fathom tcp TARGET --key KEY --test rr",
-        "netserver" => "fathom serve",
         "trafgen" => "fathom packet --lab pair --size 64",
         _ => return None,
     })

@@ -2,8 +2,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    os::unix::process::CommandExt as _,
-    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,7 +15,6 @@ use fathom_interop::iperf3::{
     TestObserver, TestStartInfo,
 };
 use fathom_model::units::Nanos;
-use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec};
 
 use super::{
     client::{prepare, remove_pidfile, run_stoppable},
@@ -27,10 +24,9 @@ use super::{
     reporter::{self, TestReporter, error_text},
     text::ReportSide,
 };
+use crate::daemon;
 use fathom_run::exit::Exit;
 
-/// Set in a server that was started as a daemon, so that it does not start another one.
-const DETACHED_VARIABLE: &str = "FATHOM_IPERF3_DETACHED";
 const RULE: &str = "-----------------------------------------------------------";
 
 /// A test below a server's banner. The next banner follows after it.
@@ -111,10 +107,10 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
         Ok(server) => server,
         Err(error) => return reporter::refuse(options, &error.to_string(), error.hint()),
     };
-    if options.flags.has(Flag::Daemon) && std::env::var_os(DETACHED_VARIABLE).is_none() {
+    if options.flags.has(Flag::Daemon) && !daemon::is_detached() {
         // By now, errors in the options or the port have been reported to the terminal.
         drop(server);
-        return detach();
+        return daemon::detach();
     }
     prepare(options)?;
     let output =
@@ -144,21 +140,6 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
             Ok(FAILED)
         }
     }
-}
-
-/// Starts this program again in a session of its own, as the server.
-fn detach() -> anyhow::Result<Exit> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
-    let mut words = std::env::args_os();
-    if let Some(name) = words.next() {
-        // Keeps the program name, because a link with that name selects the drop-in.
-        command.arg0(name);
-    }
-    command.args(words).env(DETACHED_VARIABLE, "1");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let start = ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::Detached };
-    start.spawn().context("unable to become a daemon")?;
-    Ok(Exit::Pass)
 }
 
 /// Listens on the requested address, or else on all addresses of both families.

@@ -30,6 +30,7 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "lab",
     "listen",
     "metrics",
+    "netperf",
     "once",
     "only",
     "output",

@@ -22,6 +22,7 @@ mod iperf3;
 mod latency;
 mod line;
 mod many;
+mod netperf;
 mod onlookers;
 mod pktgen;
 mod probes;

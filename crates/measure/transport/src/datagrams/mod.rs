@@ -4,6 +4,7 @@
 //! datagrams in one step, a [`Receiver`] takes the arrived ones in one step. The caller decides when to begin and end and how
 //! both sides agree on it.
 
+mod account;
 mod challenge;
 mod delay;
 mod jitter;
@@ -14,6 +15,7 @@ mod wire;
 
 use fathom_model::units::Nanos;
 
+pub use account::FlowAccount;
 pub use challenge::{Challenges, ValidatedAddresses};
 pub use delay::{ClockOffset, DelayClocks};
 pub use receive::{ReceiveStep, Receiver, ReceiverSummary, receive_buffers};

@@ -2,6 +2,7 @@
 //!
 //! One directory per tool. `fathom_transport` moves the bytes and datagrams.
 
+pub mod iperf2;
 pub mod iperf3;
 mod kinds;
 pub mod netperf;

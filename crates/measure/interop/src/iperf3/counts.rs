@@ -50,6 +50,10 @@ pub struct TcpState {
     pub pmtu: Bytes,
     /// The number of reordering events.
     pub reorder: u32,
+    /// The maximum size of sent segments.
+    pub mss: Bytes,
+    /// Segments sent and not yet acknowledged.
+    pub in_flight: u32,
 }
 
 impl TcpState {
@@ -64,6 +68,8 @@ impl TcpState {
             rttvar: info.rttvar,
             pmtu: info.pmtu,
             reorder: info.reord_seen.unwrap_or(0),
+            mss: info.snd_mss,
+            in_flight: info.unacked,
         })
     }
 }

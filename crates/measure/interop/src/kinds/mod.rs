@@ -2,6 +2,7 @@
 
 use fathom_engine::TestKind;
 
+pub(crate) mod iperf2;
 pub(crate) mod iperf3;
 pub(crate) mod netperf;
 
@@ -9,6 +10,8 @@ pub(crate) mod netperf;
 pub const KINDS: &[&dyn TestKind] = &[
     &iperf3::TCP,
     &iperf3::UDP,
+    &iperf2::TCP,
+    &iperf2::UDP,
     &netperf::TCP_STREAM,
     &netperf::TCP_RR,
     &netperf::TCP_CRR,

@@ -1,0 +1,321 @@
+//! A test against an iperf 2 server: an existing one, or ours at the other end of a lab.
+//!
+//! The client's side runs like all our tests. Over UDP the server's reports are added to the totals of the record. The server knows no
+//! warm-up, so its numbers cover the whole trial.
+
+mod metrics;
+mod settings;
+
+use std::{
+    net::SocketAddr,
+    panic::resume_unwind,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use fathom_engine::{
+    CommandDoc, EndCondition, Error, NamedTarget, StopFlag, Test, TestKind, TrialContext, WorkerHandle, WorkerPool,
+};
+use fathom_model::{
+    Endpoints, Failure, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, names::count, units::Nanos,
+};
+use fathom_sys::{
+    clock,
+    policy::{Destination, Policy, Refused},
+    process::threads,
+    socket::Socket,
+};
+use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+
+pub use self::settings::destination;
+use crate::iperf2::{
+    self, BackTraffic, Client, FlowContext, FlowCounter, FlowRole, FlowTable, Server, ServerOptions, ServerTotals,
+    TcpState, TransportProtocol,
+};
+
+/// A test over one transport protocol.
+pub(crate) struct Iperf2 {
+    name: &'static str,
+    carrier: TransportProtocol,
+    options: &'static [OptionDoc],
+    metrics: &'static [Metric],
+}
+
+/// TCP streams.
+pub(crate) const TCP: Iperf2 = Iperf2 {
+    name: "iperf_tcp",
+    carrier: TransportProtocol::Tcp,
+    options: settings::TCP_OPTIONS,
+    metrics: metrics::TCP,
+};
+/// Numbered datagrams.
+pub(crate) const UDP: Iperf2 = Iperf2 {
+    name: "iperf_udp",
+    carrier: TransportProtocol::Udp,
+    options: settings::UDP_OPTIONS,
+    metrics: metrics::UDP,
+};
+
+/// The counters of the client's side, in the order of [`FlowCounter`].
+const COUNTERS: &[&str] = &[
+    metrics::BYTES,
+    metrics::CALLS,
+    metrics::FULL,
+    metrics::DATAGRAMS,
+    metrics::RECEIVED,
+    count::REORDERED,
+    metrics::JITTER_SUM,
+];
+
+/// The timeout of a connection while a test is prepared.
+const CONNECT_MAX: Nanos = Nanos::from_secs(5);
+/// How soon the end of the other side is noticed.
+const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
+
+impl TestKind for Iperf2 {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        match self.carrier {
+            TransportProtocol::Tcp => "payload per second of TCP streams to or from an iperf 2 server",
+            TransportProtocol::Udp => "datagrams to or from an iperf 2 server, and their loss",
+        }
+    }
+
+    fn layer(&self) -> Layer {
+        if self.carrier == TransportProtocol::Tcp { Layer::Tcp } else { Layer::Udp }
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text(settings::HOST.name).is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
+        let flows = match settings.count(settings::FLOWS.name).unwrap_or(1) {
+            1 => "1 flow".to_owned(),
+            n => format!("{n} flows"),
+        };
+        format!("iperf{}, {flows}", way.unwrap_or_default())
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        self.options
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.metrics
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        // Nothing connects before the test: a server that serves a single test would have used it up.
+        let target = settings::destination(settings)?;
+        let consent = settings::consent(settings);
+        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent }).into_iter().collect())
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        settings::destination(settings)?;
+        settings::check(self.carrier, settings)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::protocol("iperf"))
+    }
+
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        if role.side == Side::Responder {
+            return Ok(Box::new(Iperf2ServerTest::bind(role, policy)?));
+        }
+        // Only our server at the other end of a path under test is reached from this host's address there.
+        let from = role.address.filter(|_| self.is_two_sided(&role.settings));
+        let servers = server_destinations(role, policy, self.name)?;
+        let longest = role.phases.longest();
+        let asked = settings::client_options(self.carrier, &role.settings, servers, (from, longest))?;
+        let asked = iperf2::ClientOptions { connect_timeout: Some(CONNECT_MAX), ..asked };
+        let client = Client::connect(asked).map_err(test_error)?;
+        Ok(Box::new(Iperf2ClientTest { role: role.clone(), client }))
+    }
+}
+
+/// Converts an iperf error to an error of a test.
+fn test_error(error: iperf2::Error) -> Error {
+    let hint = error.hint().map(str::to_owned);
+    match error {
+        iperf2::Error::Connect { .. } | iperf2::Error::SocketOption { .. } | iperf2::Error::Listen { .. } => {
+            Error::Unsupported { what: format!("iperf: {error}"), hint }
+        }
+        iperf2::Error::NoServer { .. } => Error::Unsupported { what: error.to_string(), hint },
+        error => Error::Peer { what: format!("(an iperf server) broke the test off: {error}") },
+    }
+}
+
+/// Returns the addresses of the server: the one in the settings, or ours.
+fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
+    let Some((host, port)) = destination(&role.settings)? else {
+        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
+    };
+    let unknown = |error| match Refused::within(&error) {
+        Some(refused) => refused.clone().into(),
+        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
+    };
+    policy.resolve(&host, port).map_err(unknown)
+}
+
+/// The client's side.
+struct Iperf2ClientTest {
+    role: Role,
+    client: Client,
+}
+
+/// A flow in its worker thread.
+struct WorkerFlow<'a> {
+    worker: &'a WorkerHandle<'a>,
+    is_broken: &'a AtomicBool,
+}
+
+impl FlowContext for WorkerFlow<'_> {
+    fn add(&self, counter: FlowCounter, amount: u64) {
+        self.worker.add(counter as usize, amount);
+    }
+
+    fn is_over(&self) -> bool {
+        self.worker.is_over() || self.is_broken.load(Ordering::Relaxed)
+    }
+
+    fn start(&self) -> Nanos {
+        self.worker.start
+    }
+}
+
+impl Test for Iperf2ClientTest {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        clock::sleep_until(session.start);
+        self.client.request_reverse().map_err(test_error)?;
+        let carrier = self.client.carrier();
+        let sockets: Vec<Arc<Socket>> = self.client.sockets();
+        let is_tcp = carrier.protocol() == TransportProtocol::Tcp;
+        let mut sampler = TcpInfoSampler::new(if is_tcp { &sockets } else { &[] });
+        let (is_broken, failure) = (AtomicBool::new(false), Mutex::new(None));
+        let pool = WorkerPool {
+            states: sockets.clone(),
+            counters: COUNTERS,
+            cores: &self.role.cores,
+            until: EndCondition::PhasesOver,
+        };
+        let trial_results = pool.run(session, &mut sampler, |worker, socket| {
+            let context = WorkerFlow { worker: &worker, is_broken: &is_broken };
+            Ok(carrier.run(&socket, &context).map_err(|error| {
+                is_broken.store(true, Ordering::Relaxed);
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }))
+        })?;
+        let mut record = trial_results.record(self.role.side);
+        let counts = trial_results.counts();
+        if is_tcp {
+            sampler.finish(&mut record, counts);
+        }
+        let retransmits = sockets.iter().filter_map(|socket| TcpState::of(socket)).map(|tcp| tcp.retransmits).sum();
+        let sends = carrier.role() == FlowRole::Sender;
+        metrics::add_client_totals(&mut record, (is_tcp && sends).then_some(retransmits));
+        let mut failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if !is_tcp && !sends {
+            let jitters = (0..sockets.len()).filter_map(|idx| counts.of(idx, FlowCounter::JitterNs as usize));
+            metrics::add_received(&mut record, jitters.max().unwrap_or(0));
+        } else if failure.is_none() {
+            let ends = sockets.iter().zip(&trial_results.workers);
+            let reports: Result<Vec<_>, _> = ends
+                .filter_map(|(socket, sent)| carrier.finish(socket, sent.as_ref().ok()?.as_ref()).transpose())
+                .collect();
+            match reports {
+                Ok(reports) if is_tcp => drop(reports),
+                Ok(reports) => metrics::add_reports(&mut record, &reports),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(error) = failure {
+            record.complete = false;
+            record.errors.count(Failure::of_call("iperf", error.to_string().as_str().into()));
+        }
+        Ok(record)
+    }
+}
+
+/// Our own server, for the other end of a lab. It serves from the preparation on, because its client connects during its own.
+struct Iperf2ServerTest {
+    role: Role,
+    address: SocketAddr,
+    stop: StopFlag,
+    server: Option<JoinHandle<Result<ServerTotals, iperf2::Error>>>,
+}
+
+impl Iperf2ServerTest {
+    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
+        let guests = fathom_engine::guests(role, policy);
+        let admits: iperf2::ClientFilter = Arc::new(move |address| guests.admit(address));
+        let options = ServerOptions {
+            is_client_allowed: Some(admits.clone()),
+            // A served host sends datagrams only to addresses that TCP has proven: they could be forged.
+            back_traffic: if policy.is_for_others() {
+                BackTraffic::ProvenPeers
+            } else {
+                BackTraffic::Permitted(admits)
+            },
+            policy: policy.clone(),
+            ..ServerOptions::default()
+        };
+        let server = Server::bind(options::listen_address(role), options).map_err(test_error)?;
+        let (address, stop) = (server.address(), StopFlag::default());
+        let told = stop.clone();
+        let server = threads::start(move || server.run(&told, &FlowTable::new(&(), None)))
+            .map_err(|cause| Error::System { what: "start a thread for the server of iperf".to_owned(), cause })?;
+        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
+    }
+
+    /// Ends the server, which takes only moments, and returns its totals.
+    fn end(&mut self) -> Option<Result<ServerTotals, iperf2::Error>> {
+        self.stop.finish();
+        let served = self.server.take()?.join();
+        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+}
+
+impl Drop for Iperf2ServerTest {
+    fn drop(&mut self) {
+        // The totals are not needed here; only the server must end.
+        let _ = self.end();
+    }
+}
+
+impl Test for Iperf2ServerTest {
+    fn endpoints(&self) -> Endpoints {
+        connection_setup::endpoint(self.address)
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
+        let trial_results = pool.run(session, &mut (), |worker, ()| {
+            while !worker.is_over() {
+                clock::sleep_until(clock::now() + POLL_INTERVAL);
+            }
+            Ok(())
+        })?;
+        let mut record = trial_results.record(self.role.side);
+        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
+        record.totals.insert("tests".to_owned(), served.finished);
+        if served.finished == 0 {
+            let text = "no client brought its test to an end".to_owned();
+            record.notes.push(Note { id: "no-test".to_owned(), text });
+        }
+        Ok(record)
+    }
+}

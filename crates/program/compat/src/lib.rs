@@ -10,6 +10,7 @@ mod closed_loop;
 mod daemon;
 mod getopt;
 mod hping3;
+mod iperf2;
 mod iperf3;
 mod netperf;
 mod netserver;
@@ -47,6 +48,7 @@ impl CompatTool {
 pub const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "ab", start: ab::run },
     CompatTool { name: "hping3", start: hping3::run },
+    CompatTool { name: "iperf", start: iperf2::run },
     CompatTool { name: "iperf3", start: iperf3::run },
     CompatTool { name: "netperf", start: netperf::run },
     CompatTool { name: "netserver", start: netserver::run },
@@ -89,7 +91,6 @@ pub fn run<'a>(tool: &str, words: &[String], given: impl Iterator<Item = &'a Str
 fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
         "hey" | "h2load" => "fathom http URL --connections N --duration TIME",
-        "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
         "trafgen" => "fathom packet --lab pair --size 64",
         _ => return None,
     })

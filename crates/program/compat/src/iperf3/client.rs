@@ -130,7 +130,7 @@ fn test(
 }
 
 /// Runs a function while signals can stop it.
-pub(super) fn run_stoppable<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+pub(crate) fn run_stoppable<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
     // A shell ignores SIGINT in the background jobs of a script, but iperf3 still ends on it.
     let signals = signal::watch_also_ignored()?;
     let is_done = AtomicBool::new(false);

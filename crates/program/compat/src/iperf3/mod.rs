@@ -17,7 +17,9 @@ mod server;
 mod text;
 mod units;
 
+pub(super) use client::run_stoppable;
 use options::{Iperf3Role, Options, OptionsError};
+pub(super) use units::two_digits;
 
 use super::closed_loop;
 use fathom_run::{allow::AllowList, exit::Exit};

@@ -68,7 +68,7 @@ pub(super) fn rate(bytes: u64, span: Nanos, format: RateFormat) -> String {
 }
 
 /// Formats a number with two significant digits, like C's `%.2g`.
-pub(super) fn two_digits(number: f64) -> String {
+pub(crate) fn two_digits(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }

@@ -22,7 +22,7 @@ Examples:
 
 The list is a file of lines, ~/.config/fathom/allow: an address, a network or a name each, with # comments.
 A name means the addresses that it has when a run starts. For one run, --allow and FATHOM_ALLOW do the same.
-Loopback, labs, hosts with a key, servers of iperf3 and netperf for their own protocol, and `fathom probe` at the pace of ping need no line.";
+Loopback, labs, hosts with a key, servers of iperf, iperf3 and netperf for their own protocol, and `fathom probe` at the pace of ping need no line.";
 
 pub(super) fn define(command: Command) -> Command {
     let entries =

@@ -12,6 +12,7 @@ Examples:
   fathom as --allow 192.0.2.7 wrk -t2 -c100 -d30s http://192.0.2.7/
   fathom as ab -n 10000 -c 20 -k http://127.0.0.1:8080/
   fathom as iperf3 -c 127.0.0.1 -t 10 -P 4 -R
+  fathom as iperf -c 127.0.0.1 -u -b 100M -i 1
   fathom as hping3 -S -p 8080 -c 3 127.0.0.1
   fathom as pktgen -i eth1 -d 10.0.0.2 -m 02:00:00:00:00:01 -n 1000000
   fathom as webbench -t 10 -c 50 http://127.0.0.1:8080/

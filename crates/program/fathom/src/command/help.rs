@@ -23,6 +23,7 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "host",
     "http-port",
     "interval",
+    "iperf",
     "iperf3",
     "json",
     "key",

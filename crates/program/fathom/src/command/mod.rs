@@ -140,7 +140,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "as",
-        about: "Run as another tool: wrk, ab, webbench, iperf3, hping3, sar …",
+        about: "Run as another tool: wrk, ab, webbench, iperf, iperf3, hping3, sar …",
         define: as_tool::define,
         run: as_tool::run,
     },

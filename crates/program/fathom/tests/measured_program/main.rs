@@ -18,6 +18,7 @@ mod endings;
 mod evaluation;
 mod faults;
 mod guarded;
+mod iperf;
 mod iperf3;
 mod latency;
 mod line;

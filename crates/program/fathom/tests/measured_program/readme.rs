@@ -29,12 +29,18 @@ const TOOLS: &[(&str, &str)] = &[
     ("fathom as wrk …", "fathom as --allow HOST wrk -t1 -c2 -d1s URL"),
     ("as ab", "fathom as --allow HOST ab -n 10 URL"),
     ("as webbench", "fathom as --allow HOST webbench -t 1 -c 1 URL"),
+    ("as iperf", "fathom as iperf -c HOST -t 1"),
     ("as iperf3", "fathom as iperf3 -c HOST -t 1"),
     ("fathom as hping3 …", "fathom as --allow HOST hping3 -S -p 8080 -c 1 -i u1000 HOST"),
 ];
 /// Servers that a row needs and that are already running.
-const SERVERS: &[&str] =
-    &["fathom serve", "fathom serve --iperf3", "fathom serve --netperf", "fathom serve --only http"];
+const SERVERS: &[&str] = &[
+    "fathom serve",
+    "fathom serve --iperf",
+    "fathom serve --iperf3",
+    "fathom serve --netperf",
+    "fathom serve --only http",
+];
 
 /// One request of one user.
 const JMX: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
@@ -120,7 +126,7 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     fs::write(stage.path("plan.jmx"), JMX).unwrap();
     fs::write(stage.path("script.lua"), "wrk.method = 'GET'\n").unwrap();
     let lab = stage.lab("readme");
-    let (_server, key) = lab.serve(&["--iperf3", "--netperf"]);
+    let (_server, key) = lab.serve(&["--iperf", "--iperf3", "--netperf"]);
     let commands = commands();
     assert!(commands.len() > 25, "{commands:?}");
     for command in commands.iter().filter(|command| !SERVERS.contains(&command.as_str())) {

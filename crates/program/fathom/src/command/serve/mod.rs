@@ -1,6 +1,7 @@
 //! `fathom serve`: makes this host a target for users who have the key.
 
 mod http;
+mod iperf;
 mod iperf3;
 mod netperf;
 
@@ -30,6 +31,7 @@ use fathom_sys::{
 
 use self::{
     http::{HttpResponders, RunningResponders},
+    iperf::IperfServer,
     iperf3::Iperf3Server,
     netperf::NetperfServer,
 };
@@ -49,6 +51,7 @@ Examples:
   fathom serve --only http --http-delay 'exponential 2ms' --http-stall 200ms/1s
   fathom serve --only http --http-statuses 200:95%,404:4%,503:1% --http-tls
   fathom serve --only iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
+  fathom serve --iperf --iperf-from 10.0.0.0/8      iperf 2 too, for these addresses
   fathom serve --only netperf --netperf-from 10.0.0.0/8
 
 The delay of an answer begins when the whole request has been read; no answer leaves earlier.
@@ -71,8 +74,8 @@ pub(super) fn define(command: Command) -> Command {
         )
         .arg(text("port", "PORT", "port for controllers (TLS) [default: 7700]").value_parser(clap::value_parser!(u16)))
         .arg(
-            text("only", "WHAT", "serve nothing else: agents, http, iperf3, or netperf")
-                .value_parser(["agents", "http", "iperf3", "netperf"]),
+            text("only", "WHAT", "serve nothing else: agents, http, iperf3, iperf, or netperf")
+                .value_parser(["agents", "http", "iperf3", "iperf", "netperf"]),
         )
         .arg(
             text("key-file", "FILE", "keep the certificate and the token here")
@@ -88,6 +91,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(text("for", "TIME", "stop after this time [default: never]"))
         .args(http::arguments())
         .args(iperf3::arguments())
+        .args(iperf::arguments())
         .args(netperf::arguments())
         .after_help(EXAMPLES)
 }
@@ -102,16 +106,22 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     // Errors in options are reported before anything listens.
     let options = http::options(matches)?;
     iperf3::check(matches)?;
+    iperf::check(matches)?;
     netperf::check(matches)?;
     let only = matches.get_one::<String>("only").map(String::as_str);
     let serves = |what| only.is_none_or(|only| only == what);
     let agents = if serves("agents") { Some(ControllerListener::listen(matches, address)?) } else { None };
     let http = if serves("http") { Some(HttpResponders::listen(matches, address, options)?) } else { None };
     let iperf3 = if serves("iperf3") { Iperf3Server::listen(matches, address)? } else { None };
+    let iperf = if serves("iperf") { IperfServer::listen(matches, address)? } else { None };
     let netperf = if serves("netperf") { NetperfServer::listen(matches, address)? } else { None };
-    if agents.is_none() && iperf3.is_none() && netperf.is_none() && http.as_ref().is_none_or(HttpResponders::is_empty) {
+    let has_tools = iperf3.is_some() || iperf.is_some() || netperf.is_some();
+    if agents.is_none() && !has_tools && http.as_ref().is_none_or(HttpResponders::is_empty) {
         return Err(UserError::new(Exit::Usage, "nothing is left to serve")
-            .with_line("fix", "give --http-port another port than 0, --http-unix a path, --iperf3, or --netperf")
+            .with_line(
+                "fix",
+                "give --http-port another port than 0, --http-unix a path, --iperf3, --iperf, or --netperf",
+            )
             .into());
     }
 
@@ -121,6 +131,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         .flat_map(ControllerListener::lines)
         .chain(http.iter().flat_map(HttpResponders::listening_lines))
         .chain(iperf3.as_ref().map(Iperf3Server::line))
+        .chain(iperf.as_ref().map(IperfServer::line))
         .chain(netperf.as_ref().map(NetperfServer::line))
     {
         writeln!(out, "{line}")?;
@@ -131,12 +142,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let stop = StopFlag::default();
     let answering = http.map(|http| http.start(&stop)).transpose()?;
     let serving = iperf3.map(|iperf3| iperf3.start(&stop)).transpose()?;
+    let serving_iperf = iperf.map(|iperf| iperf.start(&stop)).transpose()?;
     let netperf = netperf.map(|netperf| netperf.start(&stop)).transpose()?;
     let is_over = || {
         signals.received().is_some()
             || clock::now() >= deadline
             || (only == Some("http") && answering.as_ref().is_some_and(RunningResponders::has_failed))
             || (only == Some("iperf3") && serving.as_ref().is_some_and(iperf3::RunningIperf3::has_failed))
+            || (only == Some("iperf") && serving_iperf.as_ref().is_some_and(iperf::RunningIperf::has_failed))
             || (only == Some("netperf") && netperf.as_ref().is_some_and(netperf::RunningNetperf::has_failed))
     };
     let outcome = if let Some(desk) = agents {
@@ -150,8 +163,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     stop.finish();
     let answered = answering.map_or(Ok(()), RunningResponders::join);
     let served = serving.map_or(Ok(()), iperf3::RunningIperf3::join);
+    let served_iperf = serving_iperf.map_or(Ok(()), iperf::RunningIperf::join);
     let measured = netperf.map_or(Ok(()), netperf::RunningNetperf::join);
-    outcome.and(answered).and(served).and(measured)?;
+    outcome.and(answered).and(served).and(served_iperf).and(measured)?;
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
 }
 

@@ -68,7 +68,6 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
-  fathom tcp --lab pair --test rr --flows 300
   fathom tcp --lab pair --test rr-open --rate 20k --arrivals poisson --flows 64
   fathom tcp 192.0.2.7 --protocol iperf3 --direction down --allow 192.0.2.7
   fathom tcp 192.0.2.7 --protocol netperf --test rr --flows 300

@@ -5,6 +5,7 @@ use fathom_engine::TestKind;
 pub(crate) mod iperf2;
 pub(crate) mod iperf3;
 pub(crate) mod netperf;
+mod own_server;
 
 /// All test kinds of this crate.
 pub const KINDS: &[&dyn TestKind] = &[

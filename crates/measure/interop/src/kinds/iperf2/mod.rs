@@ -6,34 +6,29 @@
 mod metrics;
 mod settings;
 
-use std::{
-    net::SocketAddr,
-    panic::resume_unwind,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
 };
 
 use fathom_engine::{
-    CommandDoc, EndCondition, Error, NamedTarget, StopFlag, Test, TestKind, TrialContext, WorkerHandle, WorkerPool,
+    CommandDoc, EndCondition, Error, NamedTarget, Test, TestKind, TrialContext, WorkerHandle, WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Failure, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, names::count, units::Nanos,
+    Endpoints, Failure, Layer, Metric, OptionDoc, Record, Role, Settings, Side, names::count, units::Nanos,
 };
 use fathom_sys::{
     clock,
     policy::{Destination, Policy, Refused},
-    process::threads,
     socket::Socket,
 };
 use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
 
 pub use self::settings::destination;
+use super::own_server::OwnServer;
 use crate::iperf2::{
-    self, BackTraffic, Client, FlowContext, FlowCounter, FlowRole, FlowTable, Server, ServerOptions, ServerTotals,
-    TcpState, TransportProtocol,
+    self, BackTraffic, Client, FlowContext, FlowCounter, FlowRole, FlowTable, Server, ServerOptions, TcpState,
+    TransportProtocol,
 };
 
 /// A test over one transport protocol.
@@ -72,8 +67,6 @@ const COUNTERS: &[&str] = &[
 
 /// The timeout of a connection while a test is prepared.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
-/// How soon the end of the other side is noticed.
-const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
 impl TestKind for Iperf2 {
     fn name(&self) -> &'static str {
@@ -130,7 +123,7 @@ impl TestKind for Iperf2 {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return Ok(Box::new(Iperf2ServerTest::bind(role, policy)?));
+            return Ok(Box::new(own_server(role, policy)?));
         }
         // Only our server at the other end of a path under test is reached from this host's address there.
         let from = role.address.filter(|_| self.is_two_sided(&role.settings));
@@ -250,72 +243,19 @@ impl Test for Iperf2ClientTest {
     }
 }
 
-/// Our own server, for the other end of a lab. It serves from the preparation on, because its client connects during its own.
-struct Iperf2ServerTest {
-    role: Role,
-    address: SocketAddr,
-    stop: StopFlag,
-    server: Option<JoinHandle<Result<ServerTotals, iperf2::Error>>>,
-}
-
-impl Iperf2ServerTest {
-    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
-        let guests = fathom_engine::guests(role, policy);
-        let admits: iperf2::ClientFilter = Arc::new(move |address| guests.admit(address));
-        let options = ServerOptions {
-            is_client_allowed: Some(admits.clone()),
-            // A served host sends datagrams only to addresses that TCP has proven: they could be forged.
-            back_traffic: if policy.is_for_others() {
-                BackTraffic::ProvenPeers
-            } else {
-                BackTraffic::Permitted(admits)
-            },
-            policy: policy.clone(),
-            ..ServerOptions::default()
-        };
-        let server = Server::bind(options::listen_address(role), options).map_err(test_error)?;
-        let (address, stop) = (server.address(), StopFlag::default());
-        let told = stop.clone();
-        let server = threads::start(move || server.run(&told, &FlowTable::new(&(), None)))
-            .map_err(|cause| Error::System { what: "start a thread for the server of iperf".to_owned(), cause })?;
-        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
-    }
-
-    /// Ends the server, which takes only moments, and returns its totals.
-    fn end(&mut self) -> Option<Result<ServerTotals, iperf2::Error>> {
-        self.stop.finish();
-        let served = self.server.take()?.join();
-        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
-    }
-}
-
-impl Drop for Iperf2ServerTest {
-    fn drop(&mut self) {
-        // The totals are not needed here; only the server must end.
-        let _ = self.end();
-    }
-}
-
-impl Test for Iperf2ServerTest {
-    fn endpoints(&self) -> Endpoints {
-        connection_setup::endpoint(self.address)
-    }
-
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
-        let trial_results = pool.run(session, &mut (), |worker, ()| {
-            while !worker.is_over() {
-                clock::sleep_until(clock::now() + POLL_INTERVAL);
-            }
-            Ok(())
-        })?;
-        let mut record = trial_results.record(self.role.side);
-        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
-        record.totals.insert("tests".to_owned(), served.finished);
-        if served.finished == 0 {
-            let text = "no client brought its test to an end".to_owned();
-            record.notes.push(Note { id: "no-test".to_owned(), text });
-        }
-        Ok(record)
-    }
+/// Starts our own server, for the other end of a lab.
+fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
+    let guests = fathom_engine::guests(role, policy);
+    let admits: iperf2::ClientFilter = Arc::new(move |address| guests.admit(address));
+    let options = ServerOptions {
+        is_client_allowed: Some(admits.clone()),
+        // A served host sends datagrams only to addresses that TCP has proven: they could be forged.
+        back_traffic: if policy.is_for_others() { BackTraffic::ProvenPeers } else { BackTraffic::Permitted(admits) },
+        policy: policy.clone(),
+        ..ServerOptions::default()
+    };
+    let server = Server::bind(options::listen_address(role), options).map_err(test_error)?;
+    OwnServer::start(role, server.address(), move |stop| {
+        server.run(stop, &FlowTable::new(&(), None)).map(|totals| totals.finished).map_err(test_error)
+    })
 }

@@ -6,14 +6,9 @@
 mod metrics;
 mod settings;
 
-use std::{
-    net::SocketAddr,
-    panic::resume_unwind,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
 };
 
 use fathom_engine::{
@@ -21,20 +16,20 @@ use fathom_engine::{
     WorkerCounts, WorkerHandle, WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Failure, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
+    Endpoints, Failure, Layer, Metric, OptionDoc, Record, Role, Settings, Side,
     names::count,
     units::{Nanos, approximate, rounded},
 };
 use fathom_sys::{
     clock,
     policy::{Destination, Policy, Refused},
-    process::threads,
 };
 
 pub use self::settings::destination;
+use super::own_server::OwnServer;
 use crate::iperf3::{
-    self, Client, ClientOptions, Cookie, Counter, Iperf3Outcome, OpenStream, Server, ServerOptions, ServerTotals,
-    StreamContext, StreamCounts, StreamOutcome, StreamRole, TransportProtocol,
+    self, Client, ClientOptions, Cookie, Counter, Iperf3Outcome, OpenStream, Server, ServerOptions, StreamContext,
+    StreamCounts, StreamOutcome, StreamRole, TransportProtocol,
 };
 use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
 
@@ -118,7 +113,7 @@ impl TestKind for Iperf3 {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return Ok(Box::new(Iperf3ServerTest::bind(role, policy)?));
+            return Ok(Box::new(own_server(role, policy)?));
         }
         let stop = StopFlag::default();
         let mut parameters = settings::parameters(self.carrier, &role.settings)?;
@@ -140,8 +135,6 @@ impl TestKind for Iperf3 {
 
 /// The timeout of the control connection while a test is prepared.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
-/// How soon the end of the other side is noticed.
-const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
 /// How long a server may be busy with the previous trial before it is ready again.
 const BUSY_MAX: Nanos = Nanos::from_secs(3);
@@ -321,62 +314,13 @@ fn client_outcome(streams: &[OpenStream], record: &Record, counts: WorkerCounts<
     }
 }
 
-/// Our own server, for the other end of a lab. It serves from the preparation on, because its client connects during its own.
-struct Iperf3ServerTest {
-    role: Role,
-    address: SocketAddr,
-    stop: StopFlag,
-    server: Option<JoinHandle<Result<ServerTotals, iperf3::Error>>>,
-}
-
-impl Iperf3ServerTest {
-    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
-        let guests = fathom_engine::guests(role, policy);
-        let admits = Arc::new(move |address| guests.admit(address));
-        let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
-        let server = Server::bind(options::listen_address(role), None, options).map_err(test_error)?;
-        let (address, stop) = (server.address(), StopFlag::default());
-        let told = stop.clone();
-        let server = threads::start(move || server.run(&told, &|| Box::new(())))
-            .map_err(|cause| Error::System { what: "start a thread for the server of iperf3".to_owned(), cause })?;
-        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
-    }
-
-    /// Ends the server, which takes only moments, and returns its totals.
-    fn end(&mut self) -> Option<Result<ServerTotals, iperf3::Error>> {
-        self.stop.finish();
-        let served = self.server.take()?.join();
-        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
-    }
-}
-
-impl Drop for Iperf3ServerTest {
-    fn drop(&mut self) {
-        // The totals are not needed here; only the server must end.
-        let _ = self.end();
-    }
-}
-
-impl Test for Iperf3ServerTest {
-    fn endpoints(&self) -> Endpoints {
-        connection_setup::endpoint(self.address)
-    }
-
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
-        let trial_results = pool.run(session, &mut (), |worker, ()| {
-            while !worker.is_over() {
-                clock::sleep_until(clock::now() + POLL_INTERVAL);
-            }
-            Ok(())
-        })?;
-        let mut record = trial_results.record(self.role.side);
-        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
-        record.totals.insert("tests".to_owned(), served.finished);
-        if served.finished == 0 {
-            let text = "no client brought its test to an end".to_owned();
-            record.notes.push(Note { id: "no-test".to_owned(), text });
-        }
-        Ok(record)
-    }
+/// Starts our own server, for the other end of a lab.
+fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
+    let guests = fathom_engine::guests(role, policy);
+    let admits = Arc::new(move |address| guests.admit(address));
+    let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
+    let server = Server::bind(options::listen_address(role), None, options).map_err(test_error)?;
+    OwnServer::start(role, server.address(), move |stop| {
+        server.run(stop, &|| Box::new(())).map(|totals| totals.finished).map_err(test_error)
+    })
 }

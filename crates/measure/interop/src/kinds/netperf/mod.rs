@@ -6,27 +6,27 @@
 mod metrics;
 mod settings;
 
-use std::{cell::RefCell, net::SocketAddr, panic::resume_unwind, thread::JoinHandle};
+use std::cell::RefCell;
 
 use fathom_engine::{
     CommandDoc, Consent, EndCondition, Error, NamedTarget, Phase, StopFlag, Test, TestKind, TrialContext,
     TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Failure, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
+    Endpoints, Failure, Histogram, Layer, Metric, OptionDoc, Record, Role, Settings, Side,
     names::distribution::SERVICE_TIME, units::Nanos,
 };
 use fathom_sys::{
     clock,
     policy::{Destination, Policy, Refused},
-    process::threads,
 };
 use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
 
 pub use self::settings::destination;
+use super::own_server::OwnServer;
 use crate::netperf::{
     self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, NetserverOptions, PreparedTest,
-    Server, ServerTotals, TestLength, TestSpec, TransferContext,
+    Server, TestLength, TestSpec, TransferContext,
 };
 
 /// A test of one kind.
@@ -160,7 +160,7 @@ impl TestKind for Netperf {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return Ok(Box::new(NetserverTest::bind(role, policy)?));
+            return Ok(Box::new(own_server(role, policy)?));
         }
         let spec = settings::spec(&self.base(), &role.settings)?;
         let mut asked = ClientOptions::new(server_destinations(role, policy, self.name)?);
@@ -321,71 +321,21 @@ fn record_failure(record: &mut Record, error: &netperf::Error) {
     record.errors.count(Failure::of_call("netperf", error.to_string().as_str().into()));
 }
 
-/// Our own server, for the other end of a lab. It serves from the preparation on, because its client connects during its own.
-struct NetserverTest {
-    role: Role,
-    address: SocketAddr,
-    stop: StopFlag,
-    server: Option<JoinHandle<Result<ServerTotals, netperf::Error>>>,
-}
-
-/// How soon the end of the other side is noticed.
-const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 /// More than the most flows of a client.
 const CLIENTS: usize = 1100;
 
-impl NetserverTest {
-    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
-        let guests = fathom_engine::guests(role, policy);
-        let admits = std::sync::Arc::new(move |address| guests.admit(address));
-        let options = NetserverOptions {
-            clients: CLIENTS,
-            is_client_allowed: Some(admits),
-            policy: policy.clone(),
-            ..NetserverOptions::default()
-        };
-        let server = Server::bind(options::listen_address(role), options).map_err(test_error)?;
-        let (address, stop) = (server.address(), StopFlag::default());
-        let told = stop.clone();
-        let server = threads::start(move || server.run(&told))
-            .map_err(|cause| Error::System { what: "start a thread for the netserver".to_owned(), cause })?;
-        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
-    }
-
-    /// Ends the server, which takes only moments, and returns its totals.
-    fn end(&mut self) -> Option<Result<ServerTotals, netperf::Error>> {
-        self.stop.finish();
-        let served = self.server.take()?.join();
-        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
-    }
-}
-
-impl Drop for NetserverTest {
-    fn drop(&mut self) {
-        // The totals are not needed here; only the server must end.
-        let _ = self.end();
-    }
-}
-
-impl Test for NetserverTest {
-    fn endpoints(&self) -> Endpoints {
-        connection_setup::endpoint(self.address)
-    }
-
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
-        let trial_results = pool.run(session, &mut (), |worker, ()| {
-            while !worker.is_over() {
-                clock::sleep_until(clock::now() + POLL_INTERVAL);
-            }
-            Ok(())
-        })?;
-        let mut record = trial_results.record(self.role.side);
-        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
-        record.totals.insert("tests".to_owned(), served.finished);
-        if served.finished == 0 {
-            record.notes.push(Note::new("no-test", "no client brought its test to an end"));
-        }
-        Ok(record)
-    }
+/// Starts our own server, for the other end of a lab.
+fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
+    let guests = fathom_engine::guests(role, policy);
+    let admits = std::sync::Arc::new(move |address| guests.admit(address));
+    let options = NetserverOptions {
+        clients: CLIENTS,
+        is_client_allowed: Some(admits),
+        policy: policy.clone(),
+        ..NetserverOptions::default()
+    };
+    let server = Server::bind(options::listen_address(role), options).map_err(test_error)?;
+    OwnServer::start(role, server.address(), move |stop| {
+        server.run(stop).map(|totals| totals.finished).map_err(test_error)
+    })
 }

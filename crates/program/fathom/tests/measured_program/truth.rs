@@ -148,15 +148,14 @@ fn requests_that_are_dropped_on_the_way_are_lost_and_no_others() {
     let dropped = gate.counts().unwrap().dropped.0;
     let totals = &run.tests[0].trials[0].records["a"].totals;
     let (sent, lost, late) = (totals["sent"], totals["lost"], totals["late"]);
-    // Each flow shows its address by a datagram before its first request, and one may be under way at the end: the gate drops those too.
-    let besides = totals["unfinished"] + 8;
+    // The gate drops every 20th datagram. Of the first 24, eight return challenges, and if the 20th is one of them, it takes no request with
+    // it: another flow has proven the same address.
+    const CHALLENGES_DROPPED: u64 = 1;
     // On a busy machine, a response after its timeout was not dropped, but counts as lost.
-    let expected = dropped.saturating_sub(besides)..=dropped + late;
+    let expected = dropped - CHALLENGES_DROPPED..=dropped + late;
     assert!(dropped > 5 && expected.contains(&lost), "{dropped} dropped, {lost} lost, {late} late");
     assert_eq!(sent, totals["transactions"] + lost + totals["unfinished"]);
     let missing = value(&run.tests[0], "request_loss_ratio") * approximate(sent);
-    assert!(
-        (missing - approximate(dropped)).abs() < approximate(besides) + 0.5,
-        "{missing} of {dropped} requests are said to be missing"
-    );
+    let off = (missing - approximate(dropped)).abs();
+    assert!(off < approximate(CHALLENGES_DROPPED) + 0.5, "{missing} of {dropped} requests are said to be missing");
 }

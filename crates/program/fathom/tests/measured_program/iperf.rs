@@ -9,7 +9,7 @@ use fathom_sys::process::signal::Signal;
 
 use crate::{
     compat::is_installed,
-    test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root},
+    test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root, side_by_side},
 };
 
 /// The address of the second host of a lab.
@@ -98,7 +98,7 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
         return;
     }
     let stage = TestBed::new();
-    for (server, client) in MODES {
+    side_by_side(MODES, |(server, client)| {
         let [real_client, real_server] = texts(&stage, [Whose::Real, Whose::Real], server, client);
         let [our_client, _] = texts(&stage, [Whose::Ours, Whose::Real], server, client);
         let [_, our_server] = texts(&stage, [Whose::Real, Whose::Ours], server, client);
@@ -117,7 +117,7 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
             compared(&real_server),
             "the server of {client:?}\n{our_server}\n{real_server}"
         );
-    }
+    });
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
         return;
     }
     let (free, delayed) = ("impair", "impair:delay=50us,direction=forward");
-    let mut differences: Vec<f64> = (0..5)
+    let mut differences: Vec<f64> = (0..3)
         .map(|_| {
             let [first, second, third, fourth] = [free, delayed, delayed, free].map(path_through);
             for (_, run) in [&second, &third] {
@@ -147,7 +147,7 @@ fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
         })
         .collect();
     differences.sort_by(f64::total_cmp);
-    assert!((35.0..65.0).contains(&differences[2]), "{differences:?} µs");
+    assert!((35.0..65.0).contains(&differences[1]), "{differences:?} µs");
 }
 
 #[test]

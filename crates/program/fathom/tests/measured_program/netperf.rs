@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     compat::is_installed,
-    test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root, tree, until},
+    test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root, side_by_side, tree, until},
 };
 
 /// The far host of a lab.
@@ -130,8 +130,8 @@ fn every_test_works_in_both_roles_against_the_real_netperf_with_its_text_as_the_
     let stage = TestBed::new();
     let [(_real, real), (_own, own)] = servers(&stage);
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
-    let mut lines = Vec::new();
-    for (name, global, of_test) in CASES.iter().chain(if has_ipv6 { IPV6 } else { &[] }) {
+    let cases = [CASES, if has_ipv6 { IPV6 } else { &[] }].concat();
+    let lines = side_by_side(&cases, |(name, global, of_test)| {
         let forward = ours(&stage, &real, global, of_test);
         let backward = theirs(&stage, &own, global, of_test);
         let model = theirs(&stage, &real, global, of_test);
@@ -139,8 +139,8 @@ fn every_test_works_in_both_roles_against_the_real_netperf_with_its_text_as_the_
         assert_eq!(got, expected, "{name}: the text is\n{}instead of\n{}", forward.stdout, model.stdout);
         let shown =
             |ending: &ProgramResult| has_result(ending).map_or_else(|why| format!("no: {why}"), |()| "yes".into());
-        lines.push(format!("| {name} | {} | {} |", shown(&forward), shown(&backward)));
-    }
+        format!("| {name} | {} | {} |", shown(&forward), shown(&backward))
+    });
     let table = lines.join("\n");
     assert!(!table.contains("| no"), "{table}");
     let page = fs::read_to_string(tree().join("docs/netperf.md")).unwrap();
@@ -156,10 +156,10 @@ fn the_columns_of_a_result_begin_where_those_of_netperf_begin() {
     }
     let stage = TestBed::new();
     let [(_real, real), _] = servers(&stage);
-    for test in ["TCP_STREAM", "TCP_MAERTS", "TCP_RR", "TCP_CRR", "UDP_STREAM", "UDP_RR"] {
+    side_by_side(&["TCP_STREAM", "TCP_MAERTS", "TCP_RR", "TCP_CRR", "UDP_STREAM", "UDP_RR"], |test| {
         for cpu in [&[][..], &["-c", "-C"]] {
-            let global = [&["-t", test][..], cpu].concat();
-            let of_test: &[&str] = if test == "UDP_STREAM" { &["-m", "1000"] } else { &[] };
+            let global = [&["-t", *test][..], cpu].concat();
+            let of_test: &[&str] = if *test == "UDP_STREAM" { &["-m", "1000"] } else { &[] };
             let texts = [ours(&stage, &real, &global, of_test), theirs(&stage, &real, &global, of_test)];
             // Headers are the same to the blank.
             let headers = texts.each_ref().map(|ending| {
@@ -175,7 +175,7 @@ fn the_columns_of_a_result_begin_where_those_of_netperf_begin() {
             });
             assert_eq!(columns[0], columns[1], "{test} {cpu:?}");
         }
-    }
+    });
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_test_against_a_netserver_is_a_test_like_any_other() {
     ];
     for (_, port) in &servers {
         let target = format!("127.0.0.1:{port}");
-        for (words, metrics) in cases {
+        side_by_side(cases, |(words, metrics)| {
             let words = [&words[..1], &[&target, "--protocol", "netperf"], &words[1..], &brief].concat();
             let run = stage.fathom(&words).succeeded().run();
             for name in *metrics {
@@ -265,7 +265,7 @@ fn a_test_against_a_netserver_is_a_test_like_any_other() {
                 let value = summary.and_then(|summary| summary.value).unwrap_or_else(|| panic!("{words:?}: no {name}"));
                 assert!(value > 0.0, "{words:?}: {name} is {value}");
             }
-        }
+        });
     }
     let words = ["tcp", "127.0.0.1", "--protocol", "netperf", "--test", "loaded"];
     stage.fathom(words).refused(2, &["--protocol netperf does not have this --test", "--test stream, rr, crr"]);

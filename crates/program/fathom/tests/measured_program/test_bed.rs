@@ -4,9 +4,14 @@ use std::{
     env, fs,
     fs::File,
     io::{BufRead as _, BufReader},
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 use fathom_lab::{Lab, StateFolder};
@@ -24,6 +29,26 @@ pub(crate) const PATIENCE: Nanos = Nanos::from_secs(120);
 pub(crate) const BRIEF: &[&str] = &["--duration", "400ms", "--warmup", "100ms", "--rounds", "2"];
 /// The maximum number of lines of an error message.
 const SCREEN_LINES_MAX: usize = 24;
+
+/// Checks all cases, some of them at the same time, and returns the results in their order. For cases that compare texts and not rates.
+pub(crate) fn side_by_side<T: Sync, R: Send>(cases: &[T], check: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    const AT_ONCE: usize = 4;
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut results = Vec::new();
+        loop {
+            let idx = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(idx) else { return results };
+            results.push((idx, check(case)));
+        }
+    };
+    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    all.sort_by_key(|(idx, _)| *idx);
+    all.into_iter().map(|(_, result)| result).collect()
+}
 
 pub(crate) fn lacks_root() -> bool {
     fathom_testkit::lacks_privileges(may_administer_network())

@@ -83,7 +83,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "netem",
-        about: "netem delays, loses, duplicates, damages or reorders what leaves the host, in percent",
+        about: "netem delays, drops, duplicates, corrupts or reorders packets that leave the host",
         values: &[
             ("delay", "0ms"),
             ("jitter", "0ms"),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use fathom_model::{Derivation, Growth, GrowthPoint, Run, Summary, TestRun, Unit};
+use fathom_model::{Derivation, Growth, GrowthPoint, Run, Summary, TestRun, Unit, units::approximate};
 
 use crate::summaries::main_rate;
 
-/// A rate that grows by less than this part with twice as many companions, or with some more, hardly grows.
+/// A rate that grows by less than this part of what the companions grew by hardly grows.
 const GROWS: f64 = 0.1;
 
 /// Returns the growth up to the number of companions of a test, if it has the most of them. `None` if no other test differs only in that.
@@ -40,7 +40,11 @@ fn point(test: &TestRun, metric: &str) -> Option<GrowthPoint> {
 
 /// Returns the number of companions from which on more of them add hardly anything. `None` if the rate still grows at the last step.
 fn knee(points: &[(u64, f64)]) -> Option<u64> {
-    let grows = |pair: &[(u64, f64)]| pair[1].1 >= pair[0].1 * (1.0 + GROWS);
+    let grows = |pair: &[(u64, f64)]| {
+        let [(few, low), (many, high)] = [pair[0], pair[1]];
+        let added = approximate(many - few) / approximate(few.max(1));
+        high >= low * (1.0 + GROWS * added)
+    };
     let last_growing = points.windows(2).rposition(grows);
     let place = last_growing.map_or(0, |step| step + 1);
     points.get(place).filter(|_| place + 1 < points.len()).map(|(n, _)| *n)
@@ -56,6 +60,7 @@ mod tests {
         assert_eq!(knee(&[(1, 100.0), (2, 104.0), (4, 103.0)]), Some(1));
         assert_eq!(knee(&[(1, 100.0), (2, 200.0), (4, 400.0)]), None, "the companions are the limit");
         assert_eq!(knee(&[(1, 100.0), (2, 101.0), (4, 150.0)]), None, "it grew at the last step");
+        assert_eq!(knee(&[(8, 800.0), (16, 1600.0), (17, 1700.0)]), None, "the last step adds a single companion");
         assert_eq!((knee(&[(1, 1.0)]), knee(&[])), (None, None));
     }
 }

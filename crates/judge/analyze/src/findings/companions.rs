@@ -29,8 +29,12 @@ impl FindingRule for CompanionLimit {
         let to = seen.test.to.as_deref().unwrap_or("the target");
         let grown = last.value / before.value - 1.0;
         let what = match growth.knee {
-            Some(1) => format!("one companion is enough to load {to}: more of them add nothing"),
-            Some(n) => format!("{to} takes no more from {n} companions on: it is the limit, or the path to it"),
+            Some(1) => {
+                format!("one companion saturates {to}: more of them add nothing; the limit is {to} or the path to it")
+            }
+            Some(n) => {
+                format!("{n} companions saturate {to}: more of them add nothing; the limit is {to} or the path to it")
+            }
             None => format!(
                 "the companions are the limit, not {to}: with {} instead of {} of them the rate still grows by {}",
                 last.n_hosts,
@@ -89,7 +93,7 @@ mod tests {
         assert_eq!((growth.knee, growth.points.len()), (Some(2), 2));
         assert!(run.tests[0].sharing.as_ref().unwrap().growth.is_none(), "the last one tells it");
         let finding = run.findings.iter().find(|finding| finding.id == "companions").unwrap();
-        assert!(finding.title.starts_with("target takes no more from 2 companions on"), "{}", finding.title);
+        assert!(finding.title.starts_with("2 companions saturate target"), "{}", finding.title);
         assert_eq!(finding.severity, Severity::Remark);
     }
 }

@@ -44,7 +44,8 @@ impl FindingRule for OtherPrograms {
         let is_server = |program: &Program<'_>| server.is_some_and(|(_, server)| server.program == program.program);
         let share = |host: &str, cores: &[CoreLoad]| {
             if seen.via().is_some() {
-                return of_named_programs(seen, host, cores.len());
+                let named = seen.programs(host).into_iter().filter(|program| !is_server(program));
+                return of_named_programs(named, cores.len());
             }
             let of_server = server.filter(|(at, _)| *at == host).map_or(0.0, |(_, server)| server.cores);
             let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
@@ -101,8 +102,8 @@ impl FindingRule for OtherPrograms {
 
 /// Returns the share of all cores that other programs used by name. With a device in between, the kernel's work for it belongs to the test,
 /// so that the time of the cores does not show what others used.
-fn of_named_programs(seen: &TestEvidence<'_>, host: &str, n_cores: usize) -> Option<f64> {
-    let used: f64 = seen.programs(host).iter().map(|program| program.cores).sum();
+fn of_named_programs<'a>(programs: impl Iterator<Item = Program<'a>>, n_cores: usize) -> Option<f64> {
+    let used: f64 = programs.map(|program| program.cores).sum();
     Some(used / approximate(u64::try_from(n_cores).ok()?))
 }
 

@@ -7,7 +7,10 @@ use fathom_model::{
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, counter_evidence};
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    gap::{HALF, reaches_a_limit},
+};
 
 /// The longest stop that one frame asks for: 65,535 quanta of 512 bits (IEEE 802.3 annex 31B.2).
 const BITS_STOPPED_MAX: f64 = 65_535.0 * 512.0;
@@ -16,13 +19,18 @@ const MATTERS: f64 = 0.05;
 
 /// Looks at the pause frames that the interfaces of the test received and sent (`ethtool --include-statistics -a`).
 ///
-/// With them, a test measures the slowest receiver behind the cable and not its own path. Silent without a counter in the driver, as on
+/// With them, a test measures the slowest receiver behind the cable and not its own path. How long each frame stopped the interface is known
+/// to the device alone, so they are a cause only if they can have stopped it for half of the time, and if the test lacks something. Silent without a counter in the driver, as on
 /// virtual devices, and where all frames together could not have stopped the interface for a twentieth of the time.
 pub(crate) struct PauseFrames;
 
 impl FindingRule for PauseFrames {
     fn id(&self) -> &'static str {
         "pause-frames"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["one-core-receives", "receive-budget", "core-saturated"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -44,16 +52,15 @@ impl PauseFrames {
         }
         let (title, next) = if received >= sent {
             let title = format!(
-                "{interface} of {host} was asked to stop by {} pause frames, for up to {} of the time: a receiver behind its cable has no \
-                 room",
+                "{interface} of {host} was asked to stop by {} pause frames, for up to {} of the time: its link partner is congested",
                 grouped(received),
                 percent(stopped)
             );
             (title, "show whether it goes on; then look at the switch for the port that sends them")
         } else {
             let title = format!(
-                "{interface} of {host} asked the other end of its cable to stop with {} pause frames, for up to {} of the time: the host \
-                 does not take frames as fast as they come",
+                "{interface} of {host} sent {} pause frames to its link partner, for up to {} of the time: the host does not take frames as \
+                 fast as they come",
                 grouped(sent),
                 percent(stopped)
             );
@@ -62,8 +69,9 @@ impl PauseFrames {
         let counters = [(DEV_RX_PAUSE, received), (DEV_TX_PAUSE, sent)].into_iter().filter(|(_, n)| *n > 0);
         let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n));
         let next = NextStep::new(format!("ethtool -S {interface}")).on(host).expected(next);
-        // How long each frame stopped it is known to the device alone.
-        Some(seen.finding(self.id(), Severity::HoldsBack, "pause frames", title).evidence(evidence).next(next))
+        let is_cause = stopped >= HALF && !reaches_a_limit(seen);
+        let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
+        Some(seen.finding(self.id(), severity, "pause frames", title).evidence(evidence).next(next))
     }
 }
 
@@ -100,7 +108,13 @@ mod tests {
     #[test]
     fn a_receiver_that_asks_to_stop_does_not_keep_up() {
         let title = paused("target", DEV_TX_PAUSE, 900).finding("pause-frames").unwrap().title;
-        assert!(title.starts_with("eth0 of target asked the other end of its cable to stop"), "{title}");
+        assert!(title.starts_with("eth0 of target sent 900 pause frames to its link partner"), "{title}");
+    }
+
+    #[test]
+    fn frames_that_stop_an_interface_for_less_than_half_of_the_time_are_a_remark() {
+        let finding = paused("client", DEV_RX_PAUSE, 50).finding("pause-frames").unwrap();
+        assert_eq!(finding.severity, Severity::Remark, "{}", finding.title);
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl FindingRule for RingDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", "receive-budget", "one-core-receives", "pause-frames"]
+        &["link-down", "receive-budget", "one-core-receives"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

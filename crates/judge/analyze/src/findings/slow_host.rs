@@ -6,7 +6,7 @@ use fathom_model::{Evidence, Finding, Link, NextStep, Severity};
 use fathom_statistics::median;
 
 use super::FindingRule;
-use crate::{evidence::TestEvidence, sharing::differing_end, summaries::main_rate};
+use crate::{evidence::TestEvidence, gap::reaches_a_limit, sharing::differing_end, summaries::main_rate};
 
 /// Below this part of the median of the others, a host is slow. Hosts that compete for one port differ by less, by chance.
 const SLOW: f64 = 0.6;
@@ -22,7 +22,18 @@ impl FindingRule for SlowHost {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "link-down", "other-programs"]
+        &[
+            "local-shaper",
+            "cpu-quota",
+            "core-saturated",
+            "link-down",
+            "link-mode",
+            "filter-drops",
+            "ingress-filter-drops",
+            "qdisc-drops",
+            "ring-drops",
+            "other-programs",
+        ]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -131,22 +142,24 @@ fn finding(seen: &TestEvidence<'_>, id: &str, slow: &Slow) -> Option<Finding> {
         Way::From => format!("everything that {host} sends"),
         Way::To => format!("everything that reaches {host}"),
         Way::Both => format!("everything to and from {host}"),
-        Way::Pair(to) => format!("the way from {host} to {to}"),
+        Way::Pair(to) => format!("the path from {host} to {to}"),
     };
-    let others = if matches!(slow.way, Way::Pair(_)) { "other ways" } else { "other hosts" };
+    let others = if matches!(slow.way, Way::Pair(_)) { "other paths" } else { "other hosts" };
     let proof = |link: &Link| Evidence {
         host: host.clone(),
         counter: format!("{} {} → {}", main.title, link.from, link.to.as_deref().unwrap_or("target")),
         value: main.show(mean(&link.trials)),
     };
     let title = if rate > 0.0 {
-        format!("{what} is slow: {}, and {} is the median of the {others}", main.show(rate), main.show(usual))
+        format!("{what} is slow: {}; the median of the {others} is {}", main.show(rate), main.show(usual))
     } else {
-        format!("{what} gets nothing through, and the {others} do")
+        format!("{what} gets nothing through; the {others} do")
     };
     let command = NextStep::new(format!("ip -s -s link show dev {}", seen.interface(host)));
     let expected = "show errors and drops of its interface; its cable and its port on the switch come next";
-    let finding = seen.finding(id, Severity::HoldsBack, "slow host", title).evidence(links().map(proof));
+    // Of hosts that fill the port of the one they share, the distant ones get less.
+    let severity = if reaches_a_limit(seen) { Severity::Remark } else { Severity::HoldsBack };
+    let finding = seen.finding(id, severity, "slow host", title).evidence(links().map(proof));
     Some(finding.next(command.on(host).expected(expected)))
 }
 
@@ -172,7 +185,7 @@ mod tests {
         builder.star(&[("c1", &[1_000, 1_100]), ("c2", &[1_050, 950]), ("c3", &[300, 320]), ("c4", &[900, 1_000])]);
         let finding = builder.finding("slow-host").unwrap();
         assert_eq!((finding.severity, finding.evidence[0].host.as_str()), (Severity::HoldsBack, "c3"));
-        assert_eq!(finding.title, "c3 is slow: 2.48 kbit/s, and 7.92 kbit/s is the median of the other hosts");
+        assert_eq!(finding.title, "c3 is slow: 2.48 kbit/s; the median of the other hosts is 7.92 kbit/s");
         let mut even = RunBuilder::new();
         even.star(&[("c1", &[1_000, 700]), ("c2", &[700, 1_000]), ("c3", &[800, 900])]);
         assert!(even.finding("slow-host").is_none());

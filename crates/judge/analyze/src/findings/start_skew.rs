@@ -23,7 +23,7 @@ impl FindingRule for StartSkew {
         let trials = seen.trials().iter().filter(|trial| !trial.links.is_empty());
         let worst = trials.filter_map(with_share).max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((skew, share)) = worst.filter(|(_, share)| *share >= REMARKABLE) else { return Vec::new() };
-        let title = format!("the hosts started up to {skew} apart, {} of the whole time", percent(share));
+        let title = format!("the hosts started up to {skew} apart, {} of the duration of a round", percent(share));
         let severity = if share >= INVALID { Severity::Invalidates } else { Severity::Remark };
         let (host, counter) = (seen.test.from.clone(), "start_skew_ns".to_owned());
         let proof = Evidence { host, counter, value: skew.to_string() };

@@ -32,8 +32,8 @@ const EVEN_SHARE_MIN: f64 = 0.005;
 const EVEN_COUNT_MIN: u64 = 50;
 /// If at least this share of the runs of losses, and of the distances between them, are the same, something counts packets.
 const EVEN: f64 = 0.8;
-/// The same for two neighboring lengths: a rate limit alternates between them.
-const EVEN_NEIGHBORS: f64 = 0.95;
+/// The same for two neighboring lengths: a rate limit alternates between them, apart from the moments at which the sender was late.
+const EVEN_NEIGHBORS: f64 = 0.9;
 /// Runs of more than this times the length of independent losses are bursts.
 const BURSTY: f64 = 2.0;
 /// A queue of less than this cannot be told from the noise of two clocks.
@@ -175,8 +175,8 @@ fn merged(seen: &TestEvidence<'_>, name: &str) -> Histogram {
 
 /// Returns true if nearly all values are the same: within a quarter of the median, or two neighboring numbers.
 ///
-/// Of geometric values, which independent losses have, two thirds at most are within a quarter, and two neighbors hold nearly all only
-/// of one of the two lengths, runs or distances.
+/// Of geometric values, which independent losses have, two thirds at most are within a quarter. Two neighbors hold nearly all only of one
+/// of the two lengths, runs or distances: if half of the packets are lost, three quarters of both, and at any other share less of one.
 fn is_even(lengths: &Histogram) -> bool {
     let Some(median) = lengths.quantile(0.5).filter(|_| lengths.count() >= EVEN_COUNT_MIN) else { return false };
     let share = |low: u64, high: u64| lengths.share_within(approximate(low), approximate(high)).unwrap_or(0.0);

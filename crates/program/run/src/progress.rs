@@ -77,6 +77,7 @@ impl ProgressLine {
         self.warmed_up.set((phases.warmup_max_ns == Nanos::ZERO).then_some(Nanos::ZERO));
         self.measure.set(phases.measure_ns);
         self.bar.set_message(line(&self.activity_text(), None, self.measure.get(), ""));
+        self.show_hosts(&[]);
     }
 
     /// Shows the activity of the test, its rate and its p99 latency.
@@ -97,6 +98,7 @@ impl ProgressLine {
         while bars.len() < all.len() {
             bars.push(self.lines.add(message_bar()));
         }
+        bars.drain(all.len()..).for_each(|bar| bar.finish_and_clear());
         let width = all.iter().map(|(host, _)| host.chars().count()).max().unwrap_or(0);
         for (bar, (host, text)) in bars.iter().zip(all) {
             bar.set_message(sanitized(&format!("  {host:<width$}  {text}")));

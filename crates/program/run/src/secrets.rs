@@ -22,8 +22,10 @@ impl Secrets {
     pub fn of(plan: &Plan) -> (Plan, Self) {
         let (mut plan, mut secrets) = (plan.clone(), Self::default());
         for reach in plan.hosts.values_mut() {
-            if let HostReach::Tls { key, .. } = reach {
-                secrets.0.extend(key.take());
+            match reach {
+                HostReach::Tls { key, .. } => secrets.0.extend(key.take()),
+                HostReach::Exec(host) => secrets.mask_command(&mut host.command),
+                _ => {}
             }
         }
         for test in &mut plan.tests {
@@ -67,13 +69,36 @@ impl Secrets {
         }
     }
 
-    /// Masks secrets in the reasons why the run is incomplete or a test is unavailable.
+    /// Masks secrets in the reasons why the run is incomplete or a test is unavailable, and in how hosts were reached.
     pub fn mask_errors(&self, run: &mut Run) {
+        run.hosts.values_mut().for_each(|host| host.reached = self.mask(&host.reached));
         if let Completeness::Incomplete { reason } = &mut run.completeness {
             *reason = self.mask(reason);
         }
         for reason in run.tests.iter_mut().filter_map(|test| test.unavailable.as_mut()) {
             *reason = self.mask(reason);
+        }
+    }
+
+    /// Masks the secrets in a command that starts an agent: the value of an option or a variable with the name of a secret, and the
+    /// password of `sshpass -p`.
+    fn mask_command(&mut self, words: &mut [String]) {
+        let mut is_value = false;
+        let mut is_sshpass = false;
+        for word in words {
+            let masked_from = match word.split_once('=') {
+                _ if std::mem::take(&mut is_value) => Some(0),
+                Some((name, _)) if is_secret(name.trim_start_matches('-')) => Some(name.len() + 1),
+                _ if is_sshpass && word.len() > 2 && word.starts_with("-p") => Some(2),
+                _ => None,
+            };
+            let names_value = word.strip_prefix("--").is_some_and(|name| !name.contains('=') && is_secret(name));
+            is_value = masked_from.is_none() && (names_value || (is_sshpass && word == "-p"));
+            is_sshpass = (is_sshpass && word.starts_with('-')) || word.rsplit('/').next() == Some("sshpass");
+            if let Some(start) = masked_from {
+                self.remember(&word[start..], ' ');
+                word.replace_range(start.., MASK);
+            }
         }
     }
 
@@ -177,6 +202,25 @@ mod tests {
         ];
         for (kind, given, expected) in cases {
             assert_eq!(shown(kind, given).0, expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_starts_an_agent_shows_no_password() {
+        let cases = [
+            ("sshpass -p hush ssh b1 fathom", "sshpass -p *** ssh b1 fathom"),
+            ("/usr/bin/sshpass -phush ssh -p 22 b1", "/usr/bin/sshpass -p*** ssh -p 22 b1"),
+            ("kubectl --token=abc exec b1", "kubectl --token=*** exec b1"),
+            ("launch --api-token abc b1", "launch --api-token *** b1"),
+            ("env DB_PASSWORD=hush docker exec -i b1", "env DB_PASSWORD=*** docker exec -i b1"),
+            ("srun -N1 -w b1 fathom agent --stdio", "srun -N1 -w b1 fathom agent --stdio"),
+        ];
+        for (given, expected) in cases {
+            let mut words: Vec<String> = given.split(' ').map(str::to_owned).collect();
+            let mut secrets = Secrets::default();
+            secrets.mask_command(&mut words);
+            assert_eq!(words.join(" "), expected);
+            assert_eq!(secrets.mask(given), expected);
         }
     }
 

@@ -13,14 +13,20 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::Duration,
 };
 
+use fathom_sys::socket::{Domain, SockAddr, Socket, Type};
+
 use crate::{AgentFailure, ErrorClass, threads};
 
-const NAME: &[u8] = b"fathom-host";
+const NAME: &str = "fathom-host";
 /// The wait for the holder's name: it is a thread of a process on the same machine, which may be stopped.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+const SILENT_HOLDER: &str = "a run that does not answer";
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most of a holder's name that is read, since any user may have the socket.
 const HOLDER_MAX: u64 = 200;
 
@@ -32,7 +38,7 @@ pub(super) struct HostHold {
 impl HostHold {
     /// Takes the host for a run, and tells others its name.
     pub(super) fn take(run: String) -> Result<Self, AgentFailure> {
-        let listener = address()
+        let listener = SocketAddr::from_abstract_name(NAME)
             .and_then(|address| UnixListener::bind_addr(&address))
             .map_err(|cause| if cause.kind() == io::ErrorKind::AddrInUse { held() } else { cannot_hold(&cause) })?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -42,8 +48,12 @@ impl HostHold {
                 if is_freed.load(Ordering::Acquire) {
                     return;
                 }
-                // Who asks and leaves does not matter.
-                let _ = asking.and_then(|mut asking| asking.write_all(run.as_bytes()));
+                match asking {
+                    // Who asks and leaves does not matter.
+                    Ok(mut asking) => drop(asking.write_all(run.as_bytes())),
+                    // Without descriptors, the next attempt would fail at once.
+                    Err(_) => thread::sleep(ACCEPT_PAUSE),
+                }
             }
         });
         telling.map(|_| Self { is_over }).map_err(|cause| cannot_hold(&cause))
@@ -61,20 +71,25 @@ impl Drop for HostHold {
 /// Returns the run that holds this host, if there is one.
 pub(super) fn holder() -> Option<String> {
     let mut holder = String::new();
-    let stream = ask().ok()?;
+    let stream = match ask() {
+        Ok(stream) => stream,
+        // Somebody has the name and accepts nothing.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(SILENT_HOLDER.to_owned()),
+        Err(_) => return None,
+    };
     // A holder that is stopped does not answer; it still holds the host.
     let _ =
         stream.set_read_timeout(Some(ASK_TIMEOUT)).and_then(|()| stream.take(HOLDER_MAX).read_to_string(&mut holder));
     let shown: String = holder.chars().filter(|c| !c.is_control()).collect();
-    Some(if shown.is_empty() { "a run that does not answer".to_owned() } else { shown })
+    Some(if shown.is_empty() { SILENT_HOLDER.to_owned() } else { shown })
 }
 
-fn address() -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(NAME)
-}
-
+/// Connects to the holder. Fails with `WouldBlock` if its queue of connections is full.
 fn ask() -> io::Result<UnixStream> {
-    UnixStream::connect_addr(&address()?)
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.connect(&SockAddr::unix(format!("\0{NAME}"))?)?;
+    socket.set_nonblocking(false)?;
+    Ok(socket.into())
 }
 
 fn held() -> AgentFailure {

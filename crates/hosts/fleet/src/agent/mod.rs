@@ -123,7 +123,7 @@ pub fn serve(
     // Greet before reading anything, so that a controller of another version learns which program it reached.
     let greeting = FromAgent::Hello(Hello {
         tool: equipment.tool.clone(),
-        facts: HostFacts { held_by: host_hold::holder(), ..HostFacts::here() },
+        facts: HostFacts { held_by: holder(&equipment.policy), ..HostFacts::here() },
         run: None,
     });
     outbox.send(&greeting).map_err(Disconnected::Protocol)?;
@@ -150,6 +150,12 @@ pub fn serve(
         let _ = speaker.join();
     }
     ending
+}
+
+/// Returns the run that has this host. A guest does not learn whose it is.
+fn holder(policy: &Policy) -> Option<String> {
+    let holder = host_hold::holder()?;
+    Some(if policy.is_for_others() { "another run".to_owned() } else { holder })
 }
 
 impl HostFacts {
@@ -195,7 +201,8 @@ impl Agent {
 
     fn handle_message(&mut self, at: Nanos, message: ToAgent) {
         match message {
-            ToAgent::Hello(Hello { run: Some(run), .. }) => self.hold_host(run),
+            // A guest must not keep the owner's runs from the host; a served host limits its controllers instead.
+            ToAgent::Hello(Hello { run: Some(run), .. }) if !self.config.policy.is_for_others() => self.hold_host(run),
             ToAgent::Hello(_) | ToAgent::Heartbeat | ToAgent::Bye => {}
             ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
             ToAgent::Environment { interfaces } => self.send_environment(interfaces),

@@ -310,11 +310,11 @@ impl LayerCommand {
             return Ok((ends, target.cloned()));
         }
         match (target, measurement::lab_option(matches)) {
+            (Some(target), Some(lab)) if self.layer == Layer::Http => {
+                Ok((measurement::hosts_in_lab(lab, device)?, Some(target.clone())))
+            }
             (Some(_), Some(_)) if device.is_some() => {
                 Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into())
-            }
-            (Some(target), Some(lab)) if self.layer == Layer::Http && many_hosts::is_asked(matches) => {
-                Ok((measurement::hosts_in_lab(lab, device)?, Some(target.clone())))
             }
             (Some(target), _) if self.layer == Layer::Http => {
                 Ok((measurement::hosts_on_loopback(), Some(target.clone())))

@@ -56,11 +56,6 @@ fn given<'m>(matches: &'m ArgMatches, name: &str) -> Option<&'m str> {
     matches.try_get_one::<String>(name).ok().flatten().map(String::as_str)
 }
 
-/// Returns true if the command line says which hosts take part.
-pub(super) fn is_asked(matches: &ArgMatches) -> bool {
-    [FROM, TO, TOPOLOGY].iter().any(|name| given(matches, name).is_some())
-}
-
 /// Returns the hosts of a star lab with their groups: the companions initiate, and the tested host responds.
 pub(super) fn star(names: &[String], reach: impl Fn(&str) -> HostReach) -> TestHosts {
     let companions: Vec<String> = names.iter().filter(|name| *name != preset::TESTED).cloned().collect();
@@ -125,7 +120,8 @@ fn has_inventory(matches: &ArgMatches) -> bool {
     matches.try_get_one::<PathBuf>("hosts").is_ok_and(|path| path.is_some())
 }
 
-/// Returns the hosts of an inventory that the options name, or else the companions and the tested host by their roles.
+/// Returns the hosts of an inventory that the options name, or else the companions and the tested host: those of the group `companions` and
+/// the host `sut`, or those with these roles.
 ///
 /// # Errors
 /// If a name is unknown, or if neither an option nor a role says which hosts are meant.
@@ -161,17 +157,23 @@ fn side(
     (option, text): (&str, Option<&str>),
     role: HostRole,
 ) -> Result<String, UserError> {
-    let of_role = || inventory.with_role(role).into_iter().map(str::to_owned).collect();
-    let role_name = if role == HostRole::Companion { COMPANIONS } else { preset::TESTED };
-    let members: Vec<String> = text.map_or_else(|| Ok(of_role()), |text| inventory::select(inventory, text, path))?;
+    let (role_name, word) =
+        if role == HostRole::Companion { (COMPANIONS, "companion") } else { (preset::TESTED, preset::TESTED) };
+    let of_role = || {
+        let is_named = inventory.groups.contains_key(role_name) || inventory.hosts.contains_key(role_name);
+        let of_role = || Ok(inventory.with_role(role).into_iter().map(str::to_owned).collect());
+        if is_named { inventory::select(inventory, role_name, path) } else { of_role() }
+    };
+    let members: Vec<String> = text.map_or_else(of_role, |text| inventory::select(inventory, text, path))?;
     let name = text.unwrap_or(role_name).to_owned();
     match members.as_slice() {
         [only] => Ok(only.clone()),
         [] => {
             let known: Vec<&str> = inventory.hosts.keys().map(String::as_str).collect();
-            let what = format!("--{option} is needed: {} does not say which host", path.display());
+            let what = format!("--{option} is needed: no host in {} has the role {word}", path.display());
             Err(UserError::new(Exit::Usage, what)
                 .with_line("use", format!("--{option} HOST"))
+                .with_line("or", format!("roles = [\"{word}\"] in the inventory"))
                 .with_line("hosts", known.join(", ")))
         }
         _ => {

@@ -82,9 +82,9 @@ pub(crate) fn hosts_arguments() -> Vec<Arg> {
     let mut arguments = vec![inventory, push_binary.requires(HOSTS)];
     arguments.push(name(
         "from",
-        "hosts or groups of --hosts or a --lab that begin, with commas between them [default: the companions]",
+        "hosts or groups of --hosts or a --lab that initiate, with commas between them [default: the companions]",
     ));
-    arguments.push(name("to", "hosts or groups that answer [default: the one with the role sut]"));
+    arguments.push(name("to", "hosts or groups that respond [default: the one with the role sut]"));
     arguments
 }
 
@@ -288,7 +288,7 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
 pub(crate) fn initiators(matches: &ArgMatches) -> Result<TestHosts, UserError> {
     let ends = match (hosts_of_inventory(matches, NamedSides::FromOnly)?, lab_option(matches)) {
         (Some(ends), _) => ends,
-        (None, Some(lab)) => hosts_in_lab(lab, None)?,
+        (None, Some(lab)) => hosts_in_lab(lab, matches.get_one::<String>("device").map(String::as_str))?,
         (None, None) => hosts_on_loopback(),
     };
     many_hosts::chosen(ends, matches)

@@ -45,6 +45,11 @@ impl TestHosts {
         TestPlan { topology, each: self.each, ..TestPlan::new(kind, times, self.from()) }
     }
 
+    /// Returns true if a host is not this machine or a lab on it.
+    pub(crate) fn are_elsewhere(&self) -> bool {
+        self.hosts.iter().any(|(_, reach)| !reach.is_on_this_machine())
+    }
+
     /// Returns the initiator.
     pub(crate) fn from(&self) -> &str {
         &self.from

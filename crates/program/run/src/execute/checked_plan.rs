@@ -143,6 +143,15 @@ impl CheckedTest {
         of_pairs.chain(Some(self.from.as_str()).filter(|_| self.pairs.is_empty()))
     }
 
+    /// Returns true if nothing of the test can run without this host.
+    pub(super) fn needs(&self, host: &str) -> bool {
+        let is_end = |from: &str, to: Option<&String>| from == host || to.is_some_and(|to| to == host);
+        match self.pairs.as_slice() {
+            [] => is_end(&self.from, self.to.as_ref()),
+            pairs => pairs.iter().all(|pair| is_end(&pair.from, pair.to.as_ref())),
+        }
+    }
+
     /// Returns the same test with a measured time of `span`.
     pub(super) fn lasting(self, span: Nanos) -> Self {
         Self { phases: phases(self.phases.warmup_max_ns, span, self.phases.is_warmup_whole), ..self }

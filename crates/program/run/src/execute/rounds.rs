@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
 use fathom_fleet::{Error, ErrorClass};
-use fathom_model::{Link, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
+use fathom_model::{Link, OnLoss, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
@@ -203,6 +203,7 @@ impl RunExecutor<'_> {
         for round in 0..self.plan.plan().rounds {
             for test in self.plan.leading_tests() {
                 let idx = test.idx;
+                self.give_up_without_hosts(test, &mut run.tests);
                 // A search or benchmark runs once: it schedules its own trials, and a second one would not improve the result.
                 let is_search = !matches!(test.method, TestMethod::Rounds);
                 let is_done = round > 0 && is_search;
@@ -274,6 +275,20 @@ impl RunExecutor<'_> {
         Ok(outcome.error)
     }
 
+    /// Marks a test as unavailable if a host that it needs was lost.
+    fn give_up_without_hosts(&self, test: &CheckedTest, tests: &mut [TestRun]) {
+        let lost = self.lost.borrow();
+        let Some((_, how)) = lost.iter().find(|(host, _)| test.needs(host)) else { return };
+        for run in paired_runs(tests, test) {
+            run.unavailable.get_or_insert_with(|| how.clone());
+        }
+    }
+
+    /// Returns true if the others go on without a host, and one of the tests can run without it.
+    fn can_spare(&self, host: &str) -> bool {
+        self.plan.plan().on_loss == OnLoss::Continue && self.plan.leading_tests().any(|test| !test.needs(host))
+    }
+
     /// Returns the words for the signal that interrupted the run.
     pub(super) fn interruption(&self) -> String {
         let signal = match self.signals.received() {
@@ -309,6 +324,13 @@ impl RunExecutor<'_> {
             return Ok(false);
         }
         let is_alone = self.plan.leading_tests().count() == 1;
+        if let Error::Disconnected { host, .. } = error
+            && self.can_spare(host)
+        {
+            self.lost.borrow_mut().insert(host.clone(), error.to_string());
+            into.unavailable = Some(error.to_string());
+            return Ok(true);
+        }
         match error.class() {
             ErrorClass::Incomplete => {
                 let share = if let Error::Disconnected { host, .. } = error { hosts_left(test, &[host]) } else { None };

@@ -114,7 +114,11 @@ impl RunExecutor<'_> {
 
     /// Returns the allowed networks for a test that resolves names again while it runs.
     fn allowed_networks(&self, test: &CheckedTest, host: &str) -> Option<Vec<String>> {
-        let is_ours = matches!(self.plan.plan().hosts.get(host), Some(HostReach::This | HostReach::At(_)));
+        // A lab resolves nothing, and a served host has an allow-list of its own.
+        let is_ours = matches!(
+            self.plan.plan().hosts.get(host),
+            Some(HostReach::This | HostReach::At(_) | HostReach::Ssh(_) | HostReach::Exec(_))
+        );
         let is_given = |name: &str| test.options.text(name).is_some_and(|word| word != "once");
         let networks = || self.options.allowed.networks().iter().map(ToString::to_string).collect();
         (is_ours && is_given("url") && is_given("dns")).then(networks)

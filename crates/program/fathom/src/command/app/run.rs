@@ -74,6 +74,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         .complete(kind.options())
         .map_err(|error| UserError::new(Exit::Usage, format!("app run: {error}")))?;
     let ends = measurement::initiators(matches)?;
+    if ends.are_elsewhere() {
+        let text = format!("{script}: a Lua script runs on this machine or in a lab, not on other hosts");
+        return Err(UserError::new(Exit::Usage, text).with_line("use", "a scenario: fathom app --help").into());
+    }
     let times = measurement::trial_times(matches, TIMES, ROUNDS)?;
     let mut tests = vec![TestPlan { options: settings, ..ends.test(kind.name(), times) }];
     measurement::add_promises(&mut tests, matches)?;

@@ -103,6 +103,12 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
     };
     let times = measurement::trial_times(matches, times, ROUNDS)?;
     let ends = measurement::initiators(matches)?;
+    let mut settings = settings;
+    if ends.are_elsewhere() {
+        // The file is on this machine, and its text goes to the hosts.
+        settings.0.remove("file");
+        settings.set("script", script.text.clone());
+    }
     let mut tests = vec![TestPlan { options: settings, ..ends.test(KIND, times) }];
     measurement::add_promises(&mut tests, matches)?;
     let title = matches.get_one::<String>("url").map_or_else(|| file.to_owned(), |url| format!("{file} {url}"));

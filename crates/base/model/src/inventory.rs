@@ -58,20 +58,7 @@ impl Inventory {
     /// # Errors
     /// For a name that is neither a host nor a group.
     pub fn select(&self, text: &str) -> Result<Vec<String>, NameError> {
-        let mut selected = Vec::new();
-        for word in split_words(text) {
-            for name in expand(word)? {
-                let hosts = match self.groups.get(&name) {
-                    Some(members) => members.clone(),
-                    None if self.hosts.contains_key(&name) => vec![name],
-                    None => return Err(NameError::Unknown(name)),
-                };
-                for host in hosts {
-                    push_once(&mut selected, host);
-                }
-            }
-        }
-        Ok(selected)
+        select(text, &self.groups, |name| self.hosts.contains_key(name))
     }
 
     /// Returns the hosts with a role, by name.
@@ -80,6 +67,31 @@ impl Inventory {
         let has_it = |host: &InventoryHost| host.roles.contains(&role);
         self.hosts.iter().filter(|(_, host)| has_it(host)).map(|(name, _)| name.as_str()).collect()
     }
+}
+
+/// Returns the hosts that a text names, in its order, each once: hosts, groups and ranges, separated by commas.
+///
+/// # Errors
+/// For a name that is neither a host nor a group.
+pub fn select(
+    text: &str,
+    groups: &BTreeMap<String, Vec<String>>,
+    is_host: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, NameError> {
+    let mut selected = Vec::new();
+    for word in split_words(text) {
+        for name in expand(word)? {
+            let hosts = match groups.get(&name) {
+                Some(members) => members.clone(),
+                None if is_host(&name) => vec![name],
+                None => return Err(NameError::Unknown(name)),
+            };
+            for host in hosts {
+                push_once(&mut selected, host);
+            }
+        }
+    }
+    Ok(selected)
 }
 
 /// Adds a name to a list that does not have it yet.

@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_lab::preset;
-use fathom_model::{HostRole, Inventory, OnLoss, Topology, plan::HostReach};
+use fathom_model::{HostRole, Inventory, OnLoss, Topology, inventory::select, plan::HostReach};
 
 use super::test_hosts::TestHosts;
 use fathom_run::{
@@ -186,29 +186,15 @@ fn side(
 /// Returns the name of a host or a group; a list becomes a group of its own.
 fn named(ends: &mut TestHosts, text: &str) -> Result<String, UserError> {
     let is_host = |name: &str| ends.hosts.iter().any(|(host, _)| host == name);
-    let mut members: Vec<String> = Vec::new();
-    for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        match ends.groups.get(name) {
-            Some(group) => members.extend(group.iter().cloned()),
-            None if is_host(name) => members.push(name.to_owned()),
-            None => {
-                let hosts: Vec<&str> = ends.hosts.iter().map(|(host, _)| host.as_str()).collect();
-                let groups: Vec<&str> = ends.groups.keys().map(String::as_str).collect();
-                let error = UserError::new(Exit::Usage, format!("there is no host `{name}`"));
-                let error = error.with_line("hosts", hosts.join(", "));
-                return Err(if groups.is_empty() { error } else { error.with_line("groups", groups.join(", ")) });
-            }
-        }
-    }
     if ends.groups.contains_key(text) || is_host(text) {
         return Ok(text.to_owned());
     }
-    let mut seen = Vec::new();
-    members.retain(|member| {
-        let is_new = !seen.contains(member);
-        seen.push(member.clone());
-        is_new
-    });
+    let members = select(text, &ends.groups, is_host).map_err(|error| {
+        let hosts: Vec<&str> = ends.hosts.iter().map(|(host, _)| host.as_str()).collect();
+        let groups: Vec<&str> = ends.groups.keys().map(String::as_str).collect();
+        let error = UserError::new(Exit::Usage, error.to_string()).with_line("hosts", hosts.join(", "));
+        if groups.is_empty() { error } else { error.with_line("groups", groups.join(", ")) }
+    })?;
     if members.is_empty() {
         return Err(UserError::new(Exit::Usage, format!("`{text}` names no host")).with_line("use", "--from c1,c2"));
     }
@@ -255,11 +241,12 @@ mod tests {
         assert_eq!(ends(&[]), told("companions", "sut", &["sut", "c1", "c2", "c3"]));
         assert_eq!(ends(&["--from", "c2"]), told("c2", "sut", &["sut", "c2"]));
         assert_eq!(ends(&["--from", "c1,c3"]), told("c1,c3", "sut", &["sut", "c1", "c3"]));
+        assert_eq!(ends(&["--from", "c[1-2]"]), told("c[1-2]", "sut", &["sut", "c1", "c2"]));
         assert_eq!(ends(&["--from", "sut", "--to", "companions"]).0, "sut");
         assert_eq!(ends(&["--topology", "mesh"]), told("all", "all", &["sut", "c1", "c2", "c3"]));
         assert_eq!(ends(&["--topology", "mesh", "--from", "c1,c2"]), told("c1,c2", "c1,c2", &["c1", "c2"]));
         let error = of_words(&["--from", "c9"]).err().unwrap().to_string();
-        assert!(error.contains("there is no host `c9`") && error.contains("companions"), "{error}");
+        assert!(error.contains("there is no host or group `c9`") && error.contains("companions"), "{error}");
     }
 
     #[test]

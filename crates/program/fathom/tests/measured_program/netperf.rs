@@ -216,7 +216,7 @@ fn three_hundred_clients_are_served_at_once() {
             "-p",
             &port,
             "-l",
-            "5",
+            "3",
             "-t",
             "TCP_RR",
             "-P",

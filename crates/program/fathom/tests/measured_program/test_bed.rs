@@ -32,7 +32,7 @@ const SCREEN_LINES_MAX: usize = 24;
 
 /// Checks all cases, some of them at the same time, and returns the results in their order. For cases that compare texts and not rates.
 pub(crate) fn side_by_side<T: Sync, R: Send>(cases: &[T], check: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    const AT_ONCE: usize = 4;
+    const AT_ONCE: usize = 6;
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut results = Vec::new();

@@ -203,11 +203,10 @@ impl RunExecutor<'_> {
         for round in 0..self.plan.plan().rounds {
             for test in self.plan.leading_tests() {
                 let idx = test.idx;
-                self.give_up_without_hosts(test, &mut run.tests);
                 // A search or benchmark runs once: it schedules its own trials, and a second one would not improve the result.
                 let is_search = !matches!(test.method, TestMethod::Rounds);
                 let is_done = round > 0 && is_search;
-                if run.tests[idx].unavailable.is_some() || is_done {
+                if self.lacks_hosts(test, &mut run.tests) || run.tests[idx].unavailable.is_some() || is_done {
                     self.progress.end_trial();
                     continue;
                 }
@@ -275,13 +274,14 @@ impl RunExecutor<'_> {
         Ok(outcome.error)
     }
 
-    /// Marks a test as unavailable if a host that it needs was lost.
-    fn give_up_without_hosts(&self, test: &CheckedTest, tests: &mut [TestRun]) {
+    /// Returns true if a host that the test needs was lost. Without a round that was complete before, the test says so.
+    fn lacks_hosts(&self, test: &CheckedTest, tests: &mut [TestRun]) -> bool {
         let lost = self.lost.borrow();
-        let Some((_, how)) = lost.iter().find(|(host, _)| test.needs(host)) else { return };
-        for run in paired_runs(tests, test) {
-            run.unavailable.get_or_insert_with(|| how.clone());
+        let Some((_, how)) = lost.iter().find(|(host, _)| test.needs(host)) else { return false };
+        for run in paired_runs(tests, test).into_iter().filter(|run| run.trials.is_empty()) {
+            run.unavailable = Some(how.clone());
         }
+        true
     }
 
     /// Returns true if the others go on without a host, and one of the tests can run without it.
@@ -328,7 +328,7 @@ impl RunExecutor<'_> {
             && self.can_spare(host)
         {
             self.lost.borrow_mut().insert(host.clone(), error.to_string());
-            into.unavailable = Some(error.to_string());
+            into.unavailable = into.trials.is_empty().then(|| error.to_string());
             return Ok(true);
         }
         match error.class() {

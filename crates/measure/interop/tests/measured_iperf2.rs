@@ -12,9 +12,12 @@ use std::{
 };
 
 use fathom_engine::StopFlag;
-use fathom_interop::iperf2::{
-    BackTraffic, Client, ClientOptions, Error, FlowInfo, FlowInterval, FlowObserver, FlowOutcome, FlowRole, FlowTable,
-    Server, ServerOptions, ServerProof, ServerReport, ServerTotals, TestAmount, TestMode, TransportProtocol,
+use fathom_interop::{
+    ServerTotals,
+    iperf2::{
+        BackTraffic, Client, ClientOptions, Error, FlowInfo, FlowInterval, FlowObserver, FlowOutcome, FlowRole,
+        FlowTable, Server, ServerOptions, ServerProof, ServerReport, TestAmount, TestMode, TransportProtocol,
+    },
 };
 use fathom_lab::{Lab, preset};
 use fathom_model::units::{Nanos, approximate};

@@ -11,9 +11,10 @@ use std::{
 };
 
 use fathom_engine::StopFlag;
+use fathom_interop::ServerTotals;
 use fathom_interop::netperf::{
     Client, ClientOptions, DataPattern, DataProtocol, EndSettings, Error, MessageFormat, NetperfOutcome,
-    NetserverOptions, Server, ServerTotals, TestLength, TestSpec, wire,
+    NetserverOptions, Server, TestLength, TestSpec, wire,
 };
 use fathom_model::units::Nanos;
 use fathom_sys::policy::Policy;

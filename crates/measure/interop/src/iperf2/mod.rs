@@ -30,7 +30,7 @@ pub use wire::{
 
 pub(crate) use data::{FlowContext, FlowCounter};
 
-pub use crate::iperf3::{ClientFilter, ServerTotals, TcpState, TransportProtocol};
+pub use crate::iperf3::{TcpState, TransportProtocol};
 pub use crate::kinds::iperf2::destination;
 
 /// The default port of an iperf server.

@@ -30,6 +30,7 @@ use crate::iperf2::{
     self, BackTraffic, Client, FlowContext, FlowCounter, FlowRole, FlowTable, Server, ServerOptions, TcpState,
     TransportProtocol,
 };
+use crate::sockets::ClientFilter;
 
 /// A test over one transport protocol.
 pub(crate) struct Iperf2 {
@@ -144,7 +145,7 @@ fn test_error(error: iperf2::Error) -> Error {
             Error::Unsupported { what: format!("iperf: {error}"), hint }
         }
         iperf2::Error::NoServer { .. } => Error::Unsupported { what: error.to_string(), hint },
-        error => Error::Peer { what: format!("(an iperf server) broke the test off: {error}") },
+        error => Error::Peer { what: format!("(an iperf server) aborted the test: {error}") },
     }
 }
 
@@ -225,8 +226,10 @@ impl Test for Iperf2ClientTest {
             let jitters = (0..sockets.len()).filter_map(|idx| counts.of(idx, FlowCounter::JitterNs as usize));
             metrics::add_received(&mut record, jitters.max().unwrap_or(0));
         } else if failure.is_none() {
-            let ends = sockets.iter().zip(&trial_results.workers);
-            let reports: Result<Vec<_>, _> = ends
+            let ends = || sockets.iter().zip(&trial_results.workers);
+            // All are told first, so that no flow lasts longer at the server than the one before it.
+            ends().for_each(|(socket, sent)| carrier.mark_end(socket, sent.as_ref().ok().and_then(Option::as_ref)));
+            let reports: Result<Vec<_>, _> = ends()
                 .filter_map(|(socket, sent)| carrier.finish(socket, sent.as_ref().ok()?.as_ref()).transpose())
                 .collect();
             match reports {
@@ -246,9 +249,13 @@ impl Test for Iperf2ClientTest {
 /// Starts our own server, for the other end of a lab.
 fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
     let guests = fathom_engine::guests(role, policy);
-    let admits: iperf2::ClientFilter = Arc::new(move |address| guests.admit(address));
+    let admits: ClientFilter = Arc::new({
+        let guests = guests.clone();
+        move |address| guests.admit(address)
+    });
     let options = ServerOptions {
         is_client_allowed: Some(admits.clone()),
+        guests,
         // A served host sends datagrams only to addresses that TCP has proven: they could be forged.
         back_traffic: if policy.is_for_others() { BackTraffic::ProvenPeers } else { BackTraffic::Permitted(admits) },
         policy: policy.clone(),

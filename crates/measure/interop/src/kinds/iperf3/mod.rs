@@ -7,7 +7,7 @@ mod metrics;
 mod settings;
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -161,7 +161,7 @@ fn test_error(error: iperf3::Error) -> Error {
         iperf3::Error::Busy | iperf3::Error::Unexpected { .. } | iperf3::Error::Refused { .. } => {
             Error::Unsupported { what: format!("the iperf3 server: {error}"), hint: error.hint().map(str::to_owned) }
         }
-        error => Error::Peer { what: format!("(an iperf3 server) broke the test off: {error}") },
+        error => Error::Peer { what: format!("(an iperf3 server) aborted the test: {error}") },
     }
 }
 
@@ -317,8 +317,7 @@ fn client_outcome(streams: &[OpenStream], record: &Record, counts: WorkerCounts<
 /// Starts our own server, for the other end of a lab.
 fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
     let guests = fathom_engine::guests(role, policy);
-    let admits = Arc::new(move |address| guests.admit(address));
-    let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
+    let options = ServerOptions { clients: 1, guests, ..ServerOptions::default() };
     let server = Server::bind(options::listen_address(role), None, options).map_err(test_error)?;
     OwnServer::start(role, server.address(), move |stop| {
         server.run(stop, &|| Box::new(())).map(|totals| totals.finished).map_err(test_error)

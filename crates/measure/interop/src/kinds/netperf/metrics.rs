@@ -130,7 +130,7 @@ pub(super) fn add_client_totals(record: &mut Record, spec: &TestSpec) {
 }
 
 /// Adds the results of the server for all flows; the first flow alone had the CPUs measured.
-pub(super) fn add_server_totals(record: &mut Record, spec: &TestSpec, results: &[(usize, OmniResults)]) {
+pub(super) fn add_server_totals(record: &mut Record, results: &[(usize, OmniResults)]) {
     let first = results.iter().find(|(flow, _)| *flow == 0).map(|(_, results)| results);
     let results: Vec<&OmniResults> = results.iter().map(|(_, results)| results).collect();
     let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
@@ -144,13 +144,36 @@ pub(super) fn add_server_totals(record: &mut Record, spec: &TestSpec, results: &
         put(SERVER_TIME, rounded(span));
         put(SERVER_CPU, rounded(span * f64::from(first.cpu.busy) / 100.0));
     }
-    if (spec.protocol, spec.pattern) == (DataProtocol::Udp, DataPattern::Up) {
-        let sent = record.totals.get(CALLS).copied().unwrap_or(0);
-        let received: u64 = results.iter().map(|results| u64::from(results.recv_calls)).sum();
-        record.totals.insert(DATAGRAMS_SENT.to_owned(), sent);
-        record.totals.insert(DATAGRAMS_LOST.to_owned(), sent.saturating_sub(received));
-    }
     if let Some(name) = results.first().map(|results| &results.congestion).filter(|name| !name.is_empty()) {
         record.facts.insert("server_congestion".to_owned(), name.clone());
+    }
+}
+
+/// Adds what was lost of the datagrams of this side, from the results of the server for every flow.
+///
+/// The bytes say how many came; the count of calls begins anew after 2^32.
+pub(super) fn add_loss(record: &mut Record, spec: &TestSpec, (results, size): (&[(usize, OmniResults)], u32)) {
+    if (spec.protocol, spec.pattern) != (DataProtocol::Udp, DataPattern::Up) {
+        return;
+    }
+    let sent = record.totals.get(CALLS).copied().unwrap_or(0);
+    let received: u64 = results.iter().map(|(_, results)| results.bytes_received / u64::from(size.max(1))).sum();
+    record.totals.insert(DATAGRAMS_SENT.to_owned(), sent);
+    record.totals.insert(DATAGRAMS_LOST.to_owned(), sent.saturating_sub(received));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_the_server_say_what_was_lost() {
+        let mut record = Record::empty(CLIENT);
+        let sent = (1 << 32) + 100;
+        record.totals.insert(CALLS.to_owned(), sent);
+        let spec = TestSpec { protocol: DataProtocol::Udp, ..TestSpec::default() };
+        let results = OmniResults { bytes_received: 1400 * (sent - 7), recv_calls: 93, ..OmniResults::default() };
+        add_loss(&mut record, &spec, (&[(0, results)], 1400));
+        assert_eq!((record.totals[DATAGRAMS_SENT], record.totals[DATAGRAMS_LOST]), (sent, 7));
     }
 }

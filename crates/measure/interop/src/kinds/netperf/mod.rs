@@ -1,7 +1,8 @@
 //! A test against a netserver: an existing one, or ours at the other end of a lab.
 //!
 //! The client's side runs like all our tests. The server knows no warm-up, so its results cover the whole trial. It cannot be told to
-//! end a stream of its own, so a trial of that direction lasts as long as the longest possible one.
+//! end a stream of its own or to expect no more connections, so a trial of datagrams or a stream to the client (`down`) and one of a
+//! connection per transaction (`crr`) last as long as the longest possible one.
 
 mod metrics;
 mod settings;
@@ -25,8 +26,8 @@ use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
 pub use self::settings::destination;
 use super::own_server::OwnServer;
 use crate::netperf::{
-    self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, NetserverOptions, PreparedTest,
-    Server, TestLength, TestSpec, TransferContext,
+    self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, MESSAGE_MAX, NetserverOptions,
+    PreparedTest, Server, TestLength, TestSpec, TransferContext,
 };
 
 /// A test of one kind.
@@ -178,7 +179,7 @@ fn test_error(error: netperf::Error) -> Error {
     let hint = error.hint().map(str::to_owned);
     match error {
         netperf::Error::Silent { .. } | netperf::Error::Transfer { .. } | netperf::Error::Closed { .. } => {
-            Error::Peer { what: format!("(a netserver) broke the test off: {error}") }
+            Error::Peer { what: format!("(a netserver) aborted the test: {error}") }
         }
         error => Error::Unsupported { what: format!("netperf: {error}"), hint },
     }
@@ -295,12 +296,16 @@ impl Test for NetperfClientTest {
         if let Some(sampler) = watcher.0 {
             sampler.finish(&mut record, trial_results.counts());
         }
+        // All are told first, so that no flow lasts longer at the server than the one before it.
+        finished.iter().filter(|flow| flow.failure.is_none()).for_each(|flow| flow.prepared.finish_sending());
+        let n_flows = finished.len();
+        let call_size = finished.first().map_or(1, |flow| flow.prepared.send_size());
         let mut times = Histogram::default();
         let mut results = Vec::new();
         for (idx, (flow, client)) in finished.into_iter().zip(&mut self.clients).enumerate() {
             times.merge(&flow.times);
             let failure = flow.failure.map_or(Ok(()), Err);
-            let ended = failure.and_then(|()| flow.prepared.end(&self.stop));
+            let ended = failure.and_then(|()| flow.prepared.await_end(&self.stop));
             match ended.and_then(|()| client.results(flow.prepared.results_max(client.answer_max()))) {
                 Ok(told) => results.push((idx, told)),
                 Err(error) => record_failure(&mut record, &error),
@@ -310,7 +315,10 @@ impl Test for NetperfClientTest {
             record.distributions.insert(SERVICE_TIME.to_owned(), times);
         }
         metrics::add_client_totals(&mut record, spec);
-        metrics::add_server_totals(&mut record, spec, &results);
+        metrics::add_server_totals(&mut record, &results);
+        if results.len() == n_flows {
+            metrics::add_loss(&mut record, spec, (&results, call_size));
+        }
         Ok(record)
     }
 }
@@ -327,10 +335,11 @@ const CLIENTS: usize = 1100;
 /// Starts our own server, for the other end of a lab.
 fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
     let guests = fathom_engine::guests(role, policy);
-    let admits = std::sync::Arc::new(move |address| guests.admit(address));
     let options = NetserverOptions {
         clients: CLIENTS,
-        is_client_allowed: Some(admits),
+        guests,
+        // Clients of a served host share its memory with everyone.
+        message_max: if policy.is_for_others() { NetserverOptions::default().message_max } else { MESSAGE_MAX },
         policy: policy.clone(),
         ..NetserverOptions::default()
     };

@@ -7,7 +7,10 @@ mod session;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     thread,
 };
 
@@ -16,23 +19,14 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     process::threads,
-    socket::{self, Domain, Protocol, Socket, Type},
+    socket::{self, Socket, Type},
 };
+use fathom_transport::payload::Payload;
 
-pub use self::options::{AddressFilter, NetserverOptions};
+pub use self::options::NetserverOptions;
 use self::session::{Session, Welcome};
 use super::{Error, control::ControlConnection};
-
-/// The totals of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ServerTotals {
-    /// Tests that were completed.
-    pub finished: u64,
-    /// Tests that were broken off or refused.
-    pub failed: u64,
-    /// Connections that were not served.
-    pub rejected: u64,
-}
+use crate::sockets::{ServerTotals, open_dual_stack};
 
 /// A listening server.
 #[derive(Debug)]
@@ -40,6 +34,8 @@ pub struct Server {
     listener: Socket,
     address: SocketAddr,
     options: NetserverOptions,
+    /// What responses to all clients are made of.
+    payload: Arc<Payload>,
 }
 
 /// The most connections waiting to be accepted (`create_listens` of netserver).
@@ -67,20 +63,20 @@ impl Server {
     /// If the port is in use, or if this host does not have the address.
     pub fn bind(address: SocketAddr, options: NetserverOptions) -> Result<Self, Error> {
         let open = || -> io::Result<Socket> {
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-            if address.is_ipv6() {
-                socket.set_only_v6(!address.ip().is_unspecified())?;
-            }
+            let socket = open_dual_stack(address, Type::STREAM)?;
             // Without SO_REUSEPORT: a second server on the same port is a mistake that must be reported.
             socket.set_reuse_address(true)?;
             socket.bind(&address.into())?;
-            socket.listen(BACKLOG)?;
             Ok(socket)
         };
-        let listener = open().map_err(|cause| Error::Listen { cause })?;
+        let listen = |cause| Error::Listen { cause };
+        let listener = open().map_err(listen)?;
+        options.guests.guard(&listener)?;
+        listener.listen(BACKLOG).map_err(listen)?;
         socket::set_timeout(&listener, POLL_INTERVAL)?;
         let address = socket::local_address(&listener)?;
-        Ok(Self { listener, address, options })
+        let payload = Payload::random(usize::try_from(options.message_max).unwrap_or(usize::MAX), clock::now().0);
+        Ok(Self { listener, address, options, payload: Arc::new(payload) })
     }
 
     /// The address that it listens on, with the actual port.
@@ -89,7 +85,7 @@ impl Server {
         self.address
     }
 
-    /// Serves until it is told to stop; running tests are then broken off.
+    /// Serves until it is told to stop; running tests are then aborted.
     ///
     /// # Errors
     /// Only errors that end the whole server.
@@ -142,7 +138,7 @@ impl Server {
         let welcome = if n_active < self.options.clients { Welcome::Served } else { Welcome::Busy };
         counts.active.fetch_add(1, Ordering::Relaxed);
         let serve = move || {
-            Session::new(control, addresses, &self.options).serve(welcome, counts);
+            Session::new(control, addresses, self).serve(welcome, counts);
             counts.active.fetch_sub(1, Ordering::Relaxed);
         };
         if threads::start_within(scope, serve).is_err() {

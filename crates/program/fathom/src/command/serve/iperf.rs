@@ -8,8 +8,9 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
-use fathom_interop::iperf2::{
-    BackTraffic, ClientFilter, Error, FlowInfo, FlowObserver, FlowTable, PORT, Server, ServerOptions, ServerTotals,
+use fathom_interop::{
+    ClientFilter, ServerTotals,
+    iperf2::{BackTraffic, Error, FlowInfo, FlowObserver, FlowTable, PORT, Server, ServerOptions},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{policy::Network, process::threads};

@@ -10,7 +10,10 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
-use fathom_interop::iperf3::{Authenticator, Error, PORT, Padding, SKEW_SECS, Server, ServerOptions, ServerTotals};
+use fathom_interop::{
+    ClientFilter, ServerTotals,
+    iperf3::{Authenticator, Error, PORT, Padding, SKEW_SECS, Server, ServerOptions},
+};
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
 use fathom_sys::{policy::Network, process::threads};
 
@@ -137,7 +140,7 @@ fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
         test_secs_max: Some(u32::try_from(longest.0 / 1_000_000_000).unwrap_or(u32::MAX)),
         is_client_allowed: (!networks.is_empty()).then(|| {
             let admits = move |address: IpAddr| networks.iter().any(|network| network.contains(address));
-            Arc::new(admits) as fathom_interop::iperf3::ClientFilter
+            Arc::new(admits) as ClientFilter
         }),
         authenticator: authenticator(matches)?.map(Arc::new),
         interval: Some(Nanos::from_secs(1)),

@@ -8,7 +8,10 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
-use fathom_interop::netperf::{AddressFilter, Error, NetserverOptions, PORT, Server, ServerTotals};
+use fathom_interop::{
+    ClientFilter, ServerTotals,
+    netperf::{Error, NetserverOptions, PORT, Server},
+};
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
 use fathom_sys::{policy::Network, process::threads};
 
@@ -125,7 +128,7 @@ fn options(matches: &ArgMatches) -> anyhow::Result<NetserverOptions> {
         test_secs_max: Some(u32::try_from(longest.0 / 1_000_000_000).unwrap_or(u32::MAX)),
         is_client_allowed: (!networks.is_empty()).then(|| {
             let admits = move |address: IpAddr| networks.iter().any(|network| network.contains(address));
-            Arc::new(admits) as AddressFilter
+            Arc::new(admits) as ClientFilter
         }),
         passphrase: matches.get_one::<String>("netperf-passphrase").cloned(),
         ..NetserverOptions::default()

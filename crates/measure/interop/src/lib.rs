@@ -10,4 +10,4 @@ mod refusals;
 mod sockets;
 
 pub use kinds::KINDS;
-pub use sockets::{ClientFilter, ServerTotals};
+pub use sockets::{ClientFilter, ServerTotals, any_address};

@@ -31,7 +31,6 @@ pub use wire::{
 pub(crate) use data::{FlowContext, FlowCounter};
 
 pub use crate::iperf3::{TcpState, TransportProtocol};
-pub use crate::kinds::iperf2::destination;
 
 /// The default port of an iperf server.
 pub const PORT: u16 = 5001;

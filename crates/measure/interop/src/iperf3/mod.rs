@@ -29,7 +29,6 @@ pub use results::{CpuUse, Omitted, Results, ServerOutput, StreamResult};
 pub use server::{Server, ServerOptions};
 pub use wire::{Cookie, TestState, read_message};
 
-pub use crate::kinds::iperf3::destination;
 pub(crate) use data::{Counter, StreamContext, run as stream};
 pub(crate) use open_stream::OpenStream;
 

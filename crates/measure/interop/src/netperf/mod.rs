@@ -14,7 +14,6 @@ mod test_spec;
 mod transfer;
 pub mod wire;
 
-pub use crate::kinds::netperf::destination;
 pub(crate) use client::PreparedTest;
 pub use client::{Client, ClientOptions};
 pub use counts::{EndCounts, InterimResult, NetperfOutcome};

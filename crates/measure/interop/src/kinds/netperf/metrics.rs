@@ -1,29 +1,23 @@
 //! The metrics of a test against a netserver, and the totals that they are derived from.
 
 use fathom_model::{
-    Better, Derivation, Metric, Record, Side, Unit,
+    Better, Derivation, Metric, Record, Unit,
     metric::{MetricName, UnitAndSense},
     names::{count::TRANSACTIONS, distribution::SERVICE_TIME},
     units::{approximate, rounded},
 };
 
+use super::super::server_kind::metrics::{self, BYTES, CLIENT, DATAGRAMS_LOST, DATAGRAMS_SENT, KIBIBYTES, SERVER_RATE};
 use crate::netperf::{Counter, DataPattern, DataProtocol, TestSpec, wire::OmniResults};
 
 const SOURCE: &str = "docs/methods/netperf.md";
 
-/// Payload bytes sent or received by the client's sockets.
-const BYTES: &str = "bytes_moved";
 /// Send or receive calls of the client: its datagrams.
 const CALLS: &str = "calls";
 const FAILED_SENDS: &str = "failed_sends";
 /// Requests whose answer did not come in time.
 const LOST: &str = "lost_requests";
 const REQUESTS: &str = "requests";
-const KIBIBYTES: &str = "kibibytes_moved";
-/// Datagrams that the client sent, and those of them that the server did not count.
-const DATAGRAMS_SENT: &str = "datagrams_sent";
-const DATAGRAMS_LOST: &str = "datagrams_lost";
-const SERVER_RATE: &str = "server_rate_bps";
 const SERVER_CPU: &str = "server_host_cpu_ns";
 const SERVER_TIME: &str = "server_host_time_ns";
 
@@ -32,8 +26,6 @@ const STREAM_COUNTERS: &[&str] = &[BYTES, CALLS, FAILED_SENDS];
 /// The counters of transactions.
 const TRANSACTION_COUNTERS: &[&str] = &[TRANSACTIONS, LOST];
 
-const CLIENT: Side = Side::Initiator;
-const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 const RATE: UnitAndSense = UnitAndSense(Unit::PerSec, Better::Higher);
 const SHARE: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
 
@@ -41,9 +33,8 @@ const fn metric(name: MetricName, measure: UnitAndSense, from: Derivation) -> Me
     Metric::of(name, measure, SOURCE, from)
 }
 
-const THROUGHPUT: Metric = metric(MetricName("throughput_bps", "goodput"), BITS, Derivation::rate(CLIENT, BYTES));
-const SERVER: Metric =
-    metric(MetricName("server_throughput_bps", "by the server"), BITS, Derivation::total(CLIENT, SERVER_RATE));
+const THROUGHPUT: Metric = metrics::throughput(SOURCE);
+const SERVER: Metric = metrics::server_throughput(SOURCE);
 const SERVER_SHARE: Metric = metric(
     MetricName("server_host_cpu_ratio", "CPU of the server's host"),
     SHARE,
@@ -67,25 +58,12 @@ const P99: Metric = latency(MetricName("latency_ns_p99", "p99"), 0.99);
 const P999: Metric = latency(MetricName("latency_ns_p999", "p99.9"), 0.999);
 const LATENCY_MAX: Metric = latency(MetricName("latency_ns_max", "max"), 1.0);
 
-pub(super) const TCP_STREAM: &[Metric] = &[
-    THROUGHPUT,
-    SERVER,
-    metric(
-        MetricName("cost_client_ns_per_kib", "client's CPU per KiB"),
-        UnitAndSense::TIME,
-        Derivation::cost(CLIENT, KIBIBYTES),
-    ),
-    SERVER_SHARE,
-];
+pub(super) const TCP_STREAM: &[Metric] = &[THROUGHPUT, SERVER, metrics::cost_per_kib(SOURCE), SERVER_SHARE];
 pub(super) const UDP_STREAM: &[Metric] = &[
     THROUGHPUT,
     SERVER,
     metric(MetricName("datagrams_per_sec", "datagrams"), RATE, Derivation::rate(CLIENT, CALLS)),
-    metric(
-        MetricName("loss_ratio", "lost"),
-        SHARE,
-        Derivation::share((CLIENT, DATAGRAMS_LOST), (CLIENT, DATAGRAMS_SENT)),
-    ),
+    metrics::loss(SOURCE),
     SERVER_SHARE,
 ];
 pub(super) const TCP_TRANSACTIONS: &[Metric] =

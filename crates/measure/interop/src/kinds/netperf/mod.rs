@@ -10,21 +10,17 @@ mod settings;
 use std::cell::RefCell;
 
 use fathom_engine::{
-    CommandDoc, Consent, EndCondition, Error, NamedTarget, Phase, StopFlag, Test, TestKind, TrialContext,
-    TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
+    CommandDoc, Consent, EndCondition, Error, NamedTarget, Phase, StopFlag, Test, TestKind, TrialContext, WorkerHandle,
+    WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Failure, Histogram, Layer, Metric, OptionDoc, Record, Role, Settings, Side,
-    names::distribution::SERVICE_TIME, units::Nanos,
+    Endpoints, Histogram, Layer, Metric, OptionDoc, Record, Role, Settings, Side, names::distribution::SERVICE_TIME,
+    units::Nanos,
 };
-use fathom_sys::{
-    clock,
-    policy::{Destination, Policy, Refused},
-};
-use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+use fathom_sys::{clock, policy::Policy};
+use fathom_transport::{options, tcp_sampler::TcpInfoSampler};
 
-pub use self::settings::destination;
-use super::own_server::OwnServer;
+use super::{own_server::OwnServer, server_kind};
 use crate::netperf::{
     self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, MESSAGE_MAX, NetserverOptions,
     PreparedTest, Server, TestLength, TestSpec, TransferContext,
@@ -125,16 +121,11 @@ impl TestKind for Netperf {
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {
-        settings.text(settings::HOST.name).is_none()
+        server_kind::is_two_sided(settings)
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
-        let flows = match settings.count(settings::FLOWS.name).unwrap_or(1) {
-            1 => "1 flow".to_owned(),
-            n => format!("{n} flows"),
-        };
-        format!("netperf {}{}, {flows}", self.word, way.unwrap_or_default())
+        server_kind::title(&format!("netperf {}", self.word), settings, "flow")
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -146,12 +137,11 @@ impl TestKind for Netperf {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        let target = settings::destination(settings)?;
-        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent: Consent::Server }).into_iter().collect())
+        server_kind::named_targets(settings, netperf::PORT, Consent::Server)
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        settings::destination(settings)?;
+        server_kind::destination(settings, netperf::PORT)?;
         settings::spec(&self.base(), settings).map(drop)
     }
 
@@ -164,9 +154,8 @@ impl TestKind for Netperf {
             return Ok(Box::new(own_server(role, policy)?));
         }
         let spec = settings::spec(&self.base(), &role.settings)?;
-        let mut asked = ClientOptions::new(server_destinations(role, policy, self.name)?);
-        // Only our server at the other end of a path under test is reached from this host's address there.
-        asked.from = role.address.filter(|_| self.is_two_sided(&role.settings));
+        let mut asked = ClientOptions::new(server_kind::server_destinations(role, policy, netperf::PORT, self.name)?);
+        asked.from = server_kind::source(role);
         let stop = StopFlag::default();
         let n_flows = options::count(&role.settings, &settings::FLOWS).unwrap_or(1);
         let clients = (0..n_flows).map(|_| Client::connect(asked.clone(), &stop).map_err(test_error));
@@ -183,18 +172,6 @@ fn test_error(error: netperf::Error) -> Error {
         }
         error => Error::Unsupported { what: format!("netperf: {error}"), hint },
     }
-}
-
-/// Returns the addresses of the server: the one in the settings, or ours.
-fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
-    let Some((host, port)) = destination(&role.settings)? else {
-        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
-    };
-    let unknown = |error| match Refused::within(&error) {
-        Some(refused) => refused.clone().into(),
-        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
-    };
-    policy.resolve(&host, port).map_err(unknown)
 }
 
 /// The client's side.
@@ -238,17 +215,6 @@ struct FinishedFlow {
     failure: Option<netperf::Error>,
 }
 
-/// Samples the connections, if there are any to sample.
-struct ConnectionWatcher(Option<TcpInfoSampler>);
-
-impl TrialObserver for ConnectionWatcher {
-    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
-        if let Some(sampler) = &mut self.0 {
-            sampler.on_interval(elapsed, counts);
-        }
-    }
-}
-
 impl NetperfClientTest {
     /// Describes the test to the server on each connection, and opens the data connections.
     fn prepare_flows(&mut self, session: &TrialContext) -> Result<Vec<PreparedTest>, Error> {
@@ -278,7 +244,7 @@ impl Test for NetperfClientTest {
         let flows = self.prepare_flows(session)?;
         let sockets: Vec<_> = flows.iter().map(|flow| flow.socket.clone()).collect();
         let is_sampled = self.spec.protocol == DataProtocol::Tcp && !self.spec.is_connection_each;
-        let mut watcher = ConnectionWatcher(is_sampled.then(|| TcpInfoSampler::new(&sockets)));
+        let mut sampler = TcpInfoSampler::new(if is_sampled { &sockets } else { &[] });
         let spec = &self.spec;
         let pool = WorkerPool {
             states: flows,
@@ -286,14 +252,14 @@ impl Test for NetperfClientTest {
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
-        let mut trial_results = pool.run(session, &mut watcher, |worker, mut prepared| {
+        let mut trial_results = pool.run(session, &mut sampler, |worker, mut prepared| {
             let context = WorkerFlow { worker: &worker, spec, times: RefCell::default() };
             let failure = prepared.transfer(&context).err();
             Ok(FinishedFlow { prepared, times: context.times.take(), failure })
         })?;
         let finished = std::mem::take(&mut trial_results.workers);
         let mut record = trial_results.record(self.role.side);
-        if let Some(sampler) = watcher.0 {
+        if is_sampled {
             sampler.finish(&mut record, trial_results.counts());
         }
         // All are told first, so that no flow lasts longer at the server than the one before it.
@@ -308,7 +274,7 @@ impl Test for NetperfClientTest {
             let ended = failure.and_then(|()| flow.prepared.await_end(&self.stop));
             match ended.and_then(|()| client.results(flow.prepared.results_max(client.answer_max()))) {
                 Ok(told) => results.push((idx, told)),
-                Err(error) => record_failure(&mut record, &error),
+                Err(error) => server_kind::record_failure(&mut record, "netperf", &error),
             }
         }
         if spec.pattern == DataPattern::Transactions {
@@ -321,12 +287,6 @@ impl Test for NetperfClientTest {
         }
         Ok(record)
     }
-}
-
-/// Keeps the measured part of a test that its server did not complete.
-fn record_failure(record: &mut Record, error: &netperf::Error) {
-    record.complete = false;
-    record.errors.count(Failure::of_call("netperf", error.to_string().as_str().into()));
 }
 
 /// More than the most flows of a client.

@@ -7,10 +7,7 @@ mod session;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     thread,
 };
 
@@ -21,10 +18,12 @@ use fathom_sys::{
     process::threads,
     socket::{self, Socket, Type},
 };
-use fathom_transport::payload::Payload;
 
 pub use self::options::NetserverOptions;
-use self::session::{Session, Welcome};
+use self::{
+    options::SharedSetup,
+    session::{Session, Welcome},
+};
 use super::{Error, control::ControlConnection};
 use crate::sockets::{ServerTotals, open_dual_stack};
 
@@ -33,9 +32,7 @@ use crate::sockets::{ServerTotals, open_dual_stack};
 pub struct Server {
     listener: Socket,
     address: SocketAddr,
-    options: NetserverOptions,
-    /// What responses to all clients are made of.
-    payload: Arc<Payload>,
+    setup: SharedSetup,
 }
 
 /// The most connections waiting to be accepted (`create_listens` of netserver).
@@ -75,8 +72,7 @@ impl Server {
         listener.listen(BACKLOG).map_err(listen)?;
         socket::set_timeout(&listener, POLL_INTERVAL)?;
         let address = socket::local_address(&listener)?;
-        let payload = Payload::random(usize::try_from(options.message_max).unwrap_or(usize::MAX), clock::now().0);
-        Ok(Self { listener, address, options, payload: Arc::new(payload) })
+        Ok(Self { listener, address, setup: SharedSetup::new(options, clock::now().0) })
     }
 
     /// The address that it listens on, with the actual port.
@@ -126,19 +122,20 @@ impl Server {
         counts: &'env SessionCounts,
         over: &'env StopFlag,
     ) {
-        let is_allowed = |ip: IpAddr| self.options.is_client_allowed.as_ref().is_none_or(|admits| admits(ip));
+        let is_allowed = |ip: IpAddr| self.setup.options.is_client_allowed.as_ref().is_none_or(|admits| admits(ip));
         let opened = ControlConnection::new(socket, over.clone())
             .and_then(|control| control.addresses().map(|addresses| (control, addresses)));
         let n_active = counts.active.load(Ordering::Relaxed);
         let admitted = opened.ok().filter(|(_, (_, peer))| is_allowed(peer.ip()));
-        let Some((control, addresses)) = admitted.filter(|_| n_active < self.options.clients + REFUSED_MAX) else {
+        let Some((control, addresses)) = admitted.filter(|_| n_active < self.setup.options.clients + REFUSED_MAX)
+        else {
             counts.rejected.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let welcome = if n_active < self.options.clients { Welcome::Served } else { Welcome::Busy };
+        let welcome = if n_active < self.setup.options.clients { Welcome::Served } else { Welcome::Busy };
         counts.active.fetch_add(1, Ordering::Relaxed);
         let serve = move || {
-            Session::new(control, addresses, self).serve(welcome, counts);
+            Session::new(control, addresses, &self.setup).serve(welcome, counts);
             counts.active.fetch_sub(1, Ordering::Relaxed);
         };
         if threads::start_within(scope, serve).is_err() {

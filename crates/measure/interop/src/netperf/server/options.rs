@@ -1,9 +1,10 @@
 //! The limits of a server: who, how fast, how long, and how many at once.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use fathom_model::units::Nanos;
 use fathom_sys::policy::{AllowedPeers, Policy};
+use fathom_transport::payload::Payload;
 
 use crate::sockets::ClientFilter;
 
@@ -51,5 +52,20 @@ impl Default for NetserverOptions {
 impl fmt::Debug for NetserverOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NetserverOptions").field("clients", &self.clients).finish_non_exhaustive()
+    }
+}
+
+/// What all tests of a server share.
+#[derive(Debug)]
+pub(super) struct SharedSetup {
+    pub(super) options: NetserverOptions,
+    /// What responses are made of.
+    pub(super) payload: Arc<Payload>,
+}
+
+impl SharedSetup {
+    pub(super) fn new(options: NetserverOptions, seed: u64) -> Self {
+        let length = usize::try_from(options.message_max).unwrap_or(usize::MAX);
+        Self { payload: Arc::new(Payload::random(length, seed)), options }
     }
 }

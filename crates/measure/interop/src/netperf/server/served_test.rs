@@ -16,7 +16,7 @@ use fathom_sys::{
 };
 use fathom_transport::payload::Payload;
 
-use super::Server;
+use super::options::SharedSetup;
 use crate::netperf::{
     CpuTicks, DataPattern, DataProtocol, EndCounts, Error, TestLength, TestSpec,
     control::ControlConnection,
@@ -57,12 +57,12 @@ pub(super) struct ServedTest {
 impl ServedTest {
     /// Opens the data socket on the address that the client has connected to, for that client only.
     pub(super) fn open(
-        server: &Server,
+        setup: &SharedSetup,
         control: &ControlConnection,
         spec: &TestSpec,
         client_port: u16,
     ) -> Result<Self, Error> {
-        let options = &server.options;
+        let options = &setup.options;
         let (own, client) = control.addresses()?;
         let guests = Policy::anything().guests(&[client.ip()], None);
         let at = SocketAddr::new(own.ip(), spec.remote.port.unwrap_or(0));
@@ -86,7 +86,7 @@ impl ServedTest {
             rate: options.rate,
             longest: options.test_secs_max.map_or(TEST_MAX, |most| Nanos::from_secs(most.into())),
             stop: control.stop().clone(),
-            payload: server.payload.clone(),
+            payload: setup.payload.clone(),
             spec: spec.clone(),
             socket,
             to,

@@ -16,6 +16,7 @@ mod netperf;
 mod netserver;
 mod pktgen;
 mod sar;
+mod stoppable;
 mod webbench;
 mod wrk;
 

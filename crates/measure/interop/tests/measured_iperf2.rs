@@ -852,7 +852,8 @@ fn flows_that_a_server_sends_take_no_datagram_of_other_clients() {
     let header = ClientHeader {
         mode: TestMode::Reverse,
         n_flows: 1,
-        amount: TestAmount::Time(Nanos::from_millis(1)),
+        amount: TestAmount::Time(Nanos::from_millis(10)),
+        rate: Some(1_000_000),
         is_extended: true,
         has_wide_numbers: true,
         ..ClientHeader::default()
@@ -863,27 +864,32 @@ fn flows_that_a_server_sends_take_no_datagram_of_other_clients() {
     let (_, seen) = against(ServerOptions::default(), |address| {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let asking = scope.spawn(|| {
+            // Each has one flow after another.
+            let ask = || {
                 let mut n = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let client = UdpSocket::bind((LOOPBACK, 0)).unwrap();
+                    client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
                     client.send_to(&request, address).unwrap();
-                    client.recv(&mut [0; 2048]).unwrap();
+                    let mut room = [0; 2048];
+                    while client.recv(&mut room).is_ok() && room[0] & 0x80 == 0 {}
                     n += 1;
                 }
                 n
-            });
+            };
+            let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
             let outcome = run(ClientOptions {
-                rate: Some(3_200_000),
+                // All 200 datagrams have room in the socket's buffer, so that a slow host loses none.
+                rate: Some(640_000),
                 length: Some(200),
                 ..asked(address, TransportProtocol::Udp)
             });
             is_over.store(true, Ordering::Relaxed);
             outcome.0.unwrap();
-            assert!(asking.join().unwrap() > 20);
+            assert!(asking.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>() > 8);
         });
     });
     let received = seen.ends.iter().find(|(flow, _)| flow.role == FlowRole::Receiver).unwrap();
     assert_eq!(received.1.counts.lost(), 0);
-    assert!(received.1.counts.received > 500);
+    assert!(received.1.counts.received > 150);
 }

@@ -16,7 +16,7 @@ use fathom_sys::{
     policy::Destination,
     process::threads,
     socket::{
-        self, Socket, Type, Wait,
+        self, Sender, Socket, Type, Wait,
         datagram::{BatchShape, ReceiveBatch},
     },
 };
@@ -128,7 +128,8 @@ pub(super) fn serve<'scope, 'env>(
     socket::set_report_time(socket)?;
     socket::set_timeout(socket, RECEIVE_TIMEOUT)?;
     let mut batch = ReceiveBatch::of_questions(BatchShape { count: BATCH, size: UDP_LENGTH_MAX });
-    let mut server = DatagramServer { scope, state, table, peers: HashMap::new(), next_expiry: Nanos::ZERO };
+    let mut server =
+        DatagramServer { scope, state, table, peers: HashMap::new(), strays: Vec::new(), next_expiry: Nanos::ZERO };
     while !state.is_over() {
         // The refusal of an earlier report does not affect the next datagram.
         let n = batch.receive(socket, Wait::Block).ok().flatten().unwrap_or(0);
@@ -138,6 +139,13 @@ pub(super) fn serve<'scope, 'env>(
             let arrived = Datagram { bytes: batch.payload(index), received: batch.kernel_time(index), from };
             if let (Some(answer), Some(sender)) = (server.take(&arrived), sender) {
                 // The client asks again if a report is lost.
+                let _ = socket::send_to(socket, &answer, &sender, Wait::Never);
+            }
+        }
+        for (bytes, sender) in std::mem::take(&mut server.strays) {
+            let answer =
+                sender.address().and_then(|from| server.take(&Datagram { bytes: &bytes, received: None, from }));
+            if let Some(answer) = answer {
                 let _ = socket::send_to(socket, &answer, &sender, Wait::Never);
             }
         }
@@ -160,6 +168,8 @@ struct DatagramServer<'scope, 'env: 'scope, 'o> {
     state: &'env ServerState,
     table: &'env FlowTable<'o>,
     peers: HashMap<SocketAddr, Peer<'env>>,
+    /// Datagrams of other clients that came to the socket of a flow back before it was connected.
+    strays: Vec<(Vec<u8>, Sender)>,
     next_expiry: Nanos,
 }
 
@@ -409,7 +419,9 @@ impl<'env> DatagramServer<'_, 'env, '_> {
         let (state, table) = (self.state, self.table);
         let opened = self.info(peer, &asked, (FlowRole::Sender, asked.trip_start.is_some())).and_then(|info| {
             let to = self.permit(from)?;
-            Ok((info, same_port(self.state, &to)?))
+            let socket = same_port(self.state, &to)?;
+            self.strays.extend(strays(&socket));
+            Ok((info, socket))
         });
         let place = Arc::new(place);
         self.remember(from, Peer::Sending(Arc::downgrade(&place)));
@@ -522,6 +534,16 @@ fn same_port(state: &ServerState, to: &Destination) -> Result<Socket, Error> {
     Ok(socket)
 }
 
+/// Takes what came to a socket before it was connected: a lookup of the kernel may find it in the moment in which it gets its port.
+fn strays(socket: &Socket) -> Vec<(Vec<u8>, Sender)> {
+    let mut room = vec![0; UDP_LENGTH_MAX];
+    let mut strays = Vec::new();
+    while let Ok(Some((length, sender))) = socket::recv_from(socket, &mut room, Wait::Never) {
+        strays.push((room[..length].to_vec(), sender));
+    }
+    strays
+}
+
 /// Returns the report on a flow.
 fn report(outcome: &FlowOutcome, has_times: bool) -> ServerReport {
     let counts = &outcome.counts;
@@ -569,7 +591,14 @@ mod tests {
         let table = FlowTable::new(&remarks, None);
         thread::scope(|scope| {
             let (state, table) = (&state, &table);
-            let mut server = DatagramServer { scope, state, table, peers: HashMap::new(), next_expiry: Nanos::ZERO };
+            let mut server = DatagramServer {
+                scope,
+                state,
+                table,
+                peers: HashMap::new(),
+                strays: Vec::new(),
+                next_expiry: Nanos::ZERO,
+            };
             act(&mut server);
             state.stop();
         });

@@ -6,5 +6,8 @@ pub mod iperf2;
 pub mod iperf3;
 mod kinds;
 pub mod netperf;
+mod refusals;
+mod sockets;
 
 pub use kinds::KINDS;
+pub use sockets::{ClientFilter, ServerTotals, any_address};

@@ -6,15 +6,22 @@ use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use fathom_engine::StopFlag;
-use fathom_interop::iperf2::{
-    BackTraffic, Client, ClientOptions, Error, FlowInfo, FlowInterval, FlowObserver, FlowOutcome, FlowRole, FlowTable,
-    Server, ServerOptions, ServerProof, ServerReport, ServerTotals, TestAmount, TestMode, TransportProtocol,
+use fathom_interop::{
+    ServerTotals,
+    iperf2::{
+        BackTraffic, Client, ClientHeader, ClientOptions, DatagramNumber, Error, FlowInfo, FlowInterval, FlowObserver,
+        FlowOutcome, FlowRole, FlowTable, Server, ServerOptions, ServerProof, ServerReport, TestAmount, TestMode,
+        TransportProtocol,
+    },
 };
 use fathom_lab::{Lab, preset};
 use fathom_model::units::{Nanos, approximate};
@@ -502,11 +509,11 @@ fn a_planted_loss_is_the_same_at_both_ends_and_in_the_report() {
     let mut told = None;
     let (_, seen) = against(ServerOptions::default(), |server| {
         let at = relay.local_addr().unwrap();
-        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let relaying = scope.spawn(|| {
                 let (mut room, mut client, mut n, mut dropped) = ([0; 2048], None, 0_u64, 0_u64);
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_over.load(Ordering::Relaxed) {
                     let Ok((count, from)) = relay.recv_from(&mut room) else { continue };
                     if from == server {
                         let _ = relay.send_to(&room[..count], client.unwrap());
@@ -524,7 +531,7 @@ fn a_planted_loss_is_the_same_at_both_ends_and_in_the_report() {
                 dropped
             });
             let outcome = run(asked(at, TransportProtocol::Udp));
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            is_over.store(true, Ordering::Relaxed);
             told = Some((outcome, relaying.join().unwrap()));
         });
     });
@@ -823,4 +830,66 @@ fn a_rate_is_kept_in_both_protocols() {
         let rate = approximate(outcome.counts.bytes) * 8.0 / outcome.span.as_secs_f64();
         assert!((12e6..20e6).contains(&rate), "{protocol:?} {rate}");
     }
+}
+
+#[test]
+fn a_server_of_one_test_sends_the_flow_back_too() {
+    for mode in [TestMode::Tradeoff, TestMode::Dual] {
+        let once = ServerOptions { tests: Some(1), ..ServerOptions::default() };
+        let (served, seen) = against(once, |address| {
+            let options =
+                ClientOptions { mode, listen_port: Some(free_port()), ..asked(address, TransportProtocol::Udp) };
+            let (outcome, ours) = run(options);
+            outcome.unwrap();
+            assert!(bytes_of(&ours, FlowRole::Receiver) > 50_000, "{mode:?} {ours:?}");
+        });
+        assert_eq!((served.finished, served.failed), (2, 0), "{mode:?} {:?}", seen.errors);
+    }
+}
+
+#[test]
+fn flows_that_a_server_sends_take_no_datagram_of_other_clients() {
+    let header = ClientHeader {
+        mode: TestMode::Reverse,
+        n_flows: 1,
+        amount: TestAmount::Time(Nanos::from_millis(10)),
+        rate: Some(1_000_000),
+        is_extended: true,
+        has_wide_numbers: true,
+        ..ClientHeader::default()
+    };
+    let mut request = [0; 200];
+    header.write_datagram(&mut request);
+    DatagramNumber { number: 1, is_end: false }.write(&mut request);
+    let (_, seen) = against(ServerOptions::default(), |address| {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Each has one flow after another.
+            let ask = || {
+                let mut n = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let client = UdpSocket::bind((LOOPBACK, 0)).unwrap();
+                    client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+                    client.send_to(&request, address).unwrap();
+                    let mut room = [0; 2048];
+                    while client.recv(&mut room).is_ok() && room[0] & 0x80 == 0 {}
+                    n += 1;
+                }
+                n
+            };
+            let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            let outcome = run(ClientOptions {
+                // All 200 datagrams have room in the socket's buffer, so that a slow host loses none.
+                rate: Some(640_000),
+                length: Some(200),
+                ..asked(address, TransportProtocol::Udp)
+            });
+            is_over.store(true, Ordering::Relaxed);
+            outcome.0.unwrap();
+            assert!(asking.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>() > 8);
+        });
+    });
+    let received = seen.ends.iter().find(|(flow, _)| flow.role == FlowRole::Receiver).unwrap();
+    assert_eq!(received.1.counts.lost(), 0);
+    assert!(received.1.counts.received > 150);
 }

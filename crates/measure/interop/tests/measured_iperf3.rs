@@ -9,9 +9,10 @@ use std::{
 };
 
 use fathom_engine::StopFlag;
+use fathom_interop::ServerTotals;
 use fathom_interop::iperf3::{
-    Client, ClientOptions, Cookie, Error, Interval, Iperf3Outcome, Parameters, Server, ServerOptions, ServerTotals,
-    StreamRole, TestObserver, TransferDirection, TransportProtocol,
+    Client, ClientOptions, Cookie, Error, Interval, Iperf3Outcome, Parameters, Server, ServerOptions, StreamRole,
+    TestObserver, TransferDirection, TransportProtocol,
 };
 use fathom_model::units::{Bytes, Nanos};
 

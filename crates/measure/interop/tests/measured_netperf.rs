@@ -4,16 +4,17 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
 };
 
 use fathom_engine::StopFlag;
+use fathom_interop::ServerTotals;
 use fathom_interop::netperf::{
     Client, ClientOptions, DataPattern, DataProtocol, EndSettings, Error, MessageFormat, NetperfOutcome,
-    NetserverOptions, Server, ServerTotals, TestLength, TestSpec, wire,
+    NetserverOptions, Server, TestLength, TestSpec, wire,
 };
 use fathom_model::units::Nanos;
 use fathom_sys::policy::Policy;
@@ -325,4 +326,53 @@ fn a_server_that_dies_in_a_test_ends_it_with_an_error() {
         ended
     });
     assert!(ended.is_err());
+}
+
+#[test]
+fn a_lost_datagram_in_a_test_by_count_ends_it_when_the_server_gives_it_up() {
+    let listener = TcpListener::bind((V4, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let data = UdpSocket::bind((V4, 0)).unwrap();
+    let peer = thread::spawn(move || {
+        let mut control = listener.accept().unwrap().0;
+        control.read_exact(&mut [0; 656]).unwrap();
+        let data_port = data.local_addr().unwrap().port().into();
+        let response = wire::OmniResponse { data_port, ..wire::OmniResponse::default() };
+        control.write_all(&response.message(MessageFormat::Long).bytes()).unwrap();
+        // The request gets no answer, as if it had been lost.
+        data.recv(&mut [0; 100]).unwrap();
+        let timed_out = wire::ControlMessage::new(MessageFormat::Long, wire::kind::OMNI_RESULTS, 110);
+        control.write_all(&timed_out.bytes()).unwrap();
+        // The client leaves first.
+        let _ = control.read(&mut [0]);
+    });
+    let spec = TestSpec {
+        protocol: DataProtocol::Udp,
+        pattern: DataPattern::Transactions,
+        length: TestLength::Count(1000),
+        ..TestSpec::default()
+    };
+    assert!(matches!(test(options(address), &spec), Err(Error::Remote { errno: 110 })));
+    peer.join().unwrap();
+}
+
+#[test]
+fn a_client_that_leaves_behind_unread_bytes_gets_no_more_datagrams() {
+    let mut request = wire::OmniRequest::read(&stolen_request());
+    request.direction = wire::direction::SENDS;
+    request.send_size = 1000;
+    request.test_length = 1000;
+    let served = against(V4, NetserverOptions::default(), |address| {
+        let data = UdpSocket::bind((V4, 0)).unwrap();
+        request.client_port = data.local_addr().unwrap().port().into();
+        let mut control = TcpStream::connect(address).unwrap();
+        control.write_all(&request.message(MessageFormat::Long, None).bytes()).unwrap();
+        control.read_exact(&mut [0; 656]).unwrap();
+        data.recv(&mut [0; 2000]).unwrap();
+        control.write_all(b"x").unwrap();
+        drop(control);
+        // Its last datagrams are empty ones.
+        while data.recv(&mut [0; 2000]).unwrap() > 0 {}
+    });
+    assert_eq!((served.finished, served.failed, served.rejected), (0, 1, 0));
 }

@@ -1,6 +1,6 @@
 //! Drop-in command lines of known tools. Most turn a tool's options into a plan and the result into the tool's output.
 //!
-//! iperf3, netperf, hping3 and pktgen run an engine in this process without a plan, and sar only reads counters.
+//! iperf, iperf3, netperf, hping3 and pktgen run an engine in this process without a plan, and sar only reads counters.
 
 #[macro_use(eprint, eprintln)]
 extern crate fathom_run;
@@ -16,6 +16,7 @@ mod netperf;
 mod netserver;
 mod pktgen;
 mod sar;
+mod stoppable;
 mod webbench;
 mod wrk;
 

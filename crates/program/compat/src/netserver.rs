@@ -127,15 +127,10 @@ fn serve(options: &Options) -> anyhow::Result<Exit> {
 fn bind(options: &Options) -> Result<Server, Error> {
     let settings = NetserverOptions { passphrase: options.passphrase.clone(), ..NetserverOptions::default() };
     let listen = |ip| Server::bind(SocketAddr::new(ip, options.port), settings.clone());
-    let (all, all_v4) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    match (options.address, options.is_v6) {
-        (Some(ip), _) => listen(ip),
-        (None, Some(false)) => listen(all_v4),
-        (None, Some(true)) => listen(all),
-        // A host without IPv6 serves IPv4 alone.
-        (None, None) => listen(all).or_else(|error| match error {
-            Error::Listen { cause } if cause.kind() != std::io::ErrorKind::AddrInUse => listen(all_v4),
-            error => Err(error),
-        }),
-    }
+    listen(match (options.address, options.is_v6) {
+        (Some(ip), _) => ip,
+        (None, Some(false)) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        (None, Some(true)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        (None, None) => fathom_interop::any_address(),
+    })
 }

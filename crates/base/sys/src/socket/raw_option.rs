@@ -33,6 +33,17 @@ impl Plain for u32 {}
 impl Plain for u64 {}
 impl<T: Plain, const N: usize> Plain for [T; N] {}
 
+/// Attaches a program of classic BPF that a socket option takes (`struct sock_fprog`).
+pub(crate) fn set_program(socket: impl AsFd, name: c_int, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let length = libc::c_ushort::try_from(program.len()).expect("a program is a few instructions long");
+    let value = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).expect("an option is a few bytes long");
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `value` points to `len` instructions, which the kernel copies and only reads.
+    let status = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, ptr::from_ref(&value).cast(), length) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn length<T>(values: &[T]) -> libc::socklen_t {
     libc::socklen_t::try_from(size_of_val(values)).expect("an option is a few bytes long")
 }

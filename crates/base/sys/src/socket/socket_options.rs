@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use crate::{
     Error, Result,
     policy::Destination,
-    socket::{self, error_of},
+    socket::{self, error_of, raw_option},
 };
 
 /// Creates a Multipath TCP socket (RFC 8684) in the family of `address`, not yet bound or connected.
@@ -53,6 +53,20 @@ pub fn is_multipath(socket: impl AsFd) -> Result<bool> {
     // A socket that has fallen back responds like a TCP socket, which does not know the level.
     let answer = socket::get(socket, (SOL_MPTCP, MPTCP_INFO), &mut info);
     Ok(answer.is_ok() && info[FLAGS] & 1 == 0)
+}
+
+/// Makes the kernel give the datagrams for a shared port to the socket that was bound first (`SO_ATTACH_REUSEPORT_CBPF`).
+///
+/// Sockets of the port (`SO_REUSEPORT`) that are connected get those of their peer all the same. Without this, one that is not connected yet
+/// takes a part of the datagrams of all others.
+///
+/// # Errors
+/// `setsockopt(SO_ATTACH_REUSEPORT_CBPF)`, if the socket does not share its port or is not bound.
+pub fn set_first_of_port(socket: impl AsFd) -> Result<()> {
+    // The result of the program is the index of the socket (`include/uapi/linux/bpf_common.h`: BPF_RET | BPF_K).
+    let mut program = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+    raw_option::set_program(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &mut program)
+        .map_err(error_of("setsockopt(SO_ATTACH_REUSEPORT_CBPF)"))
 }
 
 /// Restricts a socket to the device of its destination, if that has one (`SO_BINDTODEVICE`).
@@ -258,6 +272,34 @@ mod tests {
         assert!(!is_polled(&near).unwrap());
         set_wake(&near, Bytes(10_000)).unwrap();
         assert_eq!(wake(&near).unwrap(), Bytes(10_000));
+    }
+
+    #[test]
+    fn the_first_socket_of_a_port_takes_what_no_connected_one_does() {
+        let bound_at = |port| {
+            let socket = socket::datagram_unbound(loopback(4)).unwrap();
+            socket.set_reuse_port(true).unwrap();
+            socket.bind(&SocketAddr::new(loopback(4).ip(), port).into()).unwrap();
+            socket
+        };
+        let first = bound_at(0);
+        set_first_of_port(&first).unwrap();
+        let at = socket::local_address(&first).unwrap();
+        let others: Vec<Socket> = (0..8).map(|_| bound_at(at.port())).collect();
+        let clients: Vec<std::net::UdpSocket> =
+            (0..64).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        clients.iter().for_each(|client| assert_eq!(client.send_to(b"x", at).unwrap(), 1));
+        for other in &others {
+            assert_eq!(socket::recv_from(other, &mut [0], socket::Wait::Never).unwrap().map(|(n, _)| n), None);
+        }
+        for _ in &clients {
+            assert!(socket::recv_from(&first, &mut [0], socket::Wait::Never).unwrap().is_some());
+        }
+        socket::associate(&others[0], &anywhere(clients[0].local_addr().unwrap())).unwrap();
+        clients[0].send_to(b"x", at).unwrap();
+        assert!(socket::recv_from(&others[0], &mut [0], socket::Wait::Never).unwrap().is_some());
+        let alone = socket::datagram_unbound(loopback(4)).unwrap();
+        assert!(set_first_of_port(&alone).is_err(), "it does not share a port");
     }
 
     #[test]

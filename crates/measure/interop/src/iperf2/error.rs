@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::sockets::os_error_text;
+
 /// Why a test failed. iperf prints the failed call and the error of the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -95,11 +97,4 @@ impl Error {
             _ => return None,
         })
     }
-}
-
-/// Returns an error in the words of the C library, without the number that Rust appends.
-fn os_error_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }

@@ -103,11 +103,14 @@ impl<'o> FlowTable<'o> {
         socket: Option<Arc<Socket>>,
         times: FlowTimes,
     ) -> Arc<RunningFlow> {
+        // A flow that began long ago by the clock of its sender has no rows of the time before it came.
+        let first_at =
+            self.interval.map_or(times.start, |interval| first_interval(times.start, clock::now(), interval));
         let report = ReportState {
             last: FlowCounts::default(),
             last_transit: TransitReading::default(),
-            last_at: times.start,
-            next_at: self.interval.map_or(Nanos::MAX, |interval| times.start + interval),
+            last_at: first_at,
+            next_at: self.interval.map_or(Nanos::MAX, |interval| first_at + interval),
             has_ended: false,
         };
         let flow = Arc::new(RunningFlow {
@@ -190,6 +193,12 @@ impl<'o> FlowTable<'o> {
     }
 }
 
+/// Returns when the interval begins in which the first data comes, counted from the start of the flow.
+fn first_interval(start: Nanos, now: Nanos, interval: Nanos) -> Nanos {
+    let whole = (now - start).0 / interval.0.max(1);
+    start + interval * whole
+}
+
 impl RunningFlow {
     /// Reads the counts since the start, without one-way times.
     pub(crate) fn counts(&self) -> FlowCounts {
@@ -218,6 +227,11 @@ impl RunningFlow {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
+    /// Whether its data is over at this time.
+    pub(crate) fn is_over_at(&self, now: Nanos) -> bool {
+        self.is_stopped() || now >= self.ends_at
+    }
+
     /// Whether it was told to end, apart from its time.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
@@ -240,10 +254,29 @@ impl FlowContext for RunningFlow {
     }
 
     fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed) || clock::now() >= self.ends_at
+        self.is_over_at(clock::now())
     }
 
     fn start(&self) -> Nanos {
         self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_interval_is_the_one_in_which_a_flow_comes() {
+        let secs = Nanos::from_secs;
+        let cases = [
+            ("a flow that begins now", secs(700), secs(700)),
+            ("a flow whose header was on its way", Nanos::from_millis(699_900), Nanos::from_millis(699_900)),
+            ("a clock that is 10 minutes late", Nanos::from_millis(100_500), Nanos::from_millis(699_500)),
+            ("a clock that is ahead", secs(710), secs(710)),
+        ];
+        for (what, start, expected) in cases {
+            assert_eq!(first_interval(start, secs(700), secs(1)), expected, "{what}");
+        }
     }
 }

@@ -30,8 +30,7 @@ pub use wire::{
 
 pub(crate) use data::{FlowContext, FlowCounter};
 
-pub use crate::iperf3::{ClientFilter, ServerTotals, TcpState, TransportProtocol};
-pub use crate::kinds::iperf2::destination;
+pub use crate::iperf3::{TcpState, TransportProtocol};
 
 /// The default port of an iperf server.
 pub const PORT: u16 = 5001;

@@ -1,7 +1,5 @@
 //! The socket options of a test.
 
-use std::{io, net::SocketAddr};
-
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::socket::{self, Buffer, Socket};
 
@@ -62,17 +60,4 @@ impl SocketSetup {
 pub(crate) fn prepare(socket: &Socket) -> Result<(), Error> {
     socket.set_nonblocking(false).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
     Ok(socket::set_timeout(socket, BLOCKING_TIMEOUT)?)
-}
-
-/// Returns both addresses of a connected socket, the local one first, with mapped addresses as IPv4.
-pub(crate) fn addresses(socket: &Socket) -> Result<(SocketAddr, SocketAddr), Error> {
-    let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
-    let remote = socket.peer_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
-    let remote = remote.map_err(socket::error_of("getpeername"))?;
-    Ok((canonical(socket::local_address(socket)?), canonical(remote)))
-}
-
-/// Converts an IPv4-mapped IPv6 address to IPv4.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -19,7 +19,7 @@ use rsa::rand_core::{OsRng, RngCore as _};
 
 use super::{
     Error, Login, OpenStream, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
-    control::{ControlConnection, MESSAGE_TIMEOUT, socket_addresses},
+    control::{ControlConnection, MESSAGE_TIMEOUT},
     counts::{Iperf3Outcome, Stream, StreamRole, TestObserver, TestStartInfo, id_at},
     data, stream_options,
     transfer::{RunLimits, TransferRun},
@@ -134,7 +134,7 @@ impl Client {
                 TransportProtocol::Udp => self.open_udp_stream(place)?,
             };
             stream_options::prepare_stream(&socket)?;
-            let (local, remote) = socket_addresses(&socket)?;
+            let (local, remote) = crate::sockets::addresses(&socket)?;
             let stream = Stream { id: id_at(place), role: self.role(place), local, remote };
             self.streams.push(OpenStream::new(stream, socket, self.options.file.as_deref())?);
         }

@@ -18,6 +18,7 @@ use super::{
     Error,
     wire::{self, TestState},
 };
+use crate::sockets::addresses;
 
 /// The timeout for the next message while nothing is measured, as in iperf3 since 3.15.
 pub(crate) const MESSAGE_TIMEOUT: Nanos = Nanos::from_secs(30);
@@ -58,7 +59,7 @@ impl ControlConnection {
 
     /// Returns both addresses, the local one first.
     pub(crate) fn addresses(&self) -> Result<(SocketAddr, SocketAddr), Error> {
-        socket_addresses(&self.socket)
+        Ok(addresses(&self.socket)?)
     }
 
     /// Returns the next byte if it arrives by `until`; `None` if it does not, or if the user aborts.
@@ -184,22 +185,6 @@ impl ControlConnection {
         }
         Ok(())
     }
-}
-
-/// Returns both addresses of a connected socket, the local one first.
-pub(crate) fn socket_addresses(socket: &Socket) -> Result<(SocketAddr, SocketAddr), Error> {
-    let system = |call: &str, source| Error::System { call: call.to_owned(), source };
-    let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
-    let local = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
-    let remote = socket.peer_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
-    let local = local.map_err(|error| system("getsockname", error))?;
-    let remote = remote.map_err(|error| system("getpeername", error))?;
-    Ok((canonical(local), canonical(remote)))
-}
-
-/// Converts an IPv4-mapped IPv6 address to IPv4.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn named(byte: u8) -> String {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::sockets::os_error_text;
+
 /// Why a test failed. Shown in the form of iperf3, after `iperf3: error - `.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -155,13 +157,6 @@ impl Error {
             _ => return None,
         })
     }
-}
-
-/// Returns an error in the words of the C library, without the number that Rust appends.
-pub(super) fn os_error_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Error numbers on the wire (`iperf_api.h`).

@@ -26,10 +26,9 @@ pub use error::Error;
 pub use login::{Authenticator, Login, LoginError, Padding, SKEW_SECS};
 pub use parameters::{ParameterFlag, ParameterFlags, Parameters, TransferDirection, TransportProtocol};
 pub use results::{CpuUse, Omitted, Results, ServerOutput, StreamResult};
-pub use server::{ClientFilter, Server, ServerOptions, ServerTotals};
+pub use server::{Server, ServerOptions};
 pub use wire::{Cookie, TestState, read_message};
 
-pub use crate::kinds::iperf3::destination;
 pub(crate) use data::{Counter, StreamContext, run as stream};
 pub(crate) use open_stream::OpenStream;
 

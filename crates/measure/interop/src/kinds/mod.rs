@@ -6,6 +6,7 @@ pub(crate) mod iperf2;
 pub(crate) mod iperf3;
 pub(crate) mod netperf;
 mod own_server;
+mod server_kind;
 
 /// All test kinds of this crate.
 pub const KINDS: &[&dyn TestKind] = &[

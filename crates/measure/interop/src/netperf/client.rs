@@ -114,13 +114,14 @@ impl Client {
         prepared.connect()?;
         let ticks = spec.local.measures_cpu.then(CpuTicks::now).transpose()?;
         let stop = self.control.stop().clone();
-        let context = TimedContext::new(spec, stop.clone(), interim);
+        let context = TimedContext::new(spec, &self.control, interim);
         let moved = prepared.transfer(&context);
         context.finish();
         let tcp = TcpInfo::of(&prepared.socket).ok().filter(|_| spec.protocol == DataProtocol::Tcp);
         let congestion = tcp.as_ref().and_then(|_| socket::congestion(&prepared.socket).ok());
+        let (start, counts, latencies, lost) = (context.start, context.counts(), context.latencies(), context.lost());
         let ended = moved.and_then(|()| prepared.end(&stop));
-        let elapsed = clock::now() - context.start;
+        let elapsed = clock::now() - start;
         let cpu = ticks.map(|before| Ok::<_, Error>(CpuTicks::now()?.since(&before, 1.0))).transpose()?;
         if stop.state() == Stop::Abort {
             return Err(Error::Interrupted);
@@ -144,11 +145,11 @@ impl Client {
                 cpu,
                 retransmits: tcp.as_ref().map(|tcp| tcp.total_retrans.into()),
                 congestion,
-                ..context.counts()
+                ..counts
             },
             remote: EndCounts::of_results(&results, &prepared.response, spec.remote.measures_cpu),
-            latencies: context.latencies(),
-            lost: context.lost(),
+            latencies,
+            lost,
             mss: tcp.as_ref().map(|tcp| tcp.snd_mss.0),
         })
     }
@@ -299,11 +300,23 @@ impl PreparedTest {
 
     /// Tells the server that this side has finished, and waits until it has received everything.
     pub(crate) fn end(&self, stop: &StopFlag) -> Result<(), Error> {
+        self.finish_sending();
+        self.await_end(stop)
+    }
+
+    /// Tells the server that this side has finished.
+    pub(crate) fn finish_sending(&self) {
         if self.spec.protocol == DataProtocol::Udp {
             transfer::end_datagrams(&self.socket);
-            return Ok(());
+        } else if !self.spec.is_connection_each {
+            // A connection that is already closed needs no shutdown.
+            let _ = self.socket.shutdown(Shutdown::Write);
         }
-        if self.spec.is_connection_each {
+    }
+
+    /// Waits until the server has received everything.
+    pub(crate) fn await_end(&self, stop: &StopFlag) -> Result<(), Error> {
+        if self.spec.protocol == DataProtocol::Udp || self.spec.is_connection_each {
             return Ok(());
         }
         let at_most = match self.spec.pattern {
@@ -313,8 +326,6 @@ impl PreparedTest {
             _ => CLOSE_MAX,
         };
         let deadline = clock::now() + at_most;
-        // A connection that is already closed needs no shutdown.
-        let _ = self.socket.shutdown(Shutdown::Write);
         let mut room = vec![0; 64 << 10];
         loop {
             match socket::recv(&self.socket, &mut room, Wait::Block) {

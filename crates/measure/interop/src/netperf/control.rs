@@ -13,6 +13,7 @@ use super::{
     Error,
     wire::{ControlMessage, MessageFormat},
 };
+use crate::sockets::addresses;
 
 /// How soon a wait notices that the user wants to stop.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
@@ -61,15 +62,18 @@ impl ControlConnection {
 
     /// Both addresses, the local one first; an IPv4 address in IPv6 form becomes IPv4.
     pub(crate) fn addresses(&self) -> Result<(SocketAddr, SocketAddr), Error> {
-        let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
-        let remote = self.socket.peer_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
-        let remote = remote.map_err(socket::error_of("getpeername"))?;
-        Ok((canonical(socket::local_address(&self.socket)?), canonical(remote)))
+        Ok(addresses(&self.socket)?)
     }
 
-    /// Whether the other side has closed the connection; bytes that wait to be read are left.
-    pub(crate) fn is_closed(&self) -> bool {
-        !matches!(socket::peek(&self.socket, &mut [0], Wait::Never), Ok(None | Some(1)))
+    /// Why a test cannot go on, if the other side has left or sent something: nothing is due from it while a test runs.
+    ///
+    /// Bytes are left unread, and would hide the end of the connection behind them.
+    pub(crate) fn interruption(&self) -> Option<Error> {
+        match socket::peek(&self.socket, &mut [0], Wait::Never) {
+            Ok(None) => None,
+            Ok(Some(0)) | Err(_) => Some(Error::ClientGone),
+            Ok(Some(_)) => Some(Error::NotNetperf { why: "a message in the middle of a test".to_owned() }),
+        }
     }
 
     pub(crate) fn send(&mut self, message: &ControlMessage) -> Result<(), Error> {
@@ -147,7 +151,25 @@ impl ControlConnection {
     }
 }
 
-/// Converts an IPv4-mapped IPv6 address to IPv4.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write as _,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    #[test]
+    fn bytes_in_the_middle_of_a_test_do_not_hide_that_the_client_is_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let control = ControlConnection::new(socket.into(), StopFlag::default()).unwrap();
+        assert!(control.interruption().is_none());
+        client.write_all(b"x").unwrap();
+        assert!(matches!(control.interruption(), Some(Error::NotNetperf { .. })));
+        drop(client);
+        assert!(control.interruption().is_some());
+    }
 }

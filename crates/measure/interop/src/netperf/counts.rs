@@ -10,10 +10,14 @@ use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::clock;
 
 use super::{
-    DataPattern, TestLength, TestSpec,
+    DataPattern, DataProtocol, TestLength, TestSpec,
+    control::ControlConnection,
     transfer::{Counter, N_COUNTERS, TransferContext},
     wire::{CpuPercents, OmniResponse, OmniResults},
 };
+
+/// How often the control connection is looked at.
+const LOOK_INTERVAL: Nanos = Nanos::from_millis(100);
 
 /// What one end counted in a test.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -98,21 +102,25 @@ struct InterimState<'a> {
 }
 
 /// The counts of a client in one thread, and its own end.
-pub(crate) struct TimedContext<'a> {
+pub(crate) struct TimedContext<'a, 'c> {
     pub(crate) start: Nanos,
     counts: [Cell<u64>; N_COUNTERS],
     deadline: Nanos,
     transactions_max: u64,
     stop: StopFlag,
+    control: &'c ControlConnection,
+    /// When the control connection is looked at next; never in tests whose data shows their end.
+    next_look: Cell<Nanos>,
+    is_ended_by_server: Cell<bool>,
     latencies: RefCell<Histogram>,
     interim: Option<RefCell<InterimState<'a>>>,
 }
 
-impl<'a> TimedContext<'a> {
+impl<'a, 'c> TimedContext<'a, 'c> {
     /// Starts the time of a test.
     pub(crate) fn new(
         spec: &TestSpec,
-        stop: StopFlag,
+        control: &'c ControlConnection,
         interim: Option<(Nanos, &'a mut dyn FnMut(InterimResult))>,
     ) -> Self {
         let start = clock::now();
@@ -123,12 +131,17 @@ impl<'a> TimedContext<'a> {
             TestLength::Seconds(seconds) => (start + Nanos::from_secs(seconds.into()) + pad, u64::MAX),
             TestLength::Count(count) => (Nanos::MAX, count.into()),
         };
+        // A lost datagram stops transactions, and the server gives them up after a while.
+        let waits_for_datagrams = (spec.protocol, spec.pattern) == (DataProtocol::Udp, DataPattern::Transactions);
         Self {
             start,
             counts: array::from_fn(|_| Cell::new(0)),
             deadline,
             transactions_max: if spec.pattern == DataPattern::Transactions { count } else { u64::MAX },
-            stop,
+            stop: control.stop().clone(),
+            control,
+            next_look: Cell::new(if waits_for_datagrams { start + LOOK_INTERVAL } else { Nanos::MAX }),
+            is_ended_by_server: Cell::new(false),
             latencies: RefCell::default(),
             interim: interim
                 .map(|(interval, show)| RefCell::new(InterimState { interval, since: start, base: (0, 0), show })),
@@ -183,7 +196,7 @@ impl<'a> TimedContext<'a> {
     }
 }
 
-impl TransferContext for TimedContext<'_> {
+impl TransferContext for TimedContext<'_, '_> {
     fn add(&self, counter: Counter, amount: u64) {
         let cell = &self.counts[counter as usize];
         cell.set(cell.get() + amount);
@@ -195,7 +208,12 @@ impl TransferContext for TimedContext<'_> {
             let interval = interim.borrow().interval;
             self.show_interim(now, interval);
         }
+        if now >= self.next_look.get() {
+            self.next_look.set(now + LOOK_INTERVAL);
+            self.is_ended_by_server.set(self.control.interruption().is_some());
+        }
         now >= self.deadline
+            || self.is_ended_by_server.get()
             || self.count(Counter::Transactions) >= self.transactions_max
             || self.stop.state() != Stop::Continue
     }

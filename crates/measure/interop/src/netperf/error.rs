@@ -4,6 +4,8 @@ use std::io;
 
 use fathom_model::units::Nanos;
 
+use crate::sockets::os_error_text;
+
 /// The status of an answer to a test that the server does not know (`netserver.c`).
 pub(crate) const UNKNOWN_TEST: i32 = 998;
 
@@ -117,10 +119,4 @@ impl Error {
             _ => None,
         }
     }
-}
-
-/// The text of an operating system error, without the number that Rust appends.
-fn os_error_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -14,13 +14,12 @@ mod test_spec;
 mod transfer;
 pub mod wire;
 
-pub use crate::kinds::netperf::destination;
 pub(crate) use client::PreparedTest;
 pub use client::{Client, ClientOptions};
 pub use counts::{EndCounts, InterimResult, NetperfOutcome};
 pub use cpu::CpuTicks;
 pub use error::Error;
-pub use server::{AddressFilter, NetserverOptions, Server, ServerTotals};
+pub use server::{NetserverOptions, Server};
 pub use test_spec::{DATAGRAM_MAX, DataPattern, DataProtocol, EndSettings, MESSAGE_MAX, TestLength, TestSpec};
 pub(crate) use transfer::{Counter, TransferContext};
 pub use wire::{CpuPercents, MessageFormat};

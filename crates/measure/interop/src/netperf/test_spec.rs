@@ -85,7 +85,7 @@ pub struct TestSpec {
     pub loss_timeout: Option<Nanos>,
 }
 
-/// The most bytes of one call or message that either end accepts.
+/// The most bytes of one call or message that a client sends or expects.
 pub const MESSAGE_MAX: u32 = 16 << 20;
 /// The longest payload of a datagram (`UDP_LENGTH_MAX` of netperf).
 pub const DATAGRAM_MAX: u32 = 65_507;
@@ -155,11 +155,11 @@ impl TestSpec {
         }
     }
 
-    /// Reads the test that a request describes; `remote` is the server's end.
+    /// Reads the test that a request describes; `remote` is the server's end, which takes messages of at most this many bytes.
     ///
     /// # Errors
     /// If the server does not do that, with the error number for the client.
-    pub(crate) fn of_request(request: &OmniRequest) -> Result<Self, Error> {
+    pub(crate) fn of_request(request: &OmniRequest, message_max: u32) -> Result<Self, Error> {
         let refuse = |why| Err(Error::Refused { why, errno: errno::EOPNOTSUPP });
         let protocol = match (request.protocol, request.socket_type) {
             (protocol::TCP, 1) => DataProtocol::Tcp,
@@ -178,7 +178,7 @@ impl TestSpec {
         }
         let size = |size: i32| u32::try_from(size).ok().filter(|size| *size > 0);
         let largest = [request.send_size, request.recv_size, request.request_size, request.response_size];
-        let most = if protocol == DataProtocol::Udp { DATAGRAM_MAX } else { MESSAGE_MAX };
+        let most = if protocol == DataProtocol::Udp { DATAGRAM_MAX.min(message_max) } else { message_max };
         if largest.into_iter().filter_map(size).any(|size| size > most) {
             return Err(Error::Refused { why: "a message that is too long", errno: errno::EMSGSIZE });
         }
@@ -258,4 +258,19 @@ pub(crate) fn call_size(protocol: DataProtocol, asked: Option<u32>, buffer: i32)
 pub(crate) fn stream_budget(length: TestLength, call: u32) -> Option<u64> {
     let TestLength::Count(bytes) = length else { return None };
     Some(u64::from(bytes).div_ceil(call.into()) * u64::from(call))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_takes_no_message_that_is_longer_than_it_says() {
+        let here = SocketAddr::from(([127, 0, 0, 1], 0));
+        let asking =
+            |bytes| TestSpec { pattern: DataPattern::Transactions, response_size: bytes, ..TestSpec::default() };
+        let read = |bytes| TestSpec::of_request(&asking(bytes).request(here), 1 << 20);
+        assert_eq!(read(1 << 20).unwrap().response_size, 1 << 20);
+        assert!(matches!(read((1 << 20) + 1), Err(Error::Refused { errno: errno::EMSGSIZE, .. })));
+    }
 }

@@ -20,7 +20,7 @@ use super::{
     text::ReportSide,
     units,
 };
-use crate::{closed_loop, iperf3};
+use crate::{closed_loop, stoppable::run_stoppable};
 use fathom_run::{
     allow::{self, AllowList},
     exit::Exit,
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options, host: &str, allowed: &AllowList) -> anyhow:
     let style = style(options, ReportSide::Client);
     let stop = StopFlag::default();
     let printer = FlowPrinter::new(style);
-    let outcome = iperf3::run_stoppable(&stop, || test(options, host, asked, (&stop, &printer)))?;
+    let outcome = run_stoppable(&stop, None, || test(options, host, asked, (&stop, &printer)))?;
     match outcome {
         Ok(()) => Ok(Exit::Pass),
         Err(Failed::Connecting(error)) => {

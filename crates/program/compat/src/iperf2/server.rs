@@ -19,7 +19,7 @@ use super::{
     text::ReportSide,
     units,
 };
-use crate::{closed_loop, iperf3};
+use crate::{closed_loop, stoppable::run_stoppable};
 use fathom_run::{exit::Exit, target};
 
 /// Runs a server until it is stopped.
@@ -38,7 +38,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     let stop = StopFlag::default();
     let printer = FlowPrinter::new(style(options, ReportSide::Server));
     let table = FlowTable::new(&printer, options.interval);
-    let served = iperf3::run_stoppable(&stop, || server.run(&stop, &table))?;
+    let served = run_stoppable(&stop, None, || server.run(&stop, &table))?;
     match served {
         Ok(_) if stop.state() == Stop::Continue => Ok(Exit::Pass),
         Ok(_) => Ok(FAILED),

@@ -1,22 +1,13 @@
 //! `iperf3 -c`.
 
-use std::{
-    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
 use anyhow::Context as _;
 use fathom_engine::StopFlag;
 use fathom_interop::iperf3::{
     Client, ClientOptions, Cookie, Error, Login, Padding, TestObserver as _, TransferDirection, TransportProtocol,
 };
-use fathom_model::units::Nanos;
-use fathom_sys::{
-    clock,
-    policy::Policy,
-    process::{affinity, signal, threads},
-};
+use fathom_sys::{policy::Policy, process::affinity};
 
 use super::{
     identity::{self, COMPATIBLE_VERSION, FAILED},
@@ -25,15 +16,12 @@ use super::{
     reporter::{self, TestReporter, error_text},
     text::{ReportSide, TextReport},
 };
-use crate::closed_loop;
+use crate::{closed_loop, stoppable::run_stoppable};
 use fathom_run::{
     allow,
     exit::Exit,
     files::{self, FileReaders},
 };
-
-/// The interval between two checks for a signal.
-const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 
 pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let servers = match resolve(options, host) {
@@ -72,7 +60,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let mut show = TestReporter::new(options, ReportSide::Client, output.start_test(title));
     show.document.connecting(host, options.port());
     let stop = StopFlag::default();
-    let outcome = run_stoppable(&stop, || test(options, host, asked, &stop, &mut show))?;
+    let outcome = run_stoppable(&stop, None, || test(options, host, asked, &stop, &mut show))?;
     remove_pidfile(options);
     match outcome {
         Ok(()) => {
@@ -127,28 +115,6 @@ fn test(
     let outcome = client.run(show)?;
     show.print(&TextReport::closing_lines(&outcome));
     Ok(())
-}
-
-/// Runs a function while signals can stop it.
-pub(crate) fn run_stoppable<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-    // A shell ignores SIGINT in the background jobs of a script, but iperf3 still ends on it.
-    let signals = signal::watch_also_ignored()?;
-    let is_done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let worker = threads::start_within(scope, || {
-            let result = work();
-            is_done.store(true, Ordering::Release);
-            result
-        })?;
-        while !is_done.load(Ordering::Acquire) && !worker.is_finished() {
-            if let Ok(Some(_)) = signals.wait_until(clock::now() + SIGNAL_CHECK_EVERY) {
-                stop.abort();
-                // From here on, only the end of the run is left to wait for.
-                break;
-            }
-        }
-        Ok(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })
 }
 
 fn resolve(options: &Options, host: &str) -> Result<Vec<SocketAddr>, String> {

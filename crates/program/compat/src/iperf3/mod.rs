@@ -17,7 +17,6 @@ mod server;
 mod text;
 mod units;
 
-pub(super) use client::run_stoppable;
 use options::{Iperf3Role, Options, OptionsError};
 pub(super) use units::two_digits;
 

@@ -17,14 +17,14 @@ use fathom_interop::iperf3::{
 use fathom_model::units::Nanos;
 
 use super::{
-    client::{prepare, remove_pidfile, run_stoppable},
+    client::{prepare, remove_pidfile},
     identity::{self, FAILED},
     options::{Flag, IpFamily, Options},
     output::Output,
     reporter::{self, TestReporter, error_text},
     text::ReportSide,
 };
-use crate::daemon;
+use crate::{daemon, stoppable::run_stoppable};
 use fathom_run::exit::Exit;
 
 const RULE: &str = "-----------------------------------------------------------";
@@ -122,7 +122,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     }
     state.banner();
     let stop = StopFlag::default();
-    let served = run_stoppable(&stop, || {
+    let served = run_stoppable(&stop, None, || {
         server.run(&stop, &|| {
             let show = TestReporter::new(&state.options, ReportSide::Server, state.output.start_test(None));
             Box::new(ServerTest { show: Some(show), server: state.clone() })
@@ -145,19 +145,15 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
 /// Listens on the requested address, or else on all addresses of both families.
 fn bind(options: &Options, settings: &ServerOptions) -> Result<Server, Error> {
     let listen = |ip| Server::bind(SocketAddr::new(ip, options.port()), options.device.as_deref(), settings.clone());
-    let (all, all_v4) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     match (options.bind.as_deref().map(str::parse::<IpAddr>), options.family) {
         (Some(Ok(ip)), _) => listen(ip),
         (Some(Err(_)), _) => {
             let cause = std::io::Error::from(std::io::ErrorKind::InvalidInput);
             Err(Error::Listen { cause })
         }
-        (None, IpFamily::V4) => listen(all_v4),
-        (None, IpFamily::V6) => listen(all),
-        (None, IpFamily::Any) => listen(all).or_else(|error| match error {
-            Error::Listen { cause } if cause.kind() != std::io::ErrorKind::AddrInUse => listen(all_v4),
-            error => Err(error),
-        }),
+        (None, IpFamily::V4) => listen(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        (None, IpFamily::V6) => listen(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+        (None, IpFamily::Any) => listen(fathom_interop::any_address()),
     }
 }
 

@@ -13,25 +13,19 @@ mod units;
 use std::{
     fmt::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
 };
 
 use fathom_engine::{Stop, StopFlag};
 use fathom_interop::netperf::{Client, ClientOptions, Error, InterimResult};
 use fathom_model::units::Nanos;
-use fathom_sys::{
-    clock,
-    policy::Policy,
-    process::{affinity, signal, threads},
-};
+use fathom_sys::{clock, policy::Policy, process::affinity};
 
 use self::{
     options::{Family, Options, OptionsError, OutputForm, TestName},
     report::TestReport,
     units::ThroughputUnit,
 };
-use crate::closed_loop;
+use crate::{closed_loop, stoppable::run_stoppable};
 use fathom_run::{
     allow::{self, AllowList},
     exit::Exit,
@@ -41,8 +35,6 @@ use fathom_run::{
 const FAILED: Exit = Exit::Code(1);
 /// The version whose behaviour and text these are.
 const COMPATIBLE_VERSION: &str = "2.7.0";
-/// The interval between two checks for a signal.
-const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 /// The longest address that netperf prints in its title: its room is that of a pointer.
 const TITLE_ADDRESS_MAX: usize = 7;
 
@@ -153,7 +145,7 @@ fn measure(options: &Options) -> anyhow::Result<Exit> {
     }
     let is_v6 = servers.first().is_some_and(SocketAddr::is_ipv6);
     let stop = StopFlag::default();
-    let outcome = run_interruptible(&stop, || test(options, (&host, is_v6), asked, &stop))?;
+    let outcome = run_stoppable(&stop, Some(INTERRUPT_MAX), || test(options, (&host, is_v6), asked, &stop))?;
     match outcome {
         Ok(report) => {
             let text = match options.form {
@@ -293,36 +285,6 @@ fn resolve(options: &Options, host: &str) -> std::io::Result<Vec<SocketAddr>> {
         return Err(std::io::Error::new(std::io::ErrorKind::NotFound, Ipv4Addr::UNSPECIFIED.to_string()));
     }
     Ok(found)
-}
-
-/// Runs a function. The first signal ends a test early, the second breaks it off.
-fn run_interruptible<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-    let signals = signal::watch()?;
-    let is_done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let worker = threads::start_within(scope, || {
-            let result = work();
-            is_done.store(true, Ordering::Release);
-            result
-        })?;
-        let mut patience = None;
-        while !is_done.load(Ordering::Acquire) && !worker.is_finished() {
-            let now = clock::now();
-            match patience {
-                None if signals.wait_until(now + SIGNAL_CHECK_EVERY)?.is_some() => {
-                    stop.finish();
-                    patience = Some(now + INTERRUPT_MAX);
-                }
-                Some(deadline) if now >= deadline => {
-                    stop.abort();
-                    break;
-                }
-                None => {}
-                Some(_) => drop(clock::sleep_until(now + SIGNAL_CHECK_EVERY)),
-            }
-        }
-        Ok(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })
 }
 
 /// How long a test that was interrupted may take to end with its result.

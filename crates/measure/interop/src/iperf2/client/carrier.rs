@@ -1,5 +1,7 @@
 //! The data of one flow for a caller that has its own threads and counts, such as a test of a plan.
 
+use std::net::Shutdown;
+
 use fathom_sys::{clock, socket::Socket};
 
 use super::drive;
@@ -51,13 +53,26 @@ impl FlowCarrier {
         Ok(None)
     }
 
+    /// Tells the server that the data of a flow has ended; an end mark may be lost.
+    pub(crate) fn mark_end(&self, socket: &Socket, sent: Option<&SentDatagrams>) {
+        if let Some(sent) = sent {
+            let mut mark = sent.template.clone();
+            drive::write_datagram(&mut mark, sent.n + 1, true);
+            // Waiting for the report shows what is wrong.
+            let _ = drive::send_datagram(socket, &mark);
+        } else if self.0.role == FlowRole::Sender {
+            // As does waiting for the end of the connection.
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+    }
+
     /// Ends a flow after its data, and returns the report of the server if there is one.
     ///
     /// # Errors
     /// If the server does not report.
     pub(crate) fn finish(&self, socket: &Socket, sent: Option<&SentDatagrams>) -> Result<Option<ServerReport>, Error> {
         if let Some(sent) = sent {
-            return drive::request_report(socket, &mut sent.template.clone(), sent.n + 1).map(Some);
+            return drive::request_report(socket, &mut sent.template.clone(), sent.n + 2).map(Some);
         }
         if self.0.role == FlowRole::Sender {
             drive::await_close(socket);

@@ -25,8 +25,8 @@ use super::{
     data::{FlowPlan, burst_length},
     flow_table::FlowTimes,
     server::{BackTraffic, ServedProtocols},
-    socket_setup,
 };
+use crate::sockets::addresses;
 
 pub(crate) use carrier::FlowCarrier;
 use open_flow::{OpenFlow, open_first, open_flow};
@@ -220,10 +220,11 @@ impl Client {
         let n_running = AtomicUsize::new(flows.len());
         thread::scope(|scope| {
             let back_stop = StopFlag::default();
-            let back = listener.map(|listener| {
+            let start_listener = |listener: Server| {
                 let back_stop = back_stop.clone();
                 threads::start_within(scope, move || listener.run(&back_stop, table))
-            });
+            };
+            let back = listener.map(start_listener).transpose()?;
             let mut threads = Vec::new();
             for (flow, open) in flows {
                 let (n_running, plan) = (&n_running, &plan);
@@ -234,8 +235,7 @@ impl Client {
                 };
                 threads.push(threads::start_within(scope, drive)?);
             }
-            let is_back_over =
-                || back.as_ref().is_none_or(|back| back.as_ref().is_ok_and(thread::ScopedJoinHandle::is_finished));
+            let is_back_over = || back.as_ref().is_none_or(thread::ScopedJoinHandle::is_finished);
             let mut was_interrupted = false;
             while n_running.load(Ordering::Acquire) > 0 || !is_back_over() {
                 let next = table.tick(clock::now());
@@ -250,8 +250,7 @@ impl Client {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             let outcomes: Vec<Result<(), Error>> = threads.into_iter().map(join).collect();
-            let served =
-                back.transpose()?.map(|back| back.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let served = back.map(|back| back.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             outcomes.into_iter().collect::<Result<(), Error>>()?;
             match served.transpose()? {
                 _ if was_interrupted => Err(Error::Interrupted),
@@ -273,7 +272,7 @@ impl Client {
     }
 
     fn info(&self, flow: &OpenFlow, id: u32, group: super::flow::FlowGroup) -> Result<FlowInfo, Error> {
-        let (local, remote) = socket_setup::addresses(&flow.socket)?;
+        let (local, remote) = addresses(&flow.socket)?;
         let plan = self.plan();
         Ok(FlowInfo {
             id,

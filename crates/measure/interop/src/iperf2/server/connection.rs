@@ -1,6 +1,7 @@
 //! One connection of a client, from its header to its end.
 
 use std::{
+    cell::Cell,
     net::{IpAddr, Shutdown, SocketAddr},
     sync::Arc,
     thread,
@@ -10,24 +11,30 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     process::threads,
-    socket::{self, Socket, Wait},
+    socket::{self, Socket, Wait, socket_options},
 };
 
 use super::{
     options::BackTraffic,
     state::{FlowPlace, ServerState},
 };
-use crate::iperf2::{
-    AckTimes, ClientHeader, ConnectionFacts, Error, FlowInfo, FlowRole, FlowTable, HeaderLen, ServerAck, TCP_LENGTH,
-    TestAmount, TestMode, TransportProtocol,
-    client::{await_close, send_whole},
-    data::{self, FlowContext, FlowCounter, FlowPlan, burst_length},
-    flow_table::{FlowTimes, RunningFlow},
-    header_len, socket_setup,
+use crate::{
+    iperf2::{
+        AckTimes, ClientHeader, ConnectionFacts, Error, FlowInfo, FlowRole, FlowTable, HeaderLen, ServerAck,
+        TCP_LENGTH, TestAmount, TestMode, TransportProtocol,
+        client::{await_close, send_whole},
+        data::{self, FlowContext, FlowCounter, FlowPlan, burst_length},
+        flow_table::{FlowTimes, RunningFlow},
+        header_len, socket_setup,
+    },
+    sockets::addresses,
 };
 
 /// How long a connection may take to send its header.
 const HEADER_MAX_WAIT: Nanos = Nanos::from_secs(10);
+/// How long a client may send nothing, and how long it may be silent before the kernel probes it.
+const IDLE_MAX: Nanos = Nanos::from_secs(60);
+const KEEPALIVE: Nanos = Nanos::from_secs(30);
 /// The timeout of a connection to a client that asked for it.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 /// The longest write that a client may ask for.
@@ -72,9 +79,15 @@ pub(super) fn serve(accepted: Accepted<'_>, peer: SocketAddr, state: &ServerStat
 /// The flow that failed, if one was open, and why.
 type FlowResult = Result<(), (Option<Box<FlowInfo>>, Error)>;
 
+/// Prepares a connection for its thread. The kernel ends it when its client has vanished.
+fn prepare(socket: &Socket) -> Result<(), Error> {
+    socket_setup::prepare(socket)?;
+    Ok(socket_options::set_keepalive(socket, KEEPALIVE)?)
+}
+
 /// Reads the header; `None` if the connection ends without a byte, as one that only tries the port does.
 fn read_request(accepted: &Accepted<'_>, state: &ServerState) -> Result<Option<Request>, Error> {
-    socket_setup::prepare(&accepted.socket)?;
+    prepare(&accepted.socket)?;
     if state.options.is_back {
         return Ok(Some(Request { header: None, first_bytes: 0 }));
     }
@@ -171,7 +184,7 @@ fn info(
     state: &ServerState,
     table: &FlowTable<'_>,
 ) -> Result<FlowInfo, Error> {
-    let (local, remote) = socket_setup::addresses(socket)?;
+    let (local, remote) = addresses(socket)?;
     let group = state.group(remote.ip(), header, table);
     let header = header.copied().unwrap_or_default();
     Ok(FlowInfo {
@@ -239,13 +252,61 @@ impl<'a> Receiving<'a> {
     /// Receives to the end, and closes the connection.
     fn run(self, state: &ServerState, table: &FlowTable<'_>) -> FlowResult {
         let Self { accepted, flow, plan, times } = self;
-        let received = data::receive_stream(&accepted.socket, &plan, &*flow);
+        let watched = WatchedFlow::new(&flow, IDLE_MAX);
+        let received = data::receive_stream(&accepted.socket, &plan, &watched);
         state.end(&flow, clock::now(), table);
         // The client waits for this end. It may be gone already.
         let _ = accepted.socket.shutdown(Shutdown::Both);
         let info = || Some(Box::new(flow.info.clone()));
         received.map_err(|error| (info(), Error::Read { cause: error.source }))?;
+        if watched.is_idle.get() {
+            return Err((info(), Error::Silent { seconds: IDLE_MAX.0 / 1_000_000_000 }));
+        }
         end_reason(&flow, times, state).map_or(Ok(()), |error| Err((info(), error)))
+    }
+}
+
+/// A flow that also ends when nothing has come for a while.
+struct WatchedFlow<'a> {
+    flow: &'a RunningFlow,
+    idle_max: Nanos,
+    /// Since when nothing has come; `None` if something has come since the last look.
+    silent_since: Cell<Option<Nanos>>,
+    is_idle: Cell<bool>,
+}
+
+impl<'a> WatchedFlow<'a> {
+    fn new(flow: &'a RunningFlow, idle_max: Nanos) -> Self {
+        Self { flow, idle_max, silent_since: Cell::new(None), is_idle: Cell::new(false) }
+    }
+}
+
+impl FlowContext for WatchedFlow<'_> {
+    fn add(&self, counter: FlowCounter, amount: u64) {
+        if counter == FlowCounter::Bytes {
+            self.silent_since.set(None);
+        }
+        self.flow.add(counter, amount);
+    }
+
+    fn add_read(&self, bytes: u64) {
+        self.flow.add_read(bytes);
+    }
+
+    fn add_transit(&self, transit: Nanos) {
+        self.flow.add_transit(transit);
+    }
+
+    fn is_over(&self) -> bool {
+        let now = clock::now();
+        let since = self.silent_since.get().unwrap_or(now);
+        self.silent_since.set(Some(since));
+        self.is_idle.set(now - since > self.idle_max);
+        self.is_idle.get() || self.flow.is_over_at(now)
+    }
+
+    fn start(&self) -> Nanos {
+        self.flow.start()
     }
 }
 
@@ -316,7 +377,7 @@ fn connect_to(peer: IpAddr, port: u16, state: &ServerState) -> Result<Socket, Er
     let to = permitted.map_err(|refused| Error::Refused { from: peer.to_string(), why: refused.to_string() })?;
     let socket = socket::stream(SocketAddr::new(peer, port))?;
     socket::connect(&socket, &to, CONNECT_MAX).map_err(|error| failed(error.source))?;
-    socket_setup::prepare(&socket)?;
+    prepare(&socket)?;
     Ok(socket)
 }
 
@@ -351,4 +412,28 @@ fn begin_times(socket: &Socket, asked: &ClientHeader, flow: &RunningFlow) -> Res
     send_whole(socket, &bytes).map_err(|cause| Error::Write { cause })?;
     flow.add(FlowCounter::Bytes, bytes.len() as u64);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_without_a_byte_ends_and_one_with_bytes_does_not() {
+        let table = FlowTable::new(&(), None);
+        let (listener, here) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), "127.0.0.1:0".parse().unwrap());
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Socket::from(client);
+        let state = ServerState::new(super::super::ServerOptions::default(), here);
+        let info = info(&socket, None, FlowRole::Receiver, &state, &table).unwrap();
+        let flow = table.add(info, None, FlowTimes { start: clock::now(), ends_at: Nanos::MAX });
+        let watched = WatchedFlow::new(&flow, Nanos::ZERO);
+        for _ in 0..3 {
+            watched.add(FlowCounter::Bytes, 1);
+            assert!(!watched.is_over(), "a byte has come since the last look");
+        }
+        clock::sleep_until(clock::now() + Nanos(1));
+        assert!(watched.is_over() && watched.is_idle.get());
+        assert_eq!(flow.counts().bytes, 3);
+    }
 }

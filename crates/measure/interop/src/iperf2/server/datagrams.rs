@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Weak},
     thread::Scope,
 };
 
@@ -16,22 +16,25 @@ use fathom_sys::{
     policy::Destination,
     process::threads,
     socket::{
-        self, Domain, Protocol, Socket, Type, Wait,
+        self, Sender, Socket, Type, Wait,
         datagram::{BatchShape, ReceiveBatch},
     },
 };
 
 use super::{
     connection::{age_of, back_plan, back_times},
-    state::{FlowPlace, ServerState},
+    state::{FlowPlace, NotAdmitted, ServerState},
 };
-use crate::iperf2::{
-    ClientHeader, DatagramNumber, Error, FlowInfo, FlowOutcome, FlowRole, FlowTable, ServerReport, TestMode,
-    TransportProtocol, UDP_LENGTH_MAX, UDP_LENGTH_V4,
-    client::request_report,
-    data::{self, Arrivals, FlowCounter},
-    flow_table::{FlowTimes, RunningFlow},
-    put_sent_time, read_datagram, socket_setup,
+use crate::{
+    iperf2::{
+        ClientHeader, DatagramNumber, Error, FlowInfo, FlowOutcome, FlowRole, FlowTable, ServerReport, TestMode,
+        TransportProtocol, UDP_LENGTH_MAX, UDP_LENGTH_V4,
+        client::request_report,
+        data::{self, Arrivals, FlowCounter},
+        flow_table::{FlowTimes, RunningFlow},
+        put_sent_time, read_datagram, socket_setup,
+    },
+    sockets::{addresses, canonical, open_dual_stack},
 };
 
 /// Datagrams per receive call.
@@ -42,6 +45,8 @@ const RECEIVE_TIMEOUT: Nanos = Nanos::from_millis(20);
 const SILENT_MAX: Nanos = Nanos::from_secs(10);
 /// How long end marks are answered after the first one, and late datagrams belong to the flow that has ended.
 const ANSWER_MAX: Nanos = Nanos::from_secs(3);
+/// How long requests of a client may come after the flow that they asked for: its next test from the same port gets one again.
+const REQUESTS_MAX: Nanos = Nanos::from_secs(1);
 /// The number of end marks of a flow that this side sends; each may be lost.
 const END_MARKS: u64 = 3;
 /// How long a port that got a report stays open: iperf waits 250 ms for silence.
@@ -55,12 +60,27 @@ enum Peer<'s> {
     Answered {
         report: ServerReport,
         budget: ReplyBudget,
+        /// Whether its numbers have 64 bits.
+        is_wide: bool,
         until: Nanos,
     },
-    /// It was refused, or it is being sent to; what it says is ignored until this time.
+    /// It is being sent to by the flow at this place; what it says meanwhile is ignored.
+    Sending(Weak<FlowPlace<'s>>),
+    /// It was refused, or it has been sent to; what it says is ignored until this time.
     Ignored {
         until: Nanos,
     },
+}
+
+impl Peer<'_> {
+    /// When it is forgotten; `None` as long as it has a flow.
+    fn until(&self) -> Option<Nanos> {
+        match self {
+            Self::Receiving(_) => None,
+            Self::Answered { until, .. } | Self::Ignored { until } => Some(*until),
+            Self::Sending(place) => (place.strong_count() == 0).then_some(Nanos::ZERO),
+        }
+    }
 }
 
 struct ReceivingFlow<'s> {
@@ -69,6 +89,15 @@ struct ReceivingFlow<'s> {
     header: ClientHeader,
     n_datagrams: u64,
     ends_at: Nanos,
+    place: FlowPlace<'s>,
+}
+
+/// A flow that has ended.
+struct EndedFlow<'s> {
+    outcome: FlowOutcome,
+    /// All that came from its sender.
+    n_bytes: u64,
+    header: ClientHeader,
     _place: FlowPlace<'s>,
 }
 
@@ -99,7 +128,8 @@ pub(super) fn serve<'scope, 'env>(
     socket::set_report_time(socket)?;
     socket::set_timeout(socket, RECEIVE_TIMEOUT)?;
     let mut batch = ReceiveBatch::of_questions(BatchShape { count: BATCH, size: UDP_LENGTH_MAX });
-    let mut desk = DatagramServer { scope, state, table, peers: HashMap::new(), next_expiry: Nanos::ZERO };
+    let mut server =
+        DatagramServer { scope, state, table, peers: HashMap::new(), strays: Vec::new(), next_expiry: Nanos::ZERO };
     while !state.is_over() {
         // The refusal of an earlier report does not affect the next datagram.
         let n = batch.receive(socket, Wait::Block).ok().flatten().unwrap_or(0);
@@ -107,14 +137,21 @@ pub(super) fn serve<'scope, 'env>(
             let Some(from) = batch.source_of(index) else { continue };
             let sender = batch.sender(index);
             let arrived = Datagram { bytes: batch.payload(index), received: batch.kernel_time(index), from };
-            if let (Some(answer), Some(sender)) = (desk.take(&arrived), sender) {
+            if let (Some(answer), Some(sender)) = (server.take(&arrived), sender) {
                 // The client asks again if a report is lost.
                 let _ = socket::send_to(socket, &answer, &sender, Wait::Never);
             }
         }
-        desk.expire(clock::now());
+        for (bytes, sender) in std::mem::take(&mut server.strays) {
+            let answer =
+                sender.address().and_then(|from| server.take(&Datagram { bytes: &bytes, received: None, from }));
+            if let Some(answer) = answer {
+                let _ = socket::send_to(socket, &answer, &sender, Wait::Never);
+            }
+        }
+        server.expire(clock::now());
     }
-    desk.end_all();
+    server.end_all();
     Ok(())
 }
 
@@ -131,6 +168,8 @@ struct DatagramServer<'scope, 'env: 'scope, 'o> {
     state: &'env ServerState,
     table: &'env FlowTable<'o>,
     peers: HashMap<SocketAddr, Peer<'env>>,
+    /// Datagrams of other clients that came to the socket of a flow back before it was connected.
+    strays: Vec<(Vec<u8>, Sender)>,
     next_expiry: Nanos,
 }
 
@@ -144,16 +183,16 @@ impl<'env> DatagramServer<'_, 'env, '_> {
                 receiving.arrivals.take(datagram.bytes, datagram.received, &*receiving.flow);
                 if receiving.arrivals.is_over { self.finish(datagram.from) } else { None }
             }
-            Some(Peer::Answered { report, budget, .. }) => {
+            Some(Peer::Answered { report, budget, is_wide, .. }) => {
                 budget.received(length);
-                let number = DatagramNumber::read(datagram.bytes, true)?;
+                let number = DatagramNumber::read(datagram.bytes, *is_wide)?;
                 if number.is_end {
                     return budget.spend(report);
                 }
                 // A client may begin again from the same port.
                 if number.number <= 1 { self.open(datagram) } else { None }
             }
-            Some(Peer::Ignored { .. }) => None,
+            Some(Peer::Sending(_) | Peer::Ignored { .. }) => None,
             None => self.open(datagram),
         }
     }
@@ -162,19 +201,41 @@ impl<'env> DatagramServer<'_, 'env, '_> {
     fn open(&mut self, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let first = DatagramNumber::read(datagram.bytes, false).filter(|number| !number.is_end);
         first?;
+        let peer = canonical(datagram.from);
+        if !self.state.is_welcome(peer.ip()) {
+            self.state.reject();
+            return None;
+        }
         let header = if self.state.options.is_back { None } else { read_datagram(datagram.bytes) };
-        let peer = socket_setup::canonical(datagram.from);
         let asked =
             header.unwrap_or(ClientHeader { has_wide_numbers: self.state.options.is_back, ..ClientHeader::default() });
         if let Err(why) = self.check(&asked, peer.ip()) {
-            self.refuse(datagram.from, peer.ip(), why);
+            if self.peers.len() < self.state.options.flows_max {
+                self.peers.insert(datagram.from, Peer::Ignored { until: clock::now() + ANSWER_MAX });
+            }
+            self.refuse(peer.ip(), why);
             return None;
         }
-        let place = self.place(peer.ip())?;
+        let place = self.place()?;
         if asked.mode == TestMode::Reverse {
-            self.send_back(datagram.from, peer, asked, Some(place));
-            return None;
+            self.send_back(datagram.from, peer, asked, place);
+        } else {
+            self.receive(datagram, peer, asked, place)?;
         }
+        if asked.mode == TestMode::Dual {
+            self.connect_back(peer, asked);
+        }
+        None
+    }
+
+    /// Begins a flow with its first datagram.
+    fn receive(
+        &mut self,
+        datagram: &Datagram<'_>,
+        peer: SocketAddr,
+        asked: ClientHeader,
+        place: FlowPlace<'env>,
+    ) -> Option<()> {
         let now = clock::now();
         let wall = datagram.received.unwrap_or_else(clock::wall);
         let age = asked.trip_start.and_then(|start| age_of(start, wall));
@@ -185,13 +246,10 @@ impl<'env> DatagramServer<'_, 'env, '_> {
         self.state.begin(&flow);
         let takes_times = age.is_some() || self.state.options.counts_calls;
         let arrivals = Arrivals::new(asked.has_wide_numbers, takes_times, now);
-        let mut receiving = ReceivingFlow { flow, arrivals, header: asked, n_datagrams: 1, ends_at, _place: place };
+        let mut receiving = ReceivingFlow { flow, arrivals, header: asked, n_datagrams: 1, ends_at, place };
         receiving.arrivals.take(datagram.bytes, datagram.received, &*receiving.flow);
         self.peers.insert(datagram.from, Peer::Receiving(Box::new(receiving)));
-        if asked.mode == TestMode::Dual {
-            self.connect_back(peer, asked);
-        }
-        None
+        Some(())
     }
 
     fn check(&self, asked: &ClientHeader, peer: IpAddr) -> Result<(), String> {
@@ -204,11 +262,8 @@ impl<'env> DatagramServer<'_, 'env, '_> {
         }
     }
 
-    /// Ignores a sender for a while, and says why; a flood of them is no flood of lines.
-    fn refuse(&mut self, from: SocketAddr, peer: IpAddr, why: String) {
-        if self.peers.len() < self.state.options.flows_max {
-            self.peers.insert(from, Peer::Ignored { until: clock::now() + ANSWER_MAX });
-        }
+    /// Counts what is refused, and says why; a flood of requests is no flood of lines.
+    fn refuse(&self, peer: IpAddr, why: String) {
         let error = Error::Refused { from: peer.to_string(), why };
         if self.state.may_remark() {
             self.table.failure(None, &error);
@@ -216,19 +271,40 @@ impl<'env> DatagramServer<'_, 'env, '_> {
         self.state.count(&Err(error));
     }
 
-    /// Gives a new flow a place. If there is none, the oldest flow of a single datagram makes room: its source may be forged.
-    fn place(&mut self, peer: IpAddr) -> Option<FlowPlace<'env>> {
+    /// Gives a new flow a place. On a full server the oldest flow of a single datagram makes room: its source may be forged.
+    fn place(&mut self) -> Option<FlowPlace<'env>> {
         let state: &'env ServerState = self.state;
-        state.admit(peer).or_else(|| {
-            let single = self.peers.iter().filter_map(|(from, peer)| match peer {
-                Peer::Receiving(receiving) if receiving.n_datagrams < 2 => Some((receiving.arrivals.last_at, *from)),
-                _ => None,
-            });
-            let (_, oldest) = single.min()?;
-            self.end(oldest, Some(Error::Silent { seconds: 0 }));
-            self.peers.remove(&oldest);
-            state.admit(peer)
-        })
+        let admitted = state
+            .admit()
+            .or_else(|why| if why == NotAdmitted::Full && self.evict() { state.admit() } else { Err(why) });
+        if admitted.is_err() {
+            state.reject();
+        }
+        admitted.ok()
+    }
+
+    /// Ends the oldest flow of a single datagram, without a line: such flows may come in a flood. Returns whether there was one.
+    fn evict(&mut self) -> bool {
+        let single = self.peers.iter().filter_map(|(from, peer)| match peer {
+            Peer::Receiving(receiving) if receiving.n_datagrams < 2 => Some((receiving.arrivals.last_at, *from)),
+            _ => None,
+        });
+        let oldest = single.min().map(|(_, from)| from);
+        let evicted = oldest.and_then(|from| self.end(from));
+        if evicted.is_some() {
+            self.state.count(&Err(Error::Silent { seconds: 0 }));
+        }
+        evicted.is_some()
+    }
+
+    /// Remembers a sender without a flow of its own. Of too many, the one that would be forgotten first makes room.
+    fn remember(&mut self, from: SocketAddr, peer: Peer<'env>) {
+        let ends = || self.peers.iter().filter_map(|(from, peer)| Some((peer.until()?, *from)));
+        let first = if ends().count() < self.state.options.flows_max { None } else { ends().min() };
+        if let Some((_, first)) = first {
+            self.peers.remove(&first);
+        }
+        self.peers.insert(from, peer);
     }
 
     fn info(
@@ -267,26 +343,36 @@ impl<'env> DatagramServer<'_, 'env, '_> {
 
     /// Ends the flow of a sender whose end mark has come; returns the report for it.
     fn finish(&mut self, from: SocketAddr) -> Option<Vec<u8>> {
-        let (outcome, n_bytes, header) = self.end(from, None)?;
-        let report = report(&outcome, self.state.options.counts_calls || header.trip_start.is_some());
-        let mut budget = ReplyBudget(n_bytes);
+        // Its place is free when its flow back has one, so that a server of one test does not end between the two.
+        let ended = self.end(from)?;
+        self.state.count(&Ok(()));
+        let header = ended.header;
+        let report = report(&ended.outcome, self.state.options.counts_calls || header.trip_start.is_some());
+        let mut budget = ReplyBudget(ended.n_bytes);
         let answer = if header.has_no_fin { None } else { budget.spend(&report) };
-        self.peers.insert(from, Peer::Answered { report, budget, until: clock::now() + ANSWER_MAX });
+        let is_wide = header.has_wide_numbers;
+        self.remember(from, Peer::Answered { report, budget, is_wide, until: clock::now() + ANSWER_MAX });
         if header.mode == TestMode::Tradeoff {
-            self.connect_back(socket_setup::canonical(from), header);
+            self.connect_back(canonical(from), header);
         }
         answer
     }
 
     /// Ends the flow of a sender, and forgets the sender.
-    fn end(&mut self, from: SocketAddr, why: Option<Error>) -> Option<(FlowOutcome, u64, ClientHeader)> {
+    fn end(&mut self, from: SocketAddr) -> Option<EndedFlow<'env>> {
         let Some(Peer::Receiving(receiving)) = self.peers.remove(&from) else { return None };
-        let outcome = self.state.end(&receiving.flow, receiving.arrivals.last_at, self.table);
-        if let Some(error) = &why {
-            self.table.failure(Some(&receiving.flow.info), error);
-        }
-        self.state.count(&why.map_or(Ok(()), Err));
-        Some((outcome, receiving.arrivals.n_bytes, receiving.header))
+        let ReceivingFlow { flow, arrivals, header, place, .. } = *receiving;
+        let outcome = self.state.end(&flow, arrivals.last_at, self.table);
+        Some(EndedFlow { outcome, n_bytes: arrivals.n_bytes, header, _place: place })
+    }
+
+    /// Ends the flow of a sender, and says why.
+    fn fail(&mut self, from: SocketAddr, why: Error) {
+        let Some(Peer::Receiving(receiving)) = self.peers.get(&from) else { return };
+        let flow = receiving.flow.clone();
+        self.end(from);
+        self.table.failure(Some(&flow.info), &why);
+        self.state.count(&Err(why));
     }
 
     /// Ends flows that are silent or too long, and forgets senders whose flow has ended.
@@ -310,30 +396,35 @@ impl<'env> DatagramServer<'_, 'env, '_> {
             })
             .collect();
         for (from, why) in late {
-            self.end(from, Some(why));
+            self.fail(from, why);
         }
-        self.peers.retain(|_, peer| match peer {
-            Peer::Receiving(_) => true,
-            Peer::Answered { until, .. } | Peer::Ignored { until } => *until > now,
-        });
+        for peer in self.peers.values_mut() {
+            // Requests that are still on their way do not ask for another flow.
+            if matches!(peer, Peer::Sending(place) if place.strong_count() == 0) {
+                *peer = Peer::Ignored { until: now + REQUESTS_MAX };
+            }
+        }
+        self.peers.retain(|_, peer| peer.until().is_none_or(|until| until > now));
     }
 
     fn end_all(&mut self) {
         let peers: Vec<SocketAddr> = self.peers.keys().copied().collect();
         for from in peers {
-            self.end(from, Some(Error::Interrupted));
+            self.fail(from, Error::Interrupted);
         }
     }
 
     /// Sends from the server's port to a client that asked for it (`-R`) and may be sent to.
-    fn send_back(&mut self, from: SocketAddr, peer: SocketAddr, asked: ClientHeader, place: Option<FlowPlace<'env>>) {
+    fn send_back(&mut self, from: SocketAddr, peer: SocketAddr, asked: ClientHeader, place: FlowPlace<'env>) {
         let (state, table) = (self.state, self.table);
         let opened = self.info(peer, &asked, (FlowRole::Sender, asked.trip_start.is_some())).and_then(|info| {
             let to = self.permit(from)?;
-            Ok((info, same_port(self.state.address, &to)?))
+            let socket = same_port(self.state, &to)?;
+            self.strays.extend(strays(&socket));
+            Ok((info, socket))
         });
-        let times = back_times(&asked, state.options.time_max);
-        self.peers.insert(from, Peer::Ignored { until: times.ends_at + ANSWER_MAX });
+        let place = Arc::new(place);
+        self.remember(from, Peer::Sending(Arc::downgrade(&place)));
         let send = move || {
             let _place = place;
             let outcome = opened.and_then(|(info, socket)| send(socket, info, &asked, (state, table), false));
@@ -346,6 +437,9 @@ impl<'env> DatagramServer<'_, 'env, '_> {
     /// Sends from a port of its own to the port that a client named (`-d`, `-r`).
     fn connect_back(&self, peer: SocketAddr, asked: ClientHeader) {
         let (state, table) = (self.state, self.table);
+        let Some(place) = state.admit_back() else {
+            return self.refuse(peer.ip(), "this server sends to as many clients as it takes".to_owned());
+        };
         let to = SocketAddr::new(peer.ip(), asked.port);
         let asked = ClientHeader { n_flows: 1, ..asked };
         let opened = self.info(to, &asked, (FlowRole::Sender, false)).and_then(|info| {
@@ -354,6 +448,7 @@ impl<'env> DatagramServer<'_, 'env, '_> {
             Ok((info, socket))
         });
         let send = move || {
+            let _place = place;
             let outcome = opened.and_then(|(info, socket)| send(socket, info, &asked, (state, table), true));
             state.count(&outcome);
         };
@@ -370,7 +465,7 @@ fn send(
     asks_for_report: bool,
 ) -> Result<(), Error> {
     socket_setup::prepare(&socket)?;
-    if let Ok((local, _)) = socket_setup::addresses(&socket) {
+    if let Ok((local, _)) = addresses(&socket) {
         info.local = local;
     }
     let plan = back_plan(asked, TransportProtocol::Udp, UDP_LENGTH_V4);
@@ -426,17 +521,27 @@ fn mark_end(socket: &Socket, datagram: &mut [u8], number: u64) {
     }
 }
 
-/// Opens a socket with the server's port, connected to one client.
-fn same_port(address: SocketAddr, to: &Destination) -> Result<Socket, Error> {
+/// Opens a socket with the server's port, connected to one client: the kernel tells it when nobody listens there any more.
+///
+/// Until it is connected, the kernel gives the datagrams of other clients to the server's first socket (`set_first_of_port`).
+fn same_port(state: &ServerState, to: &Destination) -> Result<Socket, Error> {
     let listen = |cause| Error::Listen { cause };
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(listen)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!address.ip().is_unspecified()).map_err(listen)?;
-    }
-    socket.set_reuse_address(true).map_err(listen)?;
-    socket.bind(&address.into()).map_err(listen)?;
+    let socket = open_dual_stack(state.address, Type::DGRAM).map_err(listen)?;
+    state.options.guests.guard(&socket)?;
+    socket.set_reuse_port(true).map_err(listen)?;
+    socket.bind(&state.address.into()).map_err(listen)?;
     socket::associate(&socket, to)?;
     Ok(socket)
+}
+
+/// Takes what came to a socket before it was connected: a lookup of the kernel may find it in the moment in which it gets its port.
+fn strays(socket: &Socket) -> Vec<(Vec<u8>, Sender)> {
+    let mut room = vec![0; UDP_LENGTH_MAX];
+    let mut strays = Vec::new();
+    while let Ok(Some((length, sender))) = socket::recv_from(socket, &mut room, Wait::Never) {
+        strays.push((room[..length].to_vec(), sender));
+    }
+    strays
 }
 
 /// Returns the report on a flow.
@@ -458,8 +563,154 @@ fn report(outcome: &FlowOutcome, has_times: bool) -> ServerReport {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::iperf2::{REPORT_LEN, REPORT_SHORT_LEN};
+    use std::{
+        net::Ipv4Addr,
+        sync::atomic::{AtomicU64, Ordering},
+        thread,
+    };
+
+    use super::{super::ServerOptions, *};
+    use crate::iperf2::{FlowObserver, REPORT_LEN, REPORT_SHORT_LEN};
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// Counts what was said of failures.
+    #[derive(Default)]
+    struct Remarks(AtomicU64);
+
+    impl FlowObserver for Remarks {
+        fn on_failure(&self, _: Option<&FlowInfo>, _: &Error) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands datagrams to a server; returns the number of remarks.
+    fn serving(options: ServerOptions, act: impl FnOnce(&mut DatagramServer<'_, '_, '_>)) -> u64 {
+        let state = ServerState::new(options, SocketAddr::new(HERE, 5001));
+        let remarks = Remarks::default();
+        let table = FlowTable::new(&remarks, None);
+        thread::scope(|scope| {
+            let (state, table) = (&state, &table);
+            let mut server = DatagramServer {
+                scope,
+                state,
+                table,
+                peers: HashMap::new(),
+                strays: Vec::new(),
+                next_expiry: Nanos::ZERO,
+            };
+            act(&mut server);
+            state.stop();
+        });
+        remarks.0.into_inner()
+    }
+
+    impl DatagramServer<'_, '_, '_> {
+        /// Takes a datagram of a client at a port of this host.
+        fn take_from(&mut self, port: u16, bytes: &[u8]) -> Option<Vec<u8>> {
+            self.take(&Datagram { bytes, received: None, from: SocketAddr::new(HERE, port) })
+        }
+
+        fn n_receiving(&self) -> usize {
+            self.peers.values().filter(|peer| matches!(peer, Peer::Receiving(_))).count()
+        }
+    }
+
+    fn datagram(header: Option<ClientHeader>, number: u64, is_end: bool) -> Vec<u8> {
+        let mut bytes = vec![0; 200];
+        header.iter().for_each(|header| header.write_datagram(&mut bytes));
+        DatagramNumber { number, is_end }.write(&mut bytes);
+        bytes
+    }
+
+    fn asking(mode: TestMode) -> Option<ClientHeader> {
+        Some(ClientHeader { mode, n_flows: 1, port: 5002, is_extended: true, ..ClientHeader::default() })
+    }
+
+    #[test]
+    fn a_stranger_ends_no_flow_of_a_client() {
+        let is_client_allowed: Option<crate::ClientFilter> = Some(Arc::new(|address| address == HERE));
+        let remarks =
+            serving(ServerOptions { is_client_allowed, flows_max: 1, ..ServerOptions::default() }, |server| {
+                server.take_from(1000, &datagram(None, 1, false));
+                let from = SocketAddr::from(([127, 0, 0, 2], 1000));
+                server.take(&Datagram { bytes: &datagram(asking(TestMode::Reverse), 1, false), received: None, from });
+                server.take(&Datagram { bytes: &datagram(None, 1, false), received: None, from });
+                assert_eq!((server.n_receiving(), server.peers.len()), (1, 1));
+                assert_eq!(server.state.totals().rejected, 2);
+            });
+        assert_eq!(remarks, 0);
+        let limited = ServerOptions { tests: Some(1), ..ServerOptions::default() };
+        serving(limited, |server| {
+            server.take_from(1000, &datagram(None, 1, false));
+            server.take_from(1001, &datagram(None, 1, false));
+            assert!(server.peers.contains_key(&SocketAddr::new(HERE, 1000)), "the second came too late");
+        });
+    }
+
+    #[test]
+    fn a_flood_of_single_datagrams_is_no_flood_of_lines() {
+        let remarks = serving(ServerOptions { flows_max: 4, ..ServerOptions::default() }, |server| {
+            for port in 1000..1100 {
+                server.take_from(port, &datagram(None, 1, false));
+            }
+            assert_eq!((server.n_receiving(), server.state.totals().failed), (4, 96));
+        });
+        assert_eq!(remarks, 0);
+    }
+
+    #[test]
+    fn a_server_sends_back_to_as_many_clients_as_it_takes() {
+        let remarks = serving(ServerOptions { flows_max: 1, ..ServerOptions::default() }, |server| {
+            let _other = server.state.admit_back().unwrap();
+            for mode in [TestMode::Tradeoff, TestMode::Dual] {
+                server.take_from(1000, &datagram(asking(mode), 1, false));
+                server.take_from(1000, &datagram(asking(mode), 2, true));
+            }
+            let totals = server.state.totals();
+            assert_eq!((totals.finished, totals.failed), (2, 2), "both came, and neither got a flow back");
+        });
+        assert_eq!(remarks, 1, "the second one within a second is only counted");
+    }
+
+    #[test]
+    fn clients_with_32_bit_numbers_get_a_lost_report_again() {
+        serving(ServerOptions::default(), |server| {
+            // Nothing is where others have the upper half of the number.
+            let old = |number: i32| [&number.to_be_bytes()[..], &[0; 196]].concat();
+            server.take_from(1000, &old(1));
+            assert!(server.take_from(1000, &old(-2)).is_some());
+            assert!(server.take_from(1000, &old(-2)).is_some());
+        });
+    }
+
+    #[test]
+    fn what_a_server_remembers_of_senders_is_bounded() {
+        serving(ServerOptions { flows_max: 4, ..ServerOptions::default() }, |server| {
+            for port in 1000..1100 {
+                server.take_from(port, &datagram(None, 1, false));
+                assert!(server.take_from(port, &datagram(None, 2, true)).is_some());
+            }
+            assert_eq!(server.peers.len(), 4);
+            assert!(server.peers.contains_key(&SocketAddr::new(HERE, 1099)), "the last ones");
+        });
+    }
+
+    #[test]
+    fn a_client_whose_flow_failed_may_ask_again() {
+        serving(ServerOptions::default(), |server| {
+            let from = SocketAddr::new(HERE, 1000);
+            let place = Arc::new(server.state.admit().ok().unwrap());
+            server.remember(from, Peer::Sending(Arc::downgrade(&place)));
+            server.expire(Nanos::from_secs(5));
+            assert!(matches!(server.peers.get(&from), Some(Peer::Sending(_))), "it is being sent to");
+            drop(place);
+            server.expire(Nanos::from_secs(6));
+            assert!(matches!(server.peers.get(&from), Some(Peer::Ignored { .. })), "requests may be on their way");
+            server.expire(Nanos::from_secs(8));
+            assert!(server.peers.is_empty());
+        });
+    }
 
     #[test]
     fn a_source_gets_no_more_bytes_than_it_sent() {

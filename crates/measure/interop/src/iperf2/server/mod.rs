@@ -8,7 +8,6 @@ mod options;
 mod state;
 
 use std::{
-    io,
     net::SocketAddr,
     sync::Arc,
     thread::{self, Scope},
@@ -19,10 +18,11 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     process::threads,
-    socket::{self, Domain, Protocol, Socket, Type},
+    socket::{self, Socket, Type, socket_options},
 };
 
-use super::{Error, FlowTable, ServerTotals, SocketSetup, TransportProtocol};
+use super::{Error, FlowTable, TransportProtocol};
+use crate::sockets::{ServerTotals, canonical, open_dual_stack};
 pub use options::{BackTraffic, ServedProtocols, ServerOptions};
 use state::ServerState;
 
@@ -57,7 +57,7 @@ impl Server {
         let connections = match options.protocols {
             ServedProtocols::Udp => None,
             ServedProtocols::Tcp | ServedProtocols::Both => {
-                let socket = open(address, &options.setup, TransportProtocol::Tcp)?;
+                let socket = open(address, &options, TransportProtocol::Tcp)?;
                 socket.listen(BACKLOG).map_err(|cause| Error::Listen { cause })?;
                 bound = socket::local_address(&socket)?;
                 Some(socket)
@@ -66,7 +66,7 @@ impl Server {
         let datagrams = match options.protocols {
             ServedProtocols::Tcp => None,
             ServedProtocols::Udp | ServedProtocols::Both => {
-                let socket = open(bound, &options.setup, TransportProtocol::Udp)?;
+                let socket = open(bound, &options, TransportProtocol::Udp)?;
                 bound = socket::local_address(&socket)?;
                 Some(socket)
             }
@@ -130,8 +130,12 @@ fn accept<'scope, 'env>(
 ) -> Result<(), Error> {
     for _ in 0..ACCEPTS_MAX {
         let Some((socket, from)) = socket::accept(listener)? else { break };
-        let peer = super::socket_setup::canonical(from);
-        let Some(place) = state.admit(peer.ip()) else { continue };
+        let peer = canonical(from);
+        let place = if state.is_welcome(peer.ip()) { state.admit().ok() } else { None };
+        let Some(place) = place else {
+            state.reject();
+            continue;
+        };
         let accepted = connection::Accepted { socket: Arc::new(socket), at: clock::now(), wall: clock::wall(), place };
         // Without a thread the connection is closed, and its place is free again.
         let _ = threads::start_within(scope, move || connection::serve(accepted, peer, state, table));
@@ -140,26 +144,26 @@ fn accept<'scope, 'env>(
 }
 
 /// Opens a socket of the server.
-fn open(address: SocketAddr, setup: &SocketSetup, protocol: TransportProtocol) -> Result<Socket, Error> {
-    let (kind, number) = match protocol {
-        TransportProtocol::Tcp => (Type::STREAM, Protocol::TCP),
-        TransportProtocol::Udp => (Type::DGRAM, Protocol::UDP),
-    };
-    let create = || -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(address), kind, Some(number))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(!address.ip().is_unspecified())?;
-        }
-        Ok(socket)
-    };
+fn open(address: SocketAddr, options: &ServerOptions, protocol: TransportProtocol) -> Result<Socket, Error> {
+    let kind = if protocol == TransportProtocol::Tcp { Type::STREAM } else { Type::DGRAM };
     let listen = |cause| Error::Listen { cause };
     if protocol == TransportProtocol::Udp {
-        // A second UDP server may share a port with SO_REUSEADDR, which would take flows from the first: that is a mistake to report.
-        create().and_then(|socket| socket.bind(&address.into())).map_err(listen)?;
+        // A second UDP server of this user may share a port with SO_REUSEPORT: that is a mistake to report.
+        open_dual_stack(address, kind).and_then(|socket| socket.bind(&address.into())).map_err(listen)?;
     }
-    let socket = create().map_err(listen)?;
-    setup.apply(&socket, protocol)?;
-    socket.set_reuse_address(true).and_then(|()| socket.bind(&address.into())).map_err(listen)?;
+    let socket = open_dual_stack(address, kind).map_err(listen)?;
+    options.setup.apply(&socket, protocol)?;
+    options.guests.guard(&socket)?;
+    match protocol {
+        TransportProtocol::Tcp => socket.set_reuse_address(true),
+        // Flows that the server sends have its port too.
+        TransportProtocol::Udp => socket.set_reuse_port(true),
+    }
+    .and_then(|()| socket.bind(&address.into()))
+    .map_err(listen)?;
+    if protocol == TransportProtocol::Udp {
+        socket_options::set_first_of_port(&socket)?;
+    }
     socket.set_nonblocking(protocol == TransportProtocol::Tcp).map_err(listen)?;
     Ok(socket)
 }

@@ -1,9 +1,9 @@
 //! The options and the limits of a server.
 
 use fathom_model::units::Nanos;
-use fathom_sys::policy::Policy;
+use fathom_sys::policy::{AllowedPeers, Policy};
 
-use crate::iperf2::{ClientFilter, SocketSetup};
+use crate::{iperf2::SocketSetup, sockets::ClientFilter};
 
 /// The protocols that a server listens for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,7 @@ pub enum ServedProtocols {
 pub enum BackTraffic {
     /// Nowhere.
     Never,
-    /// To the other end of a connection; in datagrams only to an address that has completed a TCP test in the last 10 minutes.
+    /// To the other end of a connection; in datagrams only to an address that has opened a TCP test in the last 10 minutes.
     #[default]
     ProvenPeers,
     /// In datagrams also to these addresses, whose owner has agreed.
@@ -42,6 +42,8 @@ pub struct ServerOptions {
     pub time_max: Nanos,
     /// The addresses that are served.
     pub is_client_allowed: Option<ClientFilter>,
+    /// Whose packets reach the sockets at all.
+    pub guests: AllowedPeers,
     pub back_traffic: BackTraffic,
     /// What this host may connect and send to.
     pub policy: Policy,
@@ -68,6 +70,7 @@ impl Default for ServerOptions {
             idle: None,
             time_max: TIME_MAX,
             is_client_allowed: None,
+            guests: AllowedPeers::anybody(),
             back_traffic: BackTraffic::default(),
             policy: Policy::anything(),
             is_back: false,

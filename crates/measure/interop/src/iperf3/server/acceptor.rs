@@ -20,19 +20,21 @@ use fathom_sys::{
     clock,
     process::threads,
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
-    socket::{self, Domain, Protocol, SockAddr, Socket, Type, Wait},
+    socket::{self, SockAddr, Socket, Type, Wait},
 };
 
 use super::{
-    Server, ServerTotals, session,
+    Server, session,
     state::{ExpectedStreams, ServerState},
 };
-use crate::iperf3::{
-    Error,
-    control::canonical,
-    counts::TestObserver,
-    data,
-    wire::{COOKIE, Cookie, TestState},
+use crate::{
+    iperf3::{
+        Error,
+        counts::TestObserver,
+        data,
+        wire::{COOKIE, Cookie, TestState},
+    },
+    sockets::{ServerTotals, canonical, open_dual_stack},
 };
 
 /// How long a connection may take to send its cookie.
@@ -292,7 +294,7 @@ impl Acceptor {
         let deliver = slot.deliver.clone();
         // The greeted socket becomes the stream, so that data after the greeting is in its queue. A new socket replaces it
         // before it is connected, so that no greeting of another client is lost in between.
-        let next = another(&self.server.datagrams, self.server.address)?;
+        let next = another(&self.server)?;
         self.epoll.add(&next, DATAGRAMS, Interest::READ)?;
         let stream = std::mem::replace(&mut self.server.datagrams, next);
         self.epoll.remove(&stream)?;
@@ -346,15 +348,14 @@ fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAd
     }
 }
 
-/// Creates a UDP socket with the same address as another.
-fn another(like: &Socket, address: SocketAddr) -> Result<Socket, Error> {
+/// Creates another UDP socket of the server.
+fn another(server: &Server) -> Result<Socket, Error> {
     let listen = |cause| Error::Listen { cause };
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(listen)?;
-    if let Some(device) = like.device().map_err(listen)? {
+    let address = server.address;
+    let socket = open_dual_stack(address, Type::DGRAM).map_err(listen)?;
+    server.options.guests.guard(&socket)?;
+    if let Some(device) = server.datagrams.device().map_err(listen)? {
         socket.bind_device(Some(&device)).map_err(listen)?;
-    }
-    if address.is_ipv6() {
-        socket.set_only_v6(!address.ip().is_unspecified()).map_err(listen)?;
     }
     socket.set_reuse_address(true).map_err(listen)?;
     socket.bind(&address.into()).map_err(listen)?;

@@ -8,22 +8,12 @@ mod state;
 use std::{io, net::SocketAddr};
 
 use fathom_engine::{Stop, StopFlag};
-use fathom_sys::socket::{self, Domain, Protocol, Socket, Type};
+use fathom_sys::socket::{self, Socket, Type};
 
 use super::{Error, counts::TestObserver};
+use crate::sockets::{ServerTotals, open_dual_stack};
 
-pub use options::{ClientFilter, ServerOptions};
-
-/// The totals of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ServerTotals {
-    /// Tests that were completed.
-    pub finished: u64,
-    /// Tests that were aborted or refused.
-    pub failed: u64,
-    /// Connections that were not clients, or exceeded the limit.
-    pub rejected: u64,
-}
+pub use options::ServerOptions;
 
 /// A listening server.
 #[derive(Debug)]
@@ -44,14 +34,10 @@ impl Server {
     /// If the port is in use, or if this host does not have the address.
     pub fn bind(address: SocketAddr, device: Option<&str>, options: ServerOptions) -> Result<Self, Error> {
         let listen = |cause| Error::Listen { cause };
-        let domain = Domain::for_address(address);
-        let open = |kind, protocol, at: SocketAddr| -> io::Result<Socket> {
-            let socket = Socket::new(domain, kind, Some(protocol))?;
+        let open = |kind, at: SocketAddr| -> io::Result<Socket> {
+            let socket = open_dual_stack(at, kind)?;
             if let Some(device) = device {
                 socket.bind_device(Some(device.as_bytes()))?;
-            }
-            if at.is_ipv6() {
-                socket.set_only_v6(!at.ip().is_unspecified())?;
             }
             // Without SO_REUSEPORT: a second server on the same port is a mistake that must be reported.
             socket.set_reuse_address(true)?;
@@ -59,10 +45,12 @@ impl Server {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let listener = open(Type::STREAM, Protocol::TCP, address).map_err(listen)?;
+        let listener = open(Type::STREAM, address).map_err(listen)?;
+        options.guests.guard(&listener)?;
         listener.listen(BACKLOG).map_err(listen)?;
         let address = socket::local_address(&listener)?;
-        let datagrams = open(Type::DGRAM, Protocol::UDP, address).map_err(listen)?;
+        let datagrams = open(Type::DGRAM, address).map_err(listen)?;
+        options.guests.guard(&datagrams)?;
         Ok(Self { listener, datagrams, address, options })
     }
 

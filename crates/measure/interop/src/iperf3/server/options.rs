@@ -1,13 +1,11 @@
 //! The limits of a server, and the clients that it serves.
 
-use std::{fmt, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use fathom_model::units::Nanos;
+use fathom_sys::policy::AllowedPeers;
 
-use crate::iperf3::Authenticator;
-
-/// Decides whether a server serves an address.
-pub type ClientFilter = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+use crate::{iperf3::Authenticator, sockets::ClientFilter};
 
 /// The limits of a server.
 #[derive(Clone)]
@@ -24,6 +22,8 @@ pub struct ServerOptions {
     pub test_secs_max: Option<u32>,
     /// The addresses that are served; all others are told that the server is busy.
     pub is_client_allowed: Option<ClientFilter>,
+    /// Whose packets reach the sockets at all.
+    pub guests: AllowedPeers,
     /// Checks logins; `None` to serve anybody.
     pub authenticator: Option<Arc<Authenticator>>,
     /// The reporting interval.
@@ -48,6 +48,7 @@ impl Default for ServerOptions {
             rate: None,
             test_secs_max: None,
             is_client_allowed: None,
+            guests: AllowedPeers::anybody(),
             authenticator: None,
             interval: None,
             receive_timeout: crate::iperf3::client::RECEIVE_TIMEOUT,

@@ -24,7 +24,7 @@ use super::state::{ExpectedStreams, ServerState, UdpOpenSlot};
 use crate::iperf3::{
     Error, OpenStream, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
     client::{GRACE, TEST_TIME_MAX},
-    control::{ControlConnection, MESSAGE_TIMEOUT, socket_addresses},
+    control::{ControlConnection, MESSAGE_TIMEOUT},
     counts::{Stream, StreamRole, TestObserver, TestStartInfo, id_at},
     error::code,
     stream_options,
@@ -213,7 +213,7 @@ fn open_streams(
             Ok(socket) => {
                 stream_options::accepted(&socket, parameters)?;
                 stream_options::prepare_stream(&socket)?;
-                let (local, remote) = socket_addresses(&socket)?;
+                let (local, remote) = crate::sockets::addresses(&socket)?;
                 let stream = Stream { id: id_at(open.len()), role: role(parameters, open.len()), local, remote };
                 let with_file = OpenStream::new(stream, socket, house.options.file.as_deref());
                 open.push(with_file.map_err(|_| Error::Denied { code: code::FILE })?);

@@ -1,74 +1,30 @@
 //! The metrics of a test against an iperf 2 server, and those that the server reports.
 
 use fathom_model::{
-    Better, Derivation, Metric, Record, Side, Unit,
-    metric::{MetricName, UnitAndSense},
+    Metric, Record,
     units::{approximate, rounded},
 };
 
+use super::super::server_kind::metrics::{
+    self, DATAGRAMS_LOST, DATAGRAMS_SENT, JITTER, KIBIBYTES, RETRANSMITS, SERVER_BYTES, SERVER_RATE,
+};
+pub(super) use super::super::server_kind::metrics::{BYTES, JITTER_SUM};
 use crate::iperf2::ServerReport;
 
 const SOURCE: &str = "docs/methods/iperf2.md";
 
-/// Payload bytes sent or received by the client's sockets.
-pub(super) const BYTES: &str = "bytes_moved";
 pub(super) const CALLS: &str = "calls";
 pub(super) const FULL: &str = "calls_without_room";
 /// Datagrams sent, or the highest number received.
 pub(super) const DATAGRAMS: &str = "datagrams";
 pub(super) const RECEIVED: &str = "datagrams_received";
-pub(super) const JITTER_SUM: &str = "jitter_ns_sum";
-const JITTER: &str = fathom_model::names::count::JITTER_NS;
-const KIBIBYTES: &str = "kibibytes_moved";
-/// Datagrams sent, and those of them that were lost, as counted by the receiver.
-const ALL_SENT: &str = "datagrams_sent";
-const ALL_LOST: &str = "datagrams_lost";
-const RETRANSMITS: &str = "retransmits";
-const SERVER_RATE: &str = "server_rate_bps";
-const SERVER_BYTES: &str = "server_bytes";
 
-const CLIENT: Side = Side::Initiator;
-const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
-const THROUGHPUT: Metric =
-    Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, Derivation::rate(CLIENT, BYTES));
+const THROUGHPUT: Metric = metrics::throughput(SOURCE);
 
-pub(super) const TCP: &[Metric] = &[
-    THROUGHPUT,
-    Metric::of(
-        MetricName("retransmitted_segments", "segments sent again"),
-        UnitAndSense(Unit::Count, Better::Lower),
-        SOURCE,
-        Derivation::total(CLIENT, RETRANSMITS),
-    ),
-    Metric::of(
-        MetricName("cost_client_ns_per_kib", "client's CPU per KiB"),
-        UnitAndSense::TIME,
-        SOURCE,
-        Derivation::cost(CLIENT, KIBIBYTES),
-    ),
-];
+pub(super) const TCP: &[Metric] = &[THROUGHPUT, metrics::retransmitted_segments(SOURCE), metrics::cost_per_kib(SOURCE)];
 
-pub(super) const UDP: &[Metric] = &[
-    THROUGHPUT,
-    Metric::of(
-        MetricName("server_throughput_bps", "by the server"),
-        BITS,
-        SOURCE,
-        Derivation::total(CLIENT, SERVER_RATE),
-    ),
-    Metric::of(
-        MetricName("loss_ratio", "lost"),
-        UnitAndSense(Unit::Ratio, Better::Lower),
-        SOURCE,
-        Derivation::share((CLIENT, ALL_LOST), (CLIENT, ALL_SENT)),
-    ),
-    Metric::of(
-        MetricName("jitter_ns", "jitter"),
-        UnitAndSense::TIME,
-        "RFC 3550 section 6.4.1",
-        Derivation::total(CLIENT, JITTER),
-    ),
-];
+pub(super) const UDP: &[Metric] =
+    &[THROUGHPUT, metrics::server_throughput(SOURCE), metrics::loss(SOURCE), metrics::jitter()];
 
 /// Adds the totals that this side knows without the server.
 pub(super) fn add_client_totals(record: &mut Record, retransmits: Option<u64>) {
@@ -84,8 +40,8 @@ pub(super) fn add_client_totals(record: &mut Record, retransmits: Option<u64>) {
 pub(super) fn add_received(record: &mut Record, jitter_ns: u64) {
     let total = |record: &Record, name: &str| record.totals.get(name).copied().unwrap_or(0);
     let (sent, received) = (total(record, DATAGRAMS), total(record, RECEIVED));
-    record.totals.insert(ALL_SENT.to_owned(), sent);
-    record.totals.insert(ALL_LOST.to_owned(), sent.saturating_sub(received));
+    record.totals.insert(DATAGRAMS_SENT.to_owned(), sent);
+    record.totals.insert(DATAGRAMS_LOST.to_owned(), sent.saturating_sub(received));
     record.totals.insert(JITTER.to_owned(), jitter_ns);
 }
 
@@ -99,7 +55,7 @@ pub(super) fn add_reports(record: &mut Record, reports: &[ServerReport]) {
     if span > 0.0 {
         put(SERVER_RATE, rounded(approximate(bytes) * 8.0 / span));
     }
-    put(ALL_SENT, sum(|report| report.datagrams));
-    put(ALL_LOST, sum(|report| report.lost));
+    put(DATAGRAMS_SENT, sum(|report| report.datagrams));
+    put(DATAGRAMS_LOST, sum(|report| report.lost));
     put(JITTER, reports.iter().map(|report| report.jitter.0).max().unwrap_or(0));
 }

@@ -6,30 +6,22 @@
 mod metrics;
 mod settings;
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
-use fathom_engine::{
-    CommandDoc, EndCondition, Error, NamedTarget, Test, TestKind, TrialContext, WorkerHandle, WorkerPool,
-};
-use fathom_model::{
-    Endpoints, Failure, Layer, Metric, OptionDoc, Record, Role, Settings, Side, names::count, units::Nanos,
-};
-use fathom_sys::{
-    clock,
-    policy::{Destination, Policy, Refused},
-    socket::Socket,
-};
-use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+use fathom_engine::{CommandDoc, EndCondition, Error, NamedTarget, Test, TestKind, TrialContext, WorkerPool};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, names::count, units::Nanos};
+use fathom_sys::{clock, policy::Policy, socket::Socket};
+use fathom_transport::{options, tcp_sampler::TcpInfoSampler};
 
-pub use self::settings::destination;
-use super::own_server::OwnServer;
+use super::{
+    own_server::OwnServer,
+    server_kind::{self, FirstFailure, WorkerFlow},
+};
 use crate::iperf2::{
     self, BackTraffic, Client, FlowContext, FlowCounter, FlowRole, FlowTable, Server, ServerOptions, TcpState,
     TransportProtocol,
 };
+use crate::sockets::ClientFilter;
 
 /// A test over one transport protocol.
 pub(crate) struct Iperf2 {
@@ -85,16 +77,11 @@ impl TestKind for Iperf2 {
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {
-        settings.text(settings::HOST.name).is_none()
+        server_kind::is_two_sided(settings)
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
-        let flows = match settings.count(settings::FLOWS.name).unwrap_or(1) {
-            1 => "1 flow".to_owned(),
-            n => format!("{n} flows"),
-        };
-        format!("iperf{}, {flows}", way.unwrap_or_default())
+        server_kind::title("iperf", settings, "flow")
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -106,14 +93,11 @@ impl TestKind for Iperf2 {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        // Nothing connects before the test: a server that serves a single test would have used it up.
-        let target = settings::destination(settings)?;
-        let consent = settings::consent(settings);
-        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent }).into_iter().collect())
+        server_kind::named_targets(settings, iperf2::PORT, settings::consent(settings))
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        settings::destination(settings)?;
+        server_kind::destination(settings, iperf2::PORT)?;
         settings::check(self.carrier, settings)
     }
 
@@ -125,9 +109,8 @@ impl TestKind for Iperf2 {
         if role.side == Side::Responder {
             return Ok(Box::new(own_server(role, policy)?));
         }
-        // Only our server at the other end of a path under test is reached from this host's address there.
-        let from = role.address.filter(|_| self.is_two_sided(&role.settings));
-        let servers = server_destinations(role, policy, self.name)?;
+        let from = server_kind::source(role);
+        let servers = server_kind::server_destinations(role, policy, iperf2::PORT, self.name)?;
         let longest = role.phases.longest();
         let asked = settings::client_options(self.carrier, &role.settings, servers, (from, longest))?;
         let asked = iperf2::ClientOptions { connect_timeout: Some(CONNECT_MAX), ..asked };
@@ -144,20 +127,8 @@ fn test_error(error: iperf2::Error) -> Error {
             Error::Unsupported { what: format!("iperf: {error}"), hint }
         }
         iperf2::Error::NoServer { .. } => Error::Unsupported { what: error.to_string(), hint },
-        error => Error::Peer { what: format!("(an iperf server) broke the test off: {error}") },
+        error => Error::Peer { what: format!("(an iperf server) aborted the test: {error}") },
     }
-}
-
-/// Returns the addresses of the server: the one in the settings, or ours.
-fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
-    let Some((host, port)) = destination(&role.settings)? else {
-        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
-    };
-    let unknown = |error| match Refused::within(&error) {
-        Some(refused) => refused.clone().into(),
-        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
-    };
-    policy.resolve(&host, port).map_err(unknown)
 }
 
 /// The client's side.
@@ -166,19 +137,13 @@ struct Iperf2ClientTest {
     client: Client,
 }
 
-/// A flow in its worker thread.
-struct WorkerFlow<'a> {
-    worker: &'a WorkerHandle<'a>,
-    is_broken: &'a AtomicBool,
-}
-
-impl FlowContext for WorkerFlow<'_> {
+impl FlowContext for WorkerFlow<'_, iperf2::Error> {
     fn add(&self, counter: FlowCounter, amount: u64) {
         self.worker.add(counter as usize, amount);
     }
 
     fn is_over(&self) -> bool {
-        self.worker.is_over() || self.is_broken.load(Ordering::Relaxed)
+        self.is_over()
     }
 
     fn start(&self) -> Nanos {
@@ -198,7 +163,7 @@ impl Test for Iperf2ClientTest {
         let sockets: Vec<Arc<Socket>> = self.client.sockets();
         let is_tcp = carrier.protocol() == TransportProtocol::Tcp;
         let mut sampler = TcpInfoSampler::new(if is_tcp { &sockets } else { &[] });
-        let (is_broken, failure) = (AtomicBool::new(false), Mutex::new(None));
+        let failure = FirstFailure::none();
         let pool = WorkerPool {
             states: sockets.clone(),
             counters: COUNTERS,
@@ -206,11 +171,8 @@ impl Test for Iperf2ClientTest {
             until: EndCondition::PhasesOver,
         };
         let trial_results = pool.run(session, &mut sampler, |worker, socket| {
-            let context = WorkerFlow { worker: &worker, is_broken: &is_broken };
-            Ok(carrier.run(&socket, &context).map_err(|error| {
-                is_broken.store(true, Ordering::Relaxed);
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            }))
+            let context = WorkerFlow { worker: &worker, failure: &failure };
+            Ok(carrier.run(&socket, &context).map_err(|error| failure.record(error)))
         })?;
         let mut record = trial_results.record(self.role.side);
         let counts = trial_results.counts();
@@ -220,13 +182,15 @@ impl Test for Iperf2ClientTest {
         let retransmits = sockets.iter().filter_map(|socket| TcpState::of(socket)).map(|tcp| tcp.retransmits).sum();
         let sends = carrier.role() == FlowRole::Sender;
         metrics::add_client_totals(&mut record, (is_tcp && sends).then_some(retransmits));
-        let mut failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = failure.into_inner();
         if !is_tcp && !sends {
             let jitters = (0..sockets.len()).filter_map(|idx| counts.of(idx, FlowCounter::JitterNs as usize));
             metrics::add_received(&mut record, jitters.max().unwrap_or(0));
         } else if failure.is_none() {
-            let ends = sockets.iter().zip(&trial_results.workers);
-            let reports: Result<Vec<_>, _> = ends
+            let ends = || sockets.iter().zip(&trial_results.workers);
+            // All are told first, so that no flow lasts longer at the server than the one before it.
+            ends().for_each(|(socket, sent)| carrier.mark_end(socket, sent.as_ref().ok().and_then(Option::as_ref)));
+            let reports: Result<Vec<_>, _> = ends()
                 .filter_map(|(socket, sent)| carrier.finish(socket, sent.as_ref().ok()?.as_ref()).transpose())
                 .collect();
             match reports {
@@ -236,8 +200,7 @@ impl Test for Iperf2ClientTest {
             }
         }
         if let Some(error) = failure {
-            record.complete = false;
-            record.errors.count(Failure::of_call("iperf", error.to_string().as_str().into()));
+            server_kind::record_failure(&mut record, "iperf", &error);
         }
         Ok(record)
     }
@@ -246,9 +209,13 @@ impl Test for Iperf2ClientTest {
 /// Starts our own server, for the other end of a lab.
 fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
     let guests = fathom_engine::guests(role, policy);
-    let admits: iperf2::ClientFilter = Arc::new(move |address| guests.admit(address));
+    let admits: ClientFilter = Arc::new({
+        let guests = guests.clone();
+        move |address| guests.admit(address)
+    });
     let options = ServerOptions {
         is_client_allowed: Some(admits.clone()),
+        guests,
         // A served host sends datagrams only to addresses that TCP has proven: they could be forged.
         back_traffic: if policy.is_for_others() { BackTraffic::ProvenPeers } else { BackTraffic::Permitted(admits) },
         policy: policy.clone(),

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use fathom_engine::{Consent, Error};
 use fathom_model::{
     OptionDoc, Settings, ValueKind,
-    host_port::{port_number, split_host_port},
     units::{Nanos, rounded},
 };
 use fathom_sys::policy::Destination;
@@ -14,16 +13,11 @@ use fathom_transport::{
     stream,
 };
 
-use crate::iperf2::{
-    ClientOptions, PORT as IPERF, ServerProof, SocketSetup, TestAmount, TestMode, TransportProtocol, UDP_LENGTH_MAX,
-};
+use super::super::server_kind::{host_option, narrow};
+use crate::iperf2::{ClientOptions, ServerProof, SocketSetup, TestAmount, TestMode, TransportProtocol, UDP_LENGTH_MAX};
 
-pub(super) const HOST: OptionDoc = OptionDoc {
-    name: "host",
-    value: ValueKind::Destination,
-    default: None,
-    help: "iperf server, HOST or HOST:PORT; default: our own at the other end of a lab",
-};
+pub(super) const HOST: OptionDoc =
+    host_option("iperf server, HOST or HOST:PORT; default: our own at the other end of a lab");
 pub(super) const FLOWS: OptionDoc =
     OptionDoc { name: "flows", value: ValueKind::Count(1, 128), default: Some("1"), help: "parallel flows" };
 pub(super) const DIRECTION: OptionDoc = OptionDoc {
@@ -62,32 +56,9 @@ const SIZE_MIN: u64 = 128;
 /// The longest write.
 const BLOCK_MAX: u64 = 4 << 20;
 
-/// Returns the host and port of the server in the settings, from one text or with the option `port`.
-///
-/// # Errors
-/// If the text is not a host with an optional port, or if there are two different ports.
-pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
-    let Some(text) = settings.text(HOST.name) else { return Ok(None) };
-    let wrong = || options::invalid_value(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
-    let (host, port) = split_host_port(&text).ok_or_else(wrong)?;
-    let named = narrow::<u16>(settings, &PORT).filter(|port| *port != 0);
-    let port = port.map(|port| port_number(port).ok_or_else(wrong)).transpose()?;
-    if let (Some(named), Some(port)) = (named, port.filter(|port| named != Some(*port))) {
-        return Err(options::invalid_value(PORT.name, &format!("{port}, the port of {text}"), &named));
-    }
-    if host.contains(char::is_whitespace) {
-        return Err(wrong());
-    }
-    Ok(Some((host.to_owned(), port.or(named).unwrap_or(IPERF))))
-}
-
 /// Returns who has to agree to load the target: the server by its protocol, unless it need not show that it is one.
 pub(super) fn consent(settings: &Settings) -> Consent {
     if settings.flag(UNPROVEN.name) { Consent::AllowList } else { Consent::Server }
-}
-
-fn narrow<T: TryFrom<u64>>(settings: &Settings, option: &OptionDoc) -> Option<T> {
-    settings.count(option.name).and_then(|count| T::try_from(count).ok())
 }
 
 /// Returns the length of a write or a datagram.
@@ -144,14 +115,6 @@ pub(super) fn client_options(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_is_a_host_with_or_without_a_port() {
-        let of = |text: &str| destination(&Settings::default().with("host", text)).ok().flatten();
-        assert_eq!(of("10.0.0.2"), Some(("10.0.0.2".to_owned(), 5001)));
-        assert_eq!(of("[::1]:7"), Some(("::1".to_owned(), 7)));
-        assert_eq!(of("a:x"), None);
-    }
 
     #[test]
     fn a_server_that_need_not_show_what_it_is_needs_the_users_consent() {

@@ -1,42 +1,27 @@
 //! The metrics of a test against an iperf3 server, and those that the server reports.
 
 use fathom_model::{
-    Better, Derivation, Metric, Record, Side, Unit,
+    Better, Derivation, Metric, Record, Unit,
     metric::{MetricName, UnitAndSense},
     units::{approximate, rounded},
 };
 
+use super::super::server_kind::metrics::{
+    self, CLIENT, DATAGRAMS_LOST, DATAGRAMS_SENT, JITTER, KIBIBYTES, RETRANSMITS, SERVER_BYTES, SERVER_RATE,
+};
+pub(super) use super::super::server_kind::metrics::{BYTES, JITTER_SUM};
 use crate::iperf3::{Iperf3Outcome, Results, StreamRole};
 
 const SOURCE: &str = "docs/methods/iperf3.md";
 
-/// Payload bytes sent and received by the client's sockets, both directions together.
-pub(super) const BYTES: &str = "bytes_moved";
 /// Datagrams sent, and the highest numbers received.
 pub(super) const DATAGRAMS: &str = "datagrams";
 pub(super) const LOST: &str = "lost";
-pub(super) const JITTER_SUM: &str = "jitter_ns_sum";
-const JITTER: &str = fathom_model::names::count::JITTER_NS;
-const KIBIBYTES: &str = "kibibytes_moved";
-/// Datagrams sent in both directions, and those of them that were lost, as counted by the receivers.
-const ALL_SENT: &str = "datagrams_sent";
-const ALL_LOST: &str = "datagrams_lost";
-const RETRANSMITS: &str = "retransmits";
-const SERVER_RATE: &str = "server_rate_bps";
-const SERVER_BYTES: &str = "server_bytes";
 const SERVER_CPU: &str = "server_cpu_ns";
 const SERVER_TIME: &str = "server_time_ns";
 
-const CLIENT: Side = Side::Initiator;
-const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
-const THROUGHPUT: Metric =
-    Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, Derivation::rate(CLIENT, BYTES));
-const SERVER: Metric = Metric::of(
-    MetricName("server_throughput_bps", "by the server"),
-    BITS,
-    SOURCE,
-    Derivation::total(CLIENT, SERVER_RATE),
-);
+const THROUGHPUT: Metric = metrics::throughput(SOURCE);
+const SERVER: Metric = metrics::server_throughput(SOURCE);
 const SERVER_SHARE: Metric = Metric::of(
     MetricName("server_cpu_ratio", "server's CPU"),
     UnitAndSense(Unit::Ratio, Better::Lower),
@@ -44,41 +29,10 @@ const SERVER_SHARE: Metric = Metric::of(
     Derivation::share((CLIENT, SERVER_CPU), (CLIENT, SERVER_TIME)),
 );
 
-pub(super) const TCP: &[Metric] = &[
-    THROUGHPUT,
-    SERVER,
-    Metric::of(
-        MetricName("retransmitted_segments", "segments sent again"),
-        UnitAndSense(Unit::Count, Better::Lower),
-        SOURCE,
-        Derivation::total(CLIENT, RETRANSMITS),
-    ),
-    Metric::of(
-        MetricName("cost_client_ns_per_kib", "client's CPU per KiB"),
-        UnitAndSense::TIME,
-        SOURCE,
-        Derivation::cost(CLIENT, KIBIBYTES),
-    ),
-    SERVER_SHARE,
-];
+pub(super) const TCP: &[Metric] =
+    &[THROUGHPUT, SERVER, metrics::retransmitted_segments(SOURCE), metrics::cost_per_kib(SOURCE), SERVER_SHARE];
 
-pub(super) const UDP: &[Metric] = &[
-    THROUGHPUT,
-    SERVER,
-    Metric::of(
-        MetricName("loss_ratio", "lost"),
-        UnitAndSense(Unit::Ratio, Better::Lower),
-        SOURCE,
-        Derivation::share((CLIENT, ALL_LOST), (CLIENT, ALL_SENT)),
-    ),
-    Metric::of(
-        MetricName("jitter_ns", "jitter"),
-        UnitAndSense::TIME,
-        "RFC 3550 section 6.4.1",
-        Derivation::total(CLIENT, JITTER),
-    ),
-    SERVER_SHARE,
-];
+pub(super) const UDP: &[Metric] = &[THROUGHPUT, SERVER, metrics::loss(SOURCE), metrics::jitter(), SERVER_SHARE];
 
 /// Adds the totals that this side knows without the server.
 pub(super) fn add_client_totals(record: &mut Record, outcome: &Iperf3Outcome) {
@@ -124,8 +78,8 @@ pub(super) fn add_server_totals(record: &mut Record, results: &Results, outcome:
         }
     }
     let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
-    put(ALL_SENT, sent);
-    put(ALL_LOST, lost);
+    put(DATAGRAMS_SENT, sent);
+    put(DATAGRAMS_LOST, lost);
     put(RETRANSMITS, again);
     put(JITTER, jitter);
     if let Some(name) = &results.congestion {

@@ -6,32 +6,26 @@
 mod metrics;
 mod settings;
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
-
 use fathom_engine::{
     CommandDoc, Consent, EndCondition, Error, NamedTarget, StopFlag, Test, TestKind, TrialContext, TrialObserver,
-    WorkerCounts, WorkerHandle, WorkerPool,
+    WorkerCounts, WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Failure, Layer, Metric, OptionDoc, Record, Role, Settings, Side,
+    Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side,
     names::count,
     units::{Nanos, approximate, rounded},
 };
-use fathom_sys::{
-    clock,
-    policy::{Destination, Policy, Refused},
-};
+use fathom_sys::{clock, policy::Policy};
 
-pub use self::settings::destination;
-use super::own_server::OwnServer;
+use super::{
+    own_server::OwnServer,
+    server_kind::{self, FirstFailure, WorkerFlow},
+};
 use crate::iperf3::{
     self, Client, ClientOptions, Cookie, Counter, Iperf3Outcome, OpenStream, Server, ServerOptions, StreamContext,
     StreamCounts, StreamOutcome, StreamRole, TransportProtocol,
 };
-use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+use fathom_transport::{options, tcp_sampler::TcpInfoSampler};
 
 /// A test over one transport protocol.
 pub(crate) struct Iperf3 {
@@ -76,16 +70,11 @@ impl TestKind for Iperf3 {
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {
-        settings.text(settings::HOST.name).is_none()
+        server_kind::is_two_sided(settings)
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
-        let flows = match settings.count(settings::STREAMS.name).unwrap_or(1) {
-            1 => "1 stream".to_owned(),
-            n => format!("{n} streams"),
-        };
-        format!("iperf3{}, {flows}", way.unwrap_or_default())
+        server_kind::title("iperf3", settings, "stream")
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -97,13 +86,11 @@ impl TestKind for Iperf3 {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        // Nothing connects before the test: a server that serves a single test would have used it up.
-        let target = settings::destination(settings)?;
-        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent: Consent::Server }).into_iter().collect())
+        server_kind::named_targets(settings, iperf3::PORT, Consent::Server)
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        settings::destination(settings)?;
+        server_kind::destination(settings, iperf3::PORT)?;
         settings::parameters(self.carrier, settings).map(drop)
     }
 
@@ -120,11 +107,10 @@ impl TestKind for Iperf3 {
         // The client keeps the time. The server's guard gets the longest possible duration.
         let longest = role.phases.longest().as_secs_f64().ceil();
         parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
-        // Only our server at the other end of a path under test is reached from this host's address there.
         let asked = ClientOptions {
-            servers: server_destinations(role, policy, self.name)?,
+            servers: server_kind::server_destinations(role, policy, iperf3::PORT, self.name)?,
             parameters,
-            from: role.address.filter(|_| self.is_two_sided(&role.settings)),
+            from: server_kind::source(role),
             connect_timeout: Some(CONNECT_MAX),
             ..ClientOptions::default()
         };
@@ -161,20 +147,8 @@ fn test_error(error: iperf3::Error) -> Error {
         iperf3::Error::Busy | iperf3::Error::Unexpected { .. } | iperf3::Error::Refused { .. } => {
             Error::Unsupported { what: format!("the iperf3 server: {error}"), hint: error.hint().map(str::to_owned) }
         }
-        error => Error::Peer { what: format!("(an iperf3 server) broke the test off: {error}") },
+        error => Error::Peer { what: format!("(an iperf3 server) aborted the test: {error}") },
     }
-}
-
-/// Returns the addresses of the server: the one in the settings, or ours.
-fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
-    let Some((host, port)) = destination(&role.settings)? else {
-        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
-    };
-    let unknown = |error| match Refused::within(&error) {
-        Some(refused) => refused.clone().into(),
-        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
-    };
-    policy.resolve(&host, port).map_err(unknown)
 }
 
 /// The client's side.
@@ -184,19 +158,13 @@ struct Iperf3ClientTest {
     stop: StopFlag,
 }
 
-/// A stream in its worker thread.
-struct WorkerStream<'a> {
-    worker: &'a WorkerHandle<'a>,
-    is_broken: &'a AtomicBool,
-}
-
-impl StreamContext for WorkerStream<'_> {
+impl StreamContext for WorkerFlow<'_, fathom_sys::Error> {
     fn add(&self, counter: Counter, amount: u64) {
         self.worker.add(counter as usize, amount);
     }
 
     fn is_over(&self) -> bool {
-        self.worker.is_over() || self.is_broken.load(Ordering::Relaxed)
+        self.is_over()
     }
 
     fn start(&self) -> Nanos {
@@ -207,7 +175,7 @@ impl StreamContext for WorkerStream<'_> {
 /// Watches the control connection while the workers stream.
 struct ControlWatcher<'a> {
     client: &'a mut Client,
-    is_broken: &'a AtomicBool,
+    streams: &'a FirstFailure<fathom_sys::Error>,
     failure: Option<iperf3::Error>,
     sampler: Option<TcpInfoSampler>,
 }
@@ -219,7 +187,9 @@ impl TrialObserver for ControlWatcher<'_> {
         }
         if self.failure.is_none() {
             self.failure = self.client.poll_for_end();
-            self.is_broken.store(self.failure.is_some(), Ordering::Relaxed);
+            if self.failure.is_some() {
+                self.streams.end_all();
+            }
         }
     }
 }
@@ -235,10 +205,10 @@ impl Test for Iperf3ClientTest {
         let parameters = self.client.parameters().clone();
         let is_tcp = parameters.protocol == TransportProtocol::Tcp;
         let sockets: Vec<_> = streams.iter().map(|open| open.socket.clone()).collect();
-        let is_broken = AtomicBool::new(false);
+        let broken = FirstFailure::none();
         let mut looking = ControlWatcher {
             client: &mut self.client,
-            is_broken: &is_broken,
+            streams: &broken,
             failure: None,
             sampler: is_tcp.then(|| TcpInfoSampler::new(&sockets)),
         };
@@ -248,12 +218,10 @@ impl Test for Iperf3ClientTest {
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
-        let broken = Mutex::new(None);
         let trial_results = pool.run(session, &mut looking, |worker, open| {
-            let hand = WorkerStream { worker: &worker, is_broken: &is_broken };
-            if let Err(error) = iperf3::stream(&open, &parameters, None, &hand) {
-                is_broken.store(true, Ordering::Relaxed);
-                broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            let context = WorkerFlow { worker: &worker, failure: &broken };
+            if let Err(error) = iperf3::stream(&open, &parameters, None, &context) {
+                broken.record(error);
             }
             Ok(())
         })?;
@@ -264,7 +232,7 @@ impl Test for Iperf3ClientTest {
             flows.finish(&mut record, counts);
         }
         let outcome = client_outcome(&streams, &record, counts);
-        let told = match (why, broken.into_inner().unwrap_or_else(PoisonError::into_inner)) {
+        let told = match (why, broken.into_inner()) {
             (Some(why), _) => Err(why),
             (None, Some(error)) => Err(error.into()),
             (None, None) => self.client.finish(&outcome.results(None)),
@@ -272,17 +240,13 @@ impl Test for Iperf3ClientTest {
         metrics::add_client_totals(&mut record, &outcome);
         match told {
             Ok(results) => metrics::add_server_totals(&mut record, &results, &outcome),
-            Err(error) => record_failure(&mut record, &error, &self.stop),
+            Err(error) => {
+                self.stop.abort();
+                server_kind::record_failure(&mut record, "iperf3", &error);
+            }
         }
         Ok(record)
     }
-}
-
-/// Keeps the measured part of a test that its server did not complete.
-fn record_failure(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
-    stop.abort();
-    record.complete = false;
-    record.errors.count(Failure::of_call("iperf3", error.to_string().as_str().into()));
 }
 
 /// Returns the counts of this side in the form for the server.
@@ -317,8 +281,7 @@ fn client_outcome(streams: &[OpenStream], record: &Record, counts: WorkerCounts<
 /// Starts our own server, for the other end of a lab.
 fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
     let guests = fathom_engine::guests(role, policy);
-    let admits = Arc::new(move |address| guests.admit(address));
-    let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
+    let options = ServerOptions { clients: 1, guests, ..ServerOptions::default() };
     let server = Server::bind(options::listen_address(role), None, options).map_err(test_error)?;
     OwnServer::start(role, server.address(), move |stop| {
         server.run(stop, &|| Box::new(())).map(|totals| totals.finished).map_err(test_error)

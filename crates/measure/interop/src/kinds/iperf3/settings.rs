@@ -3,19 +3,15 @@
 use fathom_engine::Error;
 use fathom_model::{
     OptionDoc, Settings, ValueKind,
-    host_port::{port_number, split_host_port},
     units::{Bytes, rounded},
 };
 
-use crate::iperf3::{PORT as IPERF3, ParameterFlag, Parameters, TransferDirection, TransportProtocol};
+use super::super::server_kind::{host_option, narrow};
+use crate::iperf3::{ParameterFlag, Parameters, TransferDirection, TransportProtocol};
 use fathom_transport::options::{self, BUFFER, CONGESTION, DSCP, MSS, NODELAY, PORT};
 
-pub(super) const HOST: OptionDoc = OptionDoc {
-    name: "host",
-    value: ValueKind::Destination,
-    default: None,
-    help: "iperf3 server, HOST or HOST:PORT; default: our own at the other end of a lab",
-};
+pub(super) const HOST: OptionDoc =
+    host_option("iperf3 server, HOST or HOST:PORT; default: our own at the other end of a lab");
 pub(super) const STREAMS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 128),
@@ -65,30 +61,6 @@ pub(super) const TCP_OPTIONS: &[OptionDoc] =
     &[HOST, STREAMS, DIRECTION, BLOCK, RATE, SENDFILE, DISCARD, NODELAY, CONGESTION, BUFFER, MSS, DSCP, PORT];
 pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, DIRECTION, SIZE, RATE, COUNTERS, BUFFER, DSCP, PORT];
 
-/// Returns the host and port of the server in the settings, from one text or with the option `port`.
-///
-/// # Errors
-/// If the text is not a host with an optional port, or if there are two different ports.
-pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
-    let Some(text) = settings.text(HOST.name) else { return Ok(None) };
-    let wrong = || options::invalid_value(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
-    let (host, port) = split_host_port(&text).ok_or_else(wrong)?;
-    let named = narrow::<u16>(settings, &PORT).filter(|port| *port != 0);
-    let port = port.map(|port| port_number(port).ok_or_else(wrong)).transpose()?;
-    if let (Some(named), Some(port)) = (named, port.filter(|port| named != Some(*port))) {
-        return Err(options::invalid_value(PORT.name, &format!("{port}, the port of {text}"), &named));
-    }
-    let port = port.or(named).unwrap_or(IPERF3);
-    if host.contains(char::is_whitespace) {
-        return Err(wrong());
-    }
-    Ok(Some((host.to_owned(), port)))
-}
-
-fn narrow<T: TryFrom<u64>>(settings: &Settings, option: &OptionDoc) -> Option<T> {
-    settings.count(option.name).and_then(|count| T::try_from(count).ok())
-}
-
 /// Returns the parameters for the server; the caller sets the time.
 pub(super) fn parameters(carrier: TransportProtocol, settings: &Settings) -> Result<Parameters, Error> {
     let (block, least, most) = match carrier {
@@ -134,38 +106,6 @@ pub(super) fn parameters(carrier: TransportProtocol, settings: &Settings) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_is_a_host_with_or_without_a_port() {
-        let of = |text: &str| destination(&Settings::default().with("host", text));
-        let cases = [
-            ("10.0.0.2", Some(("10.0.0.2", 5201))),
-            ("a.example:77", Some(("a.example", 77))),
-            ("::1", Some(("::1", 5201))),
-            ("[::1]:7", Some(("::1", 7))),
-            ("a:0", None),
-            ("a:x", None),
-            ("[::1", None),
-            ("", None),
-        ];
-        for (text, expected) in cases {
-            let expected = expected.map(|(host, port)| Some((host.to_owned(), port)));
-            assert_eq!(of(text).ok(), expected, "{text}");
-        }
-        assert_eq!(destination(&Settings::default()).unwrap(), None);
-    }
-
-    #[test]
-    fn the_option_names_the_port_of_a_server_that_is_named_without_one() {
-        let of = |host: &str, port: &str| {
-            destination(&Settings::default().with("host", host).with("port", port)).ok().flatten().map(|(_, port)| port)
-        };
-        let cases = [("a", "77", Some(77)), ("a:77", "77", Some(77)), ("a:77", "0", Some(77)), ("a", "0", Some(5201))];
-        for (host, port, expected) in cases {
-            assert_eq!(of(host, port), expected, "{host} {port}");
-        }
-        assert_eq!(of("a:77", "78"), None, "which of the two is not ours to guess");
-    }
 
     #[test]
     fn the_rate_is_that_of_all_streams_together() {

@@ -1,29 +1,23 @@
 //! The metrics of a test against a netserver, and the totals that they are derived from.
 
 use fathom_model::{
-    Better, Derivation, Metric, Record, Side, Unit,
+    Better, Derivation, Metric, Record, Unit,
     metric::{MetricName, UnitAndSense},
     names::{count::TRANSACTIONS, distribution::SERVICE_TIME},
     units::{approximate, rounded},
 };
 
+use super::super::server_kind::metrics::{self, BYTES, CLIENT, DATAGRAMS_LOST, DATAGRAMS_SENT, KIBIBYTES, SERVER_RATE};
 use crate::netperf::{Counter, DataPattern, DataProtocol, TestSpec, wire::OmniResults};
 
 const SOURCE: &str = "docs/methods/netperf.md";
 
-/// Payload bytes sent or received by the client's sockets.
-const BYTES: &str = "bytes_moved";
 /// Send or receive calls of the client: its datagrams.
 const CALLS: &str = "calls";
 const FAILED_SENDS: &str = "failed_sends";
 /// Requests whose answer did not come in time.
 const LOST: &str = "lost_requests";
 const REQUESTS: &str = "requests";
-const KIBIBYTES: &str = "kibibytes_moved";
-/// Datagrams that the client sent, and those of them that the server did not count.
-const DATAGRAMS_SENT: &str = "datagrams_sent";
-const DATAGRAMS_LOST: &str = "datagrams_lost";
-const SERVER_RATE: &str = "server_rate_bps";
 const SERVER_CPU: &str = "server_host_cpu_ns";
 const SERVER_TIME: &str = "server_host_time_ns";
 
@@ -32,8 +26,6 @@ const STREAM_COUNTERS: &[&str] = &[BYTES, CALLS, FAILED_SENDS];
 /// The counters of transactions.
 const TRANSACTION_COUNTERS: &[&str] = &[TRANSACTIONS, LOST];
 
-const CLIENT: Side = Side::Initiator;
-const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 const RATE: UnitAndSense = UnitAndSense(Unit::PerSec, Better::Higher);
 const SHARE: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
 
@@ -41,9 +33,8 @@ const fn metric(name: MetricName, measure: UnitAndSense, from: Derivation) -> Me
     Metric::of(name, measure, SOURCE, from)
 }
 
-const THROUGHPUT: Metric = metric(MetricName("throughput_bps", "goodput"), BITS, Derivation::rate(CLIENT, BYTES));
-const SERVER: Metric =
-    metric(MetricName("server_throughput_bps", "by the server"), BITS, Derivation::total(CLIENT, SERVER_RATE));
+const THROUGHPUT: Metric = metrics::throughput(SOURCE);
+const SERVER: Metric = metrics::server_throughput(SOURCE);
 const SERVER_SHARE: Metric = metric(
     MetricName("server_host_cpu_ratio", "CPU of the server's host"),
     SHARE,
@@ -67,25 +58,12 @@ const P99: Metric = latency(MetricName("latency_ns_p99", "p99"), 0.99);
 const P999: Metric = latency(MetricName("latency_ns_p999", "p99.9"), 0.999);
 const LATENCY_MAX: Metric = latency(MetricName("latency_ns_max", "max"), 1.0);
 
-pub(super) const TCP_STREAM: &[Metric] = &[
-    THROUGHPUT,
-    SERVER,
-    metric(
-        MetricName("cost_client_ns_per_kib", "client's CPU per KiB"),
-        UnitAndSense::TIME,
-        Derivation::cost(CLIENT, KIBIBYTES),
-    ),
-    SERVER_SHARE,
-];
+pub(super) const TCP_STREAM: &[Metric] = &[THROUGHPUT, SERVER, metrics::cost_per_kib(SOURCE), SERVER_SHARE];
 pub(super) const UDP_STREAM: &[Metric] = &[
     THROUGHPUT,
     SERVER,
     metric(MetricName("datagrams_per_sec", "datagrams"), RATE, Derivation::rate(CLIENT, CALLS)),
-    metric(
-        MetricName("loss_ratio", "lost"),
-        SHARE,
-        Derivation::share((CLIENT, DATAGRAMS_LOST), (CLIENT, DATAGRAMS_SENT)),
-    ),
+    metrics::loss(SOURCE),
     SERVER_SHARE,
 ];
 pub(super) const TCP_TRANSACTIONS: &[Metric] =
@@ -130,7 +108,7 @@ pub(super) fn add_client_totals(record: &mut Record, spec: &TestSpec) {
 }
 
 /// Adds the results of the server for all flows; the first flow alone had the CPUs measured.
-pub(super) fn add_server_totals(record: &mut Record, spec: &TestSpec, results: &[(usize, OmniResults)]) {
+pub(super) fn add_server_totals(record: &mut Record, results: &[(usize, OmniResults)]) {
     let first = results.iter().find(|(flow, _)| *flow == 0).map(|(_, results)| results);
     let results: Vec<&OmniResults> = results.iter().map(|(_, results)| results).collect();
     let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
@@ -144,13 +122,36 @@ pub(super) fn add_server_totals(record: &mut Record, spec: &TestSpec, results: &
         put(SERVER_TIME, rounded(span));
         put(SERVER_CPU, rounded(span * f64::from(first.cpu.busy) / 100.0));
     }
-    if (spec.protocol, spec.pattern) == (DataProtocol::Udp, DataPattern::Up) {
-        let sent = record.totals.get(CALLS).copied().unwrap_or(0);
-        let received: u64 = results.iter().map(|results| u64::from(results.recv_calls)).sum();
-        record.totals.insert(DATAGRAMS_SENT.to_owned(), sent);
-        record.totals.insert(DATAGRAMS_LOST.to_owned(), sent.saturating_sub(received));
-    }
     if let Some(name) = results.first().map(|results| &results.congestion).filter(|name| !name.is_empty()) {
         record.facts.insert("server_congestion".to_owned(), name.clone());
+    }
+}
+
+/// Adds what was lost of the datagrams of this side, from the results of the server for every flow.
+///
+/// The bytes say how many came; the count of calls begins anew after 2^32.
+pub(super) fn add_loss(record: &mut Record, spec: &TestSpec, (results, size): (&[(usize, OmniResults)], u32)) {
+    if (spec.protocol, spec.pattern) != (DataProtocol::Udp, DataPattern::Up) {
+        return;
+    }
+    let sent = record.totals.get(CALLS).copied().unwrap_or(0);
+    let received: u64 = results.iter().map(|(_, results)| results.bytes_received / u64::from(size.max(1))).sum();
+    record.totals.insert(DATAGRAMS_SENT.to_owned(), sent);
+    record.totals.insert(DATAGRAMS_LOST.to_owned(), sent.saturating_sub(received));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_the_server_say_what_was_lost() {
+        let mut record = Record::empty(CLIENT);
+        let sent = (1 << 32) + 100;
+        record.totals.insert(CALLS.to_owned(), sent);
+        let spec = TestSpec { protocol: DataProtocol::Udp, ..TestSpec::default() };
+        let results = OmniResults { bytes_received: 1400 * (sent - 7), recv_calls: 93, ..OmniResults::default() };
+        add_loss(&mut record, &spec, (&[(0, results)], 1400));
+        assert_eq!((record.totals[DATAGRAMS_SENT], record.totals[DATAGRAMS_LOST]), (sent, 7));
     }
 }

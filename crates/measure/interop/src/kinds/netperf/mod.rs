@@ -1,7 +1,8 @@
 //! A test against a netserver: an existing one, or ours at the other end of a lab.
 //!
 //! The client's side runs like all our tests. The server knows no warm-up, so its results cover the whole trial. It cannot be told to
-//! end a stream of its own, so a trial of that direction lasts as long as the longest possible one.
+//! end a stream of its own or to expect no more connections, so a trial of datagrams or a stream to the client (`down`) and one of a
+//! connection per transaction (`crr`) last as long as the longest possible one.
 
 mod metrics;
 mod settings;
@@ -9,24 +10,20 @@ mod settings;
 use std::cell::RefCell;
 
 use fathom_engine::{
-    CommandDoc, Consent, EndCondition, Error, NamedTarget, Phase, StopFlag, Test, TestKind, TrialContext,
-    TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
+    CommandDoc, Consent, EndCondition, Error, NamedTarget, Phase, StopFlag, Test, TestKind, TrialContext, WorkerHandle,
+    WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Failure, Histogram, Layer, Metric, OptionDoc, Record, Role, Settings, Side,
-    names::distribution::SERVICE_TIME, units::Nanos,
+    Endpoints, Histogram, Layer, Metric, OptionDoc, Record, Role, Settings, Side, names::distribution::SERVICE_TIME,
+    units::Nanos,
 };
-use fathom_sys::{
-    clock,
-    policy::{Destination, Policy, Refused},
-};
-use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+use fathom_sys::{clock, policy::Policy};
+use fathom_transport::{options, tcp_sampler::TcpInfoSampler};
 
-pub use self::settings::destination;
-use super::own_server::OwnServer;
+use super::{own_server::OwnServer, server_kind};
 use crate::netperf::{
-    self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, NetserverOptions, PreparedTest,
-    Server, TestLength, TestSpec, TransferContext,
+    self, Client, ClientOptions, Counter, DataPattern, DataProtocol, EndSettings, MESSAGE_MAX, NetserverOptions,
+    PreparedTest, Server, TestLength, TestSpec, TransferContext,
 };
 
 /// A test of one kind.
@@ -124,16 +121,11 @@ impl TestKind for Netperf {
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {
-        settings.text(settings::HOST.name).is_none()
+        server_kind::is_two_sided(settings)
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
-        let flows = match settings.count(settings::FLOWS.name).unwrap_or(1) {
-            1 => "1 flow".to_owned(),
-            n => format!("{n} flows"),
-        };
-        format!("netperf {}{}, {flows}", self.word, way.unwrap_or_default())
+        server_kind::title(&format!("netperf {}", self.word), settings, "flow")
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -145,12 +137,11 @@ impl TestKind for Netperf {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        let target = settings::destination(settings)?;
-        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent: Consent::Server }).into_iter().collect())
+        server_kind::named_targets(settings, netperf::PORT, Consent::Server)
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        settings::destination(settings)?;
+        server_kind::destination(settings, netperf::PORT)?;
         settings::spec(&self.base(), settings).map(drop)
     }
 
@@ -163,9 +154,8 @@ impl TestKind for Netperf {
             return Ok(Box::new(own_server(role, policy)?));
         }
         let spec = settings::spec(&self.base(), &role.settings)?;
-        let mut asked = ClientOptions::new(server_destinations(role, policy, self.name)?);
-        // Only our server at the other end of a path under test is reached from this host's address there.
-        asked.from = role.address.filter(|_| self.is_two_sided(&role.settings));
+        let mut asked = ClientOptions::new(server_kind::server_destinations(role, policy, netperf::PORT, self.name)?);
+        asked.from = server_kind::source(role);
         let stop = StopFlag::default();
         let n_flows = options::count(&role.settings, &settings::FLOWS).unwrap_or(1);
         let clients = (0..n_flows).map(|_| Client::connect(asked.clone(), &stop).map_err(test_error));
@@ -178,22 +168,10 @@ fn test_error(error: netperf::Error) -> Error {
     let hint = error.hint().map(str::to_owned);
     match error {
         netperf::Error::Silent { .. } | netperf::Error::Transfer { .. } | netperf::Error::Closed { .. } => {
-            Error::Peer { what: format!("(a netserver) broke the test off: {error}") }
+            Error::Peer { what: format!("(a netserver) aborted the test: {error}") }
         }
         error => Error::Unsupported { what: format!("netperf: {error}"), hint },
     }
-}
-
-/// Returns the addresses of the server: the one in the settings, or ours.
-fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
-    let Some((host, port)) = destination(&role.settings)? else {
-        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
-    };
-    let unknown = |error| match Refused::within(&error) {
-        Some(refused) => refused.clone().into(),
-        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
-    };
-    policy.resolve(&host, port).map_err(unknown)
 }
 
 /// The client's side.
@@ -237,17 +215,6 @@ struct FinishedFlow {
     failure: Option<netperf::Error>,
 }
 
-/// Samples the connections, if there are any to sample.
-struct ConnectionWatcher(Option<TcpInfoSampler>);
-
-impl TrialObserver for ConnectionWatcher {
-    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
-        if let Some(sampler) = &mut self.0 {
-            sampler.on_interval(elapsed, counts);
-        }
-    }
-}
-
 impl NetperfClientTest {
     /// Describes the test to the server on each connection, and opens the data connections.
     fn prepare_flows(&mut self, session: &TrialContext) -> Result<Vec<PreparedTest>, Error> {
@@ -277,7 +244,7 @@ impl Test for NetperfClientTest {
         let flows = self.prepare_flows(session)?;
         let sockets: Vec<_> = flows.iter().map(|flow| flow.socket.clone()).collect();
         let is_sampled = self.spec.protocol == DataProtocol::Tcp && !self.spec.is_connection_each;
-        let mut watcher = ConnectionWatcher(is_sampled.then(|| TcpInfoSampler::new(&sockets)));
+        let mut sampler = TcpInfoSampler::new(if is_sampled { &sockets } else { &[] });
         let spec = &self.spec;
         let pool = WorkerPool {
             states: flows,
@@ -285,40 +252,41 @@ impl Test for NetperfClientTest {
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
-        let mut trial_results = pool.run(session, &mut watcher, |worker, mut prepared| {
+        let mut trial_results = pool.run(session, &mut sampler, |worker, mut prepared| {
             let context = WorkerFlow { worker: &worker, spec, times: RefCell::default() };
             let failure = prepared.transfer(&context).err();
             Ok(FinishedFlow { prepared, times: context.times.take(), failure })
         })?;
         let finished = std::mem::take(&mut trial_results.workers);
         let mut record = trial_results.record(self.role.side);
-        if let Some(sampler) = watcher.0 {
+        if is_sampled {
             sampler.finish(&mut record, trial_results.counts());
         }
+        // All are told first, so that no flow lasts longer at the server than the one before it.
+        finished.iter().filter(|flow| flow.failure.is_none()).for_each(|flow| flow.prepared.finish_sending());
+        let n_flows = finished.len();
+        let call_size = finished.first().map_or(1, |flow| flow.prepared.send_size());
         let mut times = Histogram::default();
         let mut results = Vec::new();
         for (idx, (flow, client)) in finished.into_iter().zip(&mut self.clients).enumerate() {
             times.merge(&flow.times);
             let failure = flow.failure.map_or(Ok(()), Err);
-            let ended = failure.and_then(|()| flow.prepared.end(&self.stop));
+            let ended = failure.and_then(|()| flow.prepared.await_end(&self.stop));
             match ended.and_then(|()| client.results(flow.prepared.results_max(client.answer_max()))) {
                 Ok(told) => results.push((idx, told)),
-                Err(error) => record_failure(&mut record, &error),
+                Err(error) => server_kind::record_failure(&mut record, "netperf", &error),
             }
         }
         if spec.pattern == DataPattern::Transactions {
             record.distributions.insert(SERVICE_TIME.to_owned(), times);
         }
         metrics::add_client_totals(&mut record, spec);
-        metrics::add_server_totals(&mut record, spec, &results);
+        metrics::add_server_totals(&mut record, &results);
+        if results.len() == n_flows {
+            metrics::add_loss(&mut record, spec, (&results, call_size));
+        }
         Ok(record)
     }
-}
-
-/// Keeps the measured part of a test that its server did not complete.
-fn record_failure(record: &mut Record, error: &netperf::Error) {
-    record.complete = false;
-    record.errors.count(Failure::of_call("netperf", error.to_string().as_str().into()));
 }
 
 /// More than the most flows of a client.
@@ -327,10 +295,11 @@ const CLIENTS: usize = 1100;
 /// Starts our own server, for the other end of a lab.
 fn own_server(role: &Role, policy: &Policy) -> Result<OwnServer, Error> {
     let guests = fathom_engine::guests(role, policy);
-    let admits = std::sync::Arc::new(move |address| guests.admit(address));
     let options = NetserverOptions {
         clients: CLIENTS,
-        is_client_allowed: Some(admits),
+        guests,
+        // Clients of a served host share its memory with everyone.
+        message_max: if policy.is_for_others() { NetserverOptions::default().message_max } else { MESSAGE_MAX },
         policy: policy.clone(),
         ..NetserverOptions::default()
     };

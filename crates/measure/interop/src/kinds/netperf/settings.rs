@@ -3,19 +3,15 @@
 use fathom_engine::Error;
 use fathom_model::{
     OptionDoc, Settings, ValueKind,
-    host_port::{port_number, split_host_port},
     units::{Bytes, Nanos},
 };
 
-use crate::netperf::{DATAGRAM_MAX, DataPattern, DataProtocol, EndSettings, MESSAGE_MAX, PORT as NETPERF, TestSpec};
+use super::super::server_kind::{host_option, narrow};
+use crate::netperf::{DATAGRAM_MAX, DataPattern, DataProtocol, EndSettings, MESSAGE_MAX, TestSpec};
 use fathom_transport::options::{self, BUFFER, CONGESTION, DSCP, NODELAY, PORT};
 
-pub(super) const HOST: OptionDoc = OptionDoc {
-    name: "host",
-    value: ValueKind::Destination,
-    default: None,
-    help: "netserver, HOST or HOST:PORT; default: our own at the other end of a lab",
-};
+pub(super) const HOST: OptionDoc =
+    host_option("netserver, HOST or HOST:PORT; default: our own at the other end of a lab");
 pub(super) const FLOWS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 1024),
@@ -71,27 +67,6 @@ pub(super) const TCP_CRR: &[OptionDoc] = &[HOST, FLOWS, REQUEST, RESPONSE, NODEL
 pub(super) const UDP_STREAM: &[OptionDoc] = &[HOST, FLOWS, DIRECTION, SIZE, BUFFER, DSCP, PORT];
 pub(super) const UDP_RR: &[OptionDoc] = &[HOST, FLOWS, REQUEST, RESPONSE, BURST, TIMEOUT, BUFFER, DSCP, PORT];
 
-/// Returns the host and port of the netserver in the settings, from one text or with the option `port`.
-///
-/// # Errors
-/// If the text is not a host with an optional port, or if there are two different ports.
-pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
-    let Some(text) = settings.text(HOST.name) else { return Ok(None) };
-    let wrong = || options::invalid_value(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
-    let (host, port) = split_host_port(&text).ok_or_else(wrong)?;
-    if host.contains(char::is_whitespace) {
-        return Err(wrong());
-    }
-    let named = settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
-    let port = port.map(|port| port_number(port).ok_or_else(wrong)).transpose()?;
-    match (named, port) {
-        (Some(named), Some(port)) if named != port => {
-            Err(options::invalid_value(PORT.name, &format!("{port}, the port of {text}"), &named))
-        }
-        _ => Ok(Some((host.to_owned(), port.or(named).unwrap_or(NETPERF)))),
-    }
-}
-
 /// Returns the test; the caller sets its length.
 pub(super) fn spec(of: &TestSpec, settings: &Settings) -> Result<TestSpec, Error> {
     let most = if of.protocol == DataProtocol::Udp { DATAGRAM_MAX } else { MESSAGE_MAX };
@@ -107,10 +82,7 @@ pub(super) fn spec(of: &TestSpec, settings: &Settings) -> Result<TestSpec, Error
         recv_buffer: buffer,
         has_no_delay: settings.text(NODELAY.name).as_deref() == Some("on"),
         congestion: settings.text(CONGESTION.name),
-        traffic_class: settings
-            .count(DSCP.name)
-            .and_then(|dscp| u8::try_from(dscp << 2).ok())
-            .filter(|class| *class > 0),
+        traffic_class: narrow::<u8>(settings, &DSCP).map(|dscp| dscp << 2).filter(|class| *class > 0),
         ..EndSettings::default()
     };
     let call = size(if of.protocol == DataProtocol::Udp { &SIZE } else { &BLOCK })?;
@@ -119,7 +91,7 @@ pub(super) fn spec(of: &TestSpec, settings: &Settings) -> Result<TestSpec, Error
         remote: EndSettings { send_size: call, measures_cpu: true, ..end },
         request_size: size(&REQUEST)?.unwrap_or(1),
         response_size: size(&RESPONSE)?.unwrap_or(1),
-        burst: settings.count(BURST.name).and_then(|n| u32::try_from(n).ok()).map_or(0, |n| n.saturating_sub(1)),
+        burst: narrow::<u32>(settings, &BURST).map_or(0, |n| n.saturating_sub(1)),
         is_sendfile: settings.flag(SENDFILE.name),
         loss_timeout: settings.span(TIMEOUT.name).map(|span| span.max(Nanos::from_millis(1))),
         ..of.clone()
@@ -133,28 +105,6 @@ pub(super) fn spec(of: &TestSpec, settings: &Settings) -> Result<TestSpec, Error
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_is_a_host_with_or_without_a_port() {
-        let of = |text: &str, port: &str| {
-            let settings = Settings::default().with("host", text).with("port", port);
-            destination(&settings).ok().flatten()
-        };
-        let cases = [
-            ("10.0.0.2", "0", Some(("10.0.0.2", 12_865))),
-            ("10.0.0.2", "7", Some(("10.0.0.2", 7))),
-            ("a.example:77", "77", Some(("a.example", 77))),
-            ("[::1]:7", "0", Some(("::1", 7))),
-            ("a.example:77", "78", None),
-            ("a b", "0", None),
-            ("a:x", "0", None),
-        ];
-        for (text, port, expected) in cases {
-            let expected = expected.map(|(host, port)| (host.to_owned(), port));
-            assert_eq!(of(text, port), expected, "{text} {port}");
-        }
-        assert_eq!(destination(&Settings::default()).unwrap(), None);
-    }
 
     #[test]
     fn sizes_beyond_a_datagram_are_refused() {

@@ -16,30 +16,23 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     process::threads,
-    socket::{self, Domain, Protocol, Socket, Type},
+    socket::{self, Socket, Type},
 };
 
-pub use self::options::{AddressFilter, NetserverOptions};
-use self::session::{Session, Welcome};
+pub use self::options::NetserverOptions;
+use self::{
+    options::SharedSetup,
+    session::{Session, Welcome},
+};
 use super::{Error, control::ControlConnection};
-
-/// The totals of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ServerTotals {
-    /// Tests that were completed.
-    pub finished: u64,
-    /// Tests that were broken off or refused.
-    pub failed: u64,
-    /// Connections that were not served.
-    pub rejected: u64,
-}
+use crate::sockets::{ServerTotals, open_dual_stack};
 
 /// A listening server.
 #[derive(Debug)]
 pub struct Server {
     listener: Socket,
     address: SocketAddr,
-    options: NetserverOptions,
+    setup: SharedSetup,
 }
 
 /// The most connections waiting to be accepted (`create_listens` of netserver).
@@ -67,20 +60,19 @@ impl Server {
     /// If the port is in use, or if this host does not have the address.
     pub fn bind(address: SocketAddr, options: NetserverOptions) -> Result<Self, Error> {
         let open = || -> io::Result<Socket> {
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-            if address.is_ipv6() {
-                socket.set_only_v6(!address.ip().is_unspecified())?;
-            }
+            let socket = open_dual_stack(address, Type::STREAM)?;
             // Without SO_REUSEPORT: a second server on the same port is a mistake that must be reported.
             socket.set_reuse_address(true)?;
             socket.bind(&address.into())?;
-            socket.listen(BACKLOG)?;
             Ok(socket)
         };
-        let listener = open().map_err(|cause| Error::Listen { cause })?;
+        let listen = |cause| Error::Listen { cause };
+        let listener = open().map_err(listen)?;
+        options.guests.guard(&listener)?;
+        listener.listen(BACKLOG).map_err(listen)?;
         socket::set_timeout(&listener, POLL_INTERVAL)?;
         let address = socket::local_address(&listener)?;
-        Ok(Self { listener, address, options })
+        Ok(Self { listener, address, setup: SharedSetup::new(options, clock::now().0) })
     }
 
     /// The address that it listens on, with the actual port.
@@ -89,7 +81,7 @@ impl Server {
         self.address
     }
 
-    /// Serves until it is told to stop; running tests are then broken off.
+    /// Serves until it is told to stop; running tests are then aborted.
     ///
     /// # Errors
     /// Only errors that end the whole server.
@@ -130,19 +122,20 @@ impl Server {
         counts: &'env SessionCounts,
         over: &'env StopFlag,
     ) {
-        let is_allowed = |ip: IpAddr| self.options.is_client_allowed.as_ref().is_none_or(|admits| admits(ip));
+        let is_allowed = |ip: IpAddr| self.setup.options.is_client_allowed.as_ref().is_none_or(|admits| admits(ip));
         let opened = ControlConnection::new(socket, over.clone())
             .and_then(|control| control.addresses().map(|addresses| (control, addresses)));
         let n_active = counts.active.load(Ordering::Relaxed);
         let admitted = opened.ok().filter(|(_, (_, peer))| is_allowed(peer.ip()));
-        let Some((control, addresses)) = admitted.filter(|_| n_active < self.options.clients + REFUSED_MAX) else {
+        let Some((control, addresses)) = admitted.filter(|_| n_active < self.setup.options.clients + REFUSED_MAX)
+        else {
             counts.rejected.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let welcome = if n_active < self.options.clients { Welcome::Served } else { Welcome::Busy };
+        let welcome = if n_active < self.setup.options.clients { Welcome::Served } else { Welcome::Busy };
         counts.active.fetch_add(1, Ordering::Relaxed);
         let serve = move || {
-            Session::new(control, addresses, &self.options).serve(welcome, counts);
+            Session::new(control, addresses, &self.setup).serve(welcome, counts);
             counts.active.fetch_sub(1, Ordering::Relaxed);
         };
         if threads::start_within(scope, serve).is_err() {

@@ -4,6 +4,7 @@ use std::{
     array,
     cell::{Cell, RefCell},
     net::SocketAddr,
+    sync::Arc,
 };
 
 use fathom_engine::{Stop, StopFlag};
@@ -13,8 +14,9 @@ use fathom_sys::{
     policy::{Destination, Policy},
     socket::{self, Socket, tcp_info::TcpInfo},
 };
+use fathom_transport::payload::Payload;
 
-use super::options::NetserverOptions;
+use super::options::SharedSetup;
 use crate::netperf::{
     CpuTicks, DataPattern, DataProtocol, EndCounts, Error, TestLength, TestSpec,
     control::ControlConnection,
@@ -23,7 +25,7 @@ use crate::netperf::{
     transfer::{self, Counter, MessagePair, N_COUNTERS, TransferContext},
 };
 
-/// The longest test without a time of its own: a day.
+/// The longest test of a server without a limit of its own: a day.
 const TEST_MAX: Nanos = Nanos::from_secs(86_400);
 /// How often the control connection and the limits are looked at.
 const LOOK_INTERVAL: Nanos = Nanos::from_millis(100);
@@ -41,6 +43,8 @@ pub(super) struct ServedTest {
     rate: Option<(u64, Nanos)>,
     longest: Nanos,
     stop: StopFlag,
+    /// What responses are made of.
+    payload: Arc<Payload>,
     pub(super) port: u16,
     /// The buffers before the test: send, receive.
     pub(super) buffers: (i32, i32),
@@ -53,11 +57,12 @@ pub(super) struct ServedTest {
 impl ServedTest {
     /// Opens the data socket on the address that the client has connected to, for that client only.
     pub(super) fn open(
-        options: &NetserverOptions,
+        setup: &SharedSetup,
         control: &ControlConnection,
         spec: &TestSpec,
         client_port: u16,
     ) -> Result<Self, Error> {
+        let options = &setup.options;
         let (own, client) = control.addresses()?;
         let guests = Policy::anything().guests(&[client.ip()], None);
         let at = SocketAddr::new(own.ip(), spec.remote.port.unwrap_or(0));
@@ -72,7 +77,7 @@ impl ServedTest {
         let buffers = data_socket::buffer_sizes(&socket);
         let is_transactions = spec.pattern == DataPattern::Transactions;
         let size = |message: u32, asked, buffer| {
-            if is_transactions { message } else { call_size(spec.protocol, asked, buffer) }
+            if is_transactions { message } else { call_size(spec.protocol, asked, buffer).min(options.message_max) }
         };
         Ok(Self {
             send_size: size(spec.response_size, spec.remote.send_size, buffers.0),
@@ -81,6 +86,7 @@ impl ServedTest {
             rate: options.rate,
             longest: options.test_secs_max.map_or(TEST_MAX, |most| Nanos::from_secs(most.into())),
             stop: control.stop().clone(),
+            payload: setup.payload.clone(),
             spec: spec.clone(),
             socket,
             to,
@@ -129,7 +135,7 @@ impl ServedTest {
     fn transfer(&self, context: &ServedContext<'_>) -> Result<Option<Socket>, Error> {
         let failed = |error: fathom_sys::Error| Error::Transfer { cause: error.source };
         let size = |size: u32| usize::try_from(size).unwrap_or(1);
-        let sizes = (self.spec.response_size, self.spec.request_size);
+        let messages = || MessagePair::serving(self.payload.clone(), (self.spec.request_size, self.spec.response_size));
         match (self.spec.pattern, self.spec.protocol) {
             (DataPattern::Up, DataProtocol::Udp) => {
                 transfer::receive_datagrams(&self.socket, size(self.recv_size), context).map_err(failed)?;
@@ -140,13 +146,12 @@ impl ServedTest {
                 Ok(None)
             }
             (DataPattern::Transactions, DataProtocol::Udp) => {
-                let sizes = (self.spec.request_size, self.spec.response_size);
-                transfer::answer_datagrams(&self.socket, sizes, context).map_err(failed)?;
+                let out = &self.payload.bytes()[..size(self.spec.response_size)];
+                transfer::answer_datagrams(&self.socket, (out, self.spec.request_size), context).map_err(failed)?;
                 Ok(None)
             }
             (DataPattern::Transactions, DataProtocol::Tcp) if self.spec.is_connection_each => {
-                let mut messages = MessagePair::new(sizes, false, None);
-                transfer::answer_connections(&self.socket, &mut messages, context).map_err(failed)?;
+                transfer::answer_connections(&self.socket, &mut messages(), context).map_err(failed)?;
                 Ok(None)
             }
             (pattern, DataProtocol::Tcp) => {
@@ -155,8 +160,7 @@ impl ServedTest {
                     DataPattern::Up => transfer::receive_stream(&connection, size(self.recv_size), context).map(drop),
                     DataPattern::Down => self.send_stream(&connection, context),
                     DataPattern::Transactions => {
-                        let mut messages = MessagePair::new(sizes, false, None);
-                        transfer::answer_requests(&connection, &mut messages, context).map(drop)
+                        transfer::answer_requests(&connection, &mut messages(), context).map(drop)
                     }
                 }
                 .map_err(failed)?;
@@ -227,7 +231,7 @@ impl<'a> ServedContext<'a> {
         let is_sender = test.spec.pattern == DataPattern::Down;
         let (nominal, count) = match test.spec.length {
             TestLength::Seconds(0) => (start + test.longest, u64::MAX),
-            TestLength::Seconds(seconds) => (start + Nanos::from_secs(seconds.into()), u64::MAX),
+            TestLength::Seconds(seconds) => (start + Nanos::from_secs(seconds.into()).min(test.longest), u64::MAX),
             TestLength::Count(count) => (start + test.longest, count.into()),
         };
         Self {
@@ -277,8 +281,8 @@ impl<'a> ServedContext<'a> {
         let idle = if bytes == before { now - since } else { Nanos::ZERO };
         let failure = if self.stop.state() != Stop::Continue {
             Some(Error::Interrupted)
-        } else if self.control.is_closed() {
-            Some(Error::ClientGone)
+        } else if let Some(interruption) = self.control.interruption() {
+            Some(interruption)
         } else if idle > IDLE_MAX {
             Some(Error::Silent { awaited: "data", waited: IDLE_MAX })
         } else if self.is_too_fast(received, now) {

@@ -5,9 +5,9 @@ use std::{net::SocketAddr, sync::atomic::Ordering};
 use fathom_model::units::Nanos;
 use fathom_sys::process::affinity;
 
-use super::{NetserverOptions, SessionCounts, served_test::ServedTest};
+use super::{SessionCounts, options::SharedSetup, served_test::ServedTest};
 use crate::netperf::{
-    CpuTicks, DataPattern, DataProtocol, EndSettings, Error, TestLength, TestSpec,
+    CpuTicks, DataPattern, DataProtocol, EndCounts, EndSettings, Error, TestLength, TestSpec,
     control::ControlConnection,
     error::UNKNOWN_TEST,
     test_spec::{address_of, errno},
@@ -37,16 +37,14 @@ pub(super) struct Session<'a> {
     control: ControlConnection,
     /// The server's and the client's address on the control connection.
     addresses: (SocketAddr, SocketAddr),
-    options: &'a NetserverOptions,
+    setup: &'a SharedSetup,
+    /// Whether a test runs.
+    is_testing: bool,
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(
-        control: ControlConnection,
-        addresses: (SocketAddr, SocketAddr),
-        options: &'a NetserverOptions,
-    ) -> Self {
-        Self { control, addresses, options }
+    pub(super) fn new(control: ControlConnection, addresses: (SocketAddr, SocketAddr), setup: &'a SharedSetup) -> Self {
+        Self { control, addresses, setup, is_testing: false }
     }
 
     /// Serves until the client leaves, or until something goes wrong, of which the client is told.
@@ -60,7 +58,8 @@ impl<'a> Session<'a> {
             }
             Err(Error::Silent { .. }) => errno::ETIMEDOUT,
             Err(_) => {
-                counts.rejected.fetch_add(1, Ordering::Relaxed);
+                let count = if self.is_testing { &counts.failed } else { &counts.rejected };
+                count.fetch_add(1, Ordering::Relaxed);
                 return;
             }
         };
@@ -105,7 +104,7 @@ impl<'a> Session<'a> {
 
     /// Whether the client has shown the passphrase, if there is one.
     fn has_passphrase(&mut self) -> Result<bool, Error> {
-        let Some(passphrase) = self.options.passphrase.clone() else { return Ok(true) };
+        let Some(passphrase) = self.setup.options.passphrase.clone() else { return Ok(true) };
         let message = self.control.receive("the passphrase", PASSPHRASE_MAX)?;
         let shown = message.filter(|message| message.kind == kind::PASSPHRASE);
         // The whole text is compared, so that the time of the answer does not tell how much of it is right.
@@ -114,7 +113,7 @@ impl<'a> Session<'a> {
 
     fn serve_omni(&mut self, message: &ControlMessage) -> Result<(), Error> {
         let request = OmniRequest::read(message);
-        let spec = TestSpec::of_request(&request)?;
+        let spec = TestSpec::of_request(&request, self.setup.options.message_max)?;
         self.check(&spec, request.family, request.data_port)?;
         if address_of(request.server_address, request.family).is_some_and(|at| at != self.addresses.0.ip()) {
             return Err(Error::Refused { why: "another address of this host", errno: errno::EADDRNOTAVAIL });
@@ -125,7 +124,7 @@ impl<'a> Session<'a> {
             return Err(Error::Refused { why: "to send to another host than the client", errno: errno::EACCES });
         }
         let client_port = u16::try_from(request.client_port).unwrap_or(0);
-        let mut test = ServedTest::open(self.options, &self.control, &spec, client_port)?;
+        let mut test = ServedTest::open(self.setup, &self.control, &spec, client_port)?;
         let response = OmniResponse {
             recv_buffer: test.buffers.1,
             recv_size: i32::try_from(test.recv_size).unwrap_or(i32::MAX),
@@ -135,7 +134,7 @@ impl<'a> Session<'a> {
             data_port: test.port.into(),
         };
         self.control.send(&response.message(message.format()))?;
-        let counts = test.run(&self.control)?;
+        let counts = self.run(&mut test)?;
         let results = OmniResults {
             bytes_received: counts.bytes_received,
             recv_calls: wrapped(counts.recv_calls),
@@ -154,13 +153,21 @@ impl<'a> Session<'a> {
         self.control.send(&results.message(message.format()))
     }
 
+    /// Runs a test to its end.
+    fn run(&mut self, test: &mut ServedTest) -> Result<EndCounts, Error> {
+        self.is_testing = true;
+        let counts = test.run(&self.control)?;
+        self.is_testing = false;
+        Ok(counts)
+    }
+
     /// The older form of a stream to the server.
     fn serve_stream(&mut self, message: &ControlMessage) -> Result<(), Error> {
         let request = StreamRequest::read(message);
         let size = |size: i32| u32::try_from(size).ok();
         // A test by bytes gives them as its seconds; the client closes its connection after them.
         let seconds = u32::try_from(request.test_length).unwrap_or(0);
-        let seconds = self.options.test_secs_max.map_or(seconds, |most| seconds.min(most));
+        let seconds = self.setup.options.test_secs_max.map_or(seconds, |most| seconds.min(most));
         let spec = TestSpec {
             protocol: DataProtocol::Tcp,
             pattern: DataPattern::Up,
@@ -168,7 +175,9 @@ impl<'a> Session<'a> {
             remote: EndSettings {
                 send_buffer: size(request.send_buffer),
                 recv_buffer: size(request.recv_buffer),
-                recv_size: size(request.recv_size).filter(|size| *size > 0),
+                recv_size: size(request.recv_size)
+                    .filter(|size| *size > 0)
+                    .map(|size| size.min(self.setup.options.message_max)),
                 has_no_delay: request.has_no_delay,
                 measures_cpu: request.measures_cpu,
                 ..EndSettings::default()
@@ -176,7 +185,7 @@ impl<'a> Session<'a> {
             ..TestSpec::default()
         };
         self.check(&spec, request.family, request.data_port)?;
-        let mut test = ServedTest::open(self.options, &self.control, &spec, 0)?;
+        let mut test = ServedTest::open(self.setup, &self.control, &spec, 0)?;
         let response = StreamResponse {
             recv_buffer: test.buffers.1,
             recv_size: i32::try_from(test.recv_size).unwrap_or(i32::MAX),
@@ -186,7 +195,7 @@ impl<'a> Session<'a> {
             data_port: test.port.into(),
         };
         self.control.send(&response.message(message.format()))?;
-        let counts = test.run(&self.control)?;
+        let counts = self.run(&mut test)?;
         let cpu = counts.cpu.unwrap_or_default();
         let results = StreamResults {
             bytes_received: fathom_model::units::approximate(counts.bytes_received),
@@ -209,7 +218,7 @@ impl<'a> Session<'a> {
         if (1..PORT_MIN).contains(&data_port) {
             return refuse("a port of the host's services", errno::EACCES);
         }
-        match (spec.length, self.options.test_secs_max) {
+        match (spec.length, self.setup.options.test_secs_max) {
             (TestLength::Seconds(seconds), Some(most)) if seconds > most => {
                 refuse("a test that is longer than allowed", errno::EACCES)
             }

@@ -11,6 +11,7 @@ use fathom_sys::{
 use fathom_transport::{connection_setup::BLOCKING_TIMEOUT, payload, stream::ByteSchedule};
 
 use super::{Counter, TransferContext};
+use crate::refusals::Refusals;
 
 /// The number of empty datagrams that end a stream (`disconnect_data_socket` of netperf).
 const END_MARKS: usize = 3;
@@ -21,10 +22,10 @@ const BATCH_BYTES_MAX: usize = 64 << 10;
 /// How long a sender waits for a full queue of the device, which drains a batch in less.
 const FULL_QUEUE_PAUSE: Nanos = Nanos::from_micros(50);
 
-/// Sends datagrams over a connected socket until it is over, at most at the rate.
+/// Sends datagrams over a connected socket until it is over or nobody listens any more, at most at the rate.
 ///
 /// # Errors
-/// The call that failed, other than a refused datagram: the peer may not listen yet, or not any more.
+/// The call that failed, other than a refused datagram.
 pub(crate) fn send_datagrams(
     socket: &Socket,
     length: usize,
@@ -38,7 +39,7 @@ pub(crate) fn send_datagrams(
     }
     let mut schedule = rate.and_then(|rate| ByteSchedule::new(rate, clock::now()));
     let size = u64::try_from(length).unwrap_or(u64::MAX);
-    let mut next = 0;
+    let (mut next, mut n_sent, mut refusals) = (0, 0, Refusals::default());
     while !context.is_over() {
         if let Some(schedule) = &mut schedule {
             let now = clock::now();
@@ -53,6 +54,7 @@ pub(crate) fn send_datagrams(
         match batch.send(socket, next..end, Wait::Block) {
             Ok(SendResult::Datagrams(n)) => {
                 let sent = u64::try_from(n).unwrap_or(0);
+                n_sent += sent;
                 context.add(Counter::BytesSent, sent * size);
                 context.add(Counter::SendCalls, sent);
                 next = (next + n) % count;
@@ -65,7 +67,12 @@ pub(crate) fn send_datagrams(
                 context.add(Counter::FailedSends, 1);
                 clock::sleep_until(clock::now() + FULL_QUEUE_PAUSE);
             }
-            Err(error) if is_refused(&error) => context.add(Counter::FailedSends, 1),
+            Err(error) if is_refused(&error) => {
+                context.add(Counter::FailedSends, 1);
+                if refusals.is_final(n_sent) {
+                    return Ok(());
+                }
+            }
             Err(error) => return Err(error),
         }
     }
@@ -112,4 +119,36 @@ pub(crate) fn end_datagrams(socket: &Socket) {
 /// Whether nobody listened at the destination of an earlier datagram.
 pub(super) fn is_refused(error: &fathom_sys::Error) -> bool {
     error.source.kind() == std::io::ErrorKind::ConnectionRefused
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, net::UdpSocket};
+
+    use super::*;
+
+    /// Ends never, and counts what was sent.
+    #[derive(Default)]
+    struct Endless(Cell<u64>);
+
+    impl TransferContext for Endless {
+        fn add(&self, counter: Counter, amount: u64) {
+            if counter == Counter::SendCalls {
+                self.0.set(self.0.get() + amount);
+            }
+        }
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_sender_ends_when_nobody_listens() {
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(closed).unwrap();
+        let (socket, context) = (Socket::from(socket), Endless::default());
+        send_datagrams(&socket, 100, BitsPerSec::new(800_000.0), &context).unwrap();
+        assert!((20..1000).contains(&context.0.get()), "{}", context.0.get());
+    }
 }

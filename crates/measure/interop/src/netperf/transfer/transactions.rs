@@ -1,6 +1,6 @@
 //! Requests and responses of fixed lengths, over one connection, over one connection each, or in single datagrams.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -11,10 +11,17 @@ use fathom_transport::payload::Payload;
 
 use super::{Counter, TransferContext, datagrams::is_refused};
 
+/// The most bytes of one receive call, and the longest room: any datagram fits.
+const ROOM_MAX: usize = 128 << 10;
+
 /// The messages of one end: what it sends, and room for what it receives.
 pub(crate) struct MessagePair {
-    out: Payload,
+    out: Arc<Payload>,
+    /// Bytes to send of that.
+    out_length: usize,
+    /// Room for a part of a message, or for a whole datagram.
     room: Payload,
+    expected: usize,
     is_datagram: bool,
     loss_timeout: Option<Nanos>,
     /// When the requests in flight were sent, the oldest first.
@@ -44,14 +51,24 @@ impl MessagePair {
     /// Creates messages that are sent and expected with these lengths; a length of zero is no message.
     pub(crate) fn new((sent, expected): (u32, u32), is_datagram: bool, loss_timeout: Option<Nanos>) -> Self {
         let bytes = |length: u32| usize::try_from(length).unwrap_or(0);
+        let out = Arc::new(Payload::random(bytes(sent), clock::now().0));
+        // A datagram needs room even if none is expected, because an empty one ends the test.
+        let expected = bytes(expected).max(usize::from(is_datagram));
         Self {
-            out: Payload::random(bytes(sent), clock::now().0),
-            // A datagram needs room even if none is expected, because an empty one ends the test.
-            room: Payload::random(bytes(expected).max(usize::from(is_datagram)), 0),
+            out,
+            out_length: bytes(sent),
+            room: Payload::random(expected.min(ROOM_MAX), 0),
+            expected,
             is_datagram,
             loss_timeout,
             sent_at: VecDeque::new(),
         }
+    }
+
+    /// Creates the messages of a connection to a client, with responses from what all of them share.
+    pub(crate) fn serving(shared: Arc<Payload>, (request, response): (u32, u32)) -> Self {
+        let response = usize::try_from(response).unwrap_or(usize::MAX).min(shared.bytes().len());
+        Self { out: shared, out_length: response, ..Self::new((0, request), false, None) }
     }
 
     /// Exchanges messages as the client until it is over, with `burst` more requests in flight than one.
@@ -106,7 +123,8 @@ impl MessagePair {
     }
 
     fn send(&mut self, socket: &Socket, context: &impl TransferContext) -> Result<MessageEnd> {
-        let mut rest = self.out.bytes();
+        let out = &self.out.bytes()[..self.out_length];
+        let mut rest = out;
         while !rest.is_empty() {
             match socket::send(socket, rest, Wait::Block) {
                 Ok(Some(n)) => rest = if self.is_datagram { &[] } else { &rest[n..] },
@@ -116,18 +134,19 @@ impl MessagePair {
                 Err(error) => return Err(error),
             }
         }
-        if !self.out.bytes().is_empty() {
-            context.add(Counter::BytesSent, u64::try_from(self.out.bytes().len()).unwrap_or(0));
+        if !out.is_empty() {
+            context.add(Counter::BytesSent, u64::try_from(out.len()).unwrap_or(0));
             context.add(Counter::SendCalls, 1);
         }
         Ok(MessageEnd::Whole)
     }
 
     fn receive(&mut self, socket: &Socket, context: &impl TransferContext) -> Result<MessageEnd> {
-        let whole = self.room.bytes().len();
+        let whole = self.expected;
         let (mut n, mut n_calls, mut waits_since) = (0, 0, None);
         while n < whole {
-            match socket::recv(socket, &mut self.room.bytes_mut()[n..], Wait::Block) {
+            let part = (whole - n).min(self.room.bytes().len());
+            match socket::recv(socket, &mut self.room.bytes_mut()[..part], Wait::Block) {
                 Ok(Some(0)) => return Ok(MessageEnd::ByPeer),
                 Ok(Some(count)) => {
                     n = if self.is_datagram { whole } else { n + count };
@@ -203,10 +222,9 @@ pub(crate) fn answer_connections(
 /// The call that failed.
 pub(crate) fn answer_datagrams(
     socket: &Socket,
-    (request, response): (u32, u32),
+    (out, request): (&[u8], u32),
     context: &impl TransferContext,
 ) -> Result<AnswerEnd> {
-    let out = Payload::random(usize::try_from(response).unwrap_or(0), clock::now().0);
     let mut room = Payload::random(usize::try_from(request).unwrap_or(0).max(1), 0);
     while !context.is_over() {
         let (count, sender) = match socket::recv_from(socket, room.bytes_mut(), Wait::Block) {
@@ -221,7 +239,7 @@ pub(crate) fn answer_datagrams(
         context.add(Counter::BytesReceived, u64::try_from(count).unwrap_or(0));
         context.add(Counter::RecvCalls, 1);
         // A response that finds the buffer full is lost, as any datagram may be.
-        match socket::send_to(socket, out.bytes(), &sender, Wait::Block) {
+        match socket::send_to(socket, out, &sender, Wait::Block) {
             Ok(Some(sent)) => {
                 context.add(Counter::BytesSent, u64::try_from(sent).unwrap_or(0));
                 context.add(Counter::SendCalls, 1);
@@ -233,4 +251,46 @@ pub(crate) fn answer_datagrams(
         }
     }
     Ok(AnswerEnd::Over)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn clients_share_what_they_are_sent_and_have_little_room_of_their_own() {
+        let shared = Arc::new(Payload::random(1 << 20, 1));
+        let messages: Vec<MessagePair> =
+            (0..64).map(|_| MessagePair::serving(shared.clone(), (1 << 20, 1 << 20))).collect();
+        assert!(messages.iter().all(|pair| Arc::ptr_eq(&pair.out, &shared) && pair.room.bytes().len() == ROOM_MAX));
+    }
+
+    struct Once;
+
+    impl TransferContext for Once {
+        fn add(&self, _: Counter, _: u64) {}
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_message_may_be_longer_than_the_room_for_it() {
+        let sizes = (300_000, 200_001);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = Socket::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let server = Socket::from(listener.accept().unwrap().0);
+        let served = thread::spawn(move || {
+            let mut messages = MessagePair::serving(Arc::new(Payload::random(1 << 20, 1)), sizes);
+            messages.receive(&server, &Once).unwrap();
+            messages.send(&server, &Once).unwrap();
+        });
+        assert!(MessagePair::new(sizes, false, None).exchange_once(&client, &Once).unwrap());
+        served.join().unwrap();
+    }
 }

@@ -14,7 +14,7 @@ use fathom_http::responder::{
 use fathom_model::{OptionDoc, Settings, settings::SettingError};
 use fathom_sys::{clock, process::threads};
 
-use super::thread_error;
+use super::tool::thread_error;
 use fathom_run::exit::{Exit, UserError, engine_error};
 
 /// The options shared with the kinds of tests, with their value names.

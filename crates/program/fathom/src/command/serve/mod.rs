@@ -4,6 +4,7 @@ mod http;
 mod iperf;
 mod iperf3;
 mod netperf;
+mod tool;
 
 use std::{
     fs::File,
@@ -31,9 +32,10 @@ use fathom_sys::{
 
 use self::{
     http::{HttpResponders, RunningResponders},
-    iperf::IperfServer,
-    iperf3::Iperf3Server,
-    netperf::NetperfServer,
+    iperf::IPERF,
+    iperf3::IPERF3,
+    netperf::NETPERF,
+    tool::{ListeningTool, RunningTool, ServedTool},
 };
 use super::measurement::{self, AGENT_PORT};
 use fathom_run::{
@@ -59,6 +61,8 @@ Statuses follow each other evenly, not at random: after every answer the count o
 per thread.
 Stalls stop all threads at once; the first begins one period after the start.";
 
+/// The tools whose clients may be served.
+const TOOLS: [&ServedTool; 3] = [&IPERF3, &IPERF, &NETPERF];
 /// The longest time until the end is noticed if only the responder runs.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 
@@ -90,70 +94,30 @@ pub(super) fn define(command: Command) -> Command {
         .arg(text("longest", "TIME", "refuse trials that take longer").default_value("10min"))
         .arg(text("for", "TIME", "stop after this time [default: never]"))
         .args(http::arguments())
-        .args(iperf3::arguments())
-        .args(iperf::arguments())
-        .args(netperf::arguments())
+        .args(TOOLS.iter().flat_map(|tool| (tool.arguments)()))
         .after_help(EXAMPLES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let signals = signal::watch()?;
-    let address = *matches.get_one::<IpAddr>("listen").expect("it has a default");
     let deadline = match matches.get_one::<String>("for") {
         Some(_) => clock::now() + measurement::duration_option(matches, "for", Nanos::MAX)?,
         None => Nanos::MAX,
     };
-    // Errors in options are reported before anything listens.
-    let options = http::options(matches)?;
-    iperf3::check(matches)?;
-    iperf::check(matches)?;
-    netperf::check(matches)?;
+    let servers = Listeners::open(matches)?;
+    servers.print_lines()?;
     let only = matches.get_one::<String>("only").map(String::as_str);
-    let serves = |what| only.is_none_or(|only| only == what);
-    let agents = if serves("agents") { Some(ControllerListener::listen(matches, address)?) } else { None };
-    let http = if serves("http") { Some(HttpResponders::listen(matches, address, options)?) } else { None };
-    let iperf3 = if serves("iperf3") { Iperf3Server::listen(matches, address)? } else { None };
-    let iperf = if serves("iperf") { IperfServer::listen(matches, address)? } else { None };
-    let netperf = if serves("netperf") { NetperfServer::listen(matches, address)? } else { None };
-    let has_tools = iperf3.is_some() || iperf.is_some() || netperf.is_some();
-    if agents.is_none() && !has_tools && http.as_ref().is_none_or(HttpResponders::is_empty) {
-        return Err(UserError::new(Exit::Usage, "nothing is left to serve")
-            .with_line(
-                "fix",
-                "give --http-port another port than 0, --http-unix a path, --iperf3, --iperf, or --netperf",
-            )
-            .into());
-    }
-
-    let mut out = io::stdout().lock();
-    for line in agents
-        .iter()
-        .flat_map(ControllerListener::lines)
-        .chain(http.iter().flat_map(HttpResponders::listening_lines))
-        .chain(iperf3.as_ref().map(Iperf3Server::line))
-        .chain(iperf.as_ref().map(IperfServer::line))
-        .chain(netperf.as_ref().map(NetperfServer::line))
-    {
-        writeln!(out, "{line}")?;
-    }
-    out.flush()?;
-    drop(out);
-
     let stop = StopFlag::default();
-    let answering = http.map(|http| http.start(&stop)).transpose()?;
-    let serving = iperf3.map(|iperf3| iperf3.start(&stop)).transpose()?;
-    let serving_iperf = iperf.map(|iperf| iperf.start(&stop)).transpose()?;
-    let netperf = netperf.map(|netperf| netperf.start(&stop)).transpose()?;
-    let is_over = || {
-        signals.received().is_some()
-            || clock::now() >= deadline
-            || (only == Some("http") && answering.as_ref().is_some_and(RunningResponders::has_failed))
-            || (only == Some("iperf3") && serving.as_ref().is_some_and(iperf3::RunningIperf3::has_failed))
-            || (only == Some("iperf") && serving_iperf.as_ref().is_some_and(iperf::RunningIperf::has_failed))
-            || (only == Some("netperf") && netperf.as_ref().is_some_and(netperf::RunningNetperf::has_failed))
+    let answering = servers.http.map(|http| http.start(&stop)).transpose()?;
+    let started = servers.tools.into_iter().map(|(tool, server)| tool.start(server, &stop));
+    let tools: Vec<RunningTool> = started.collect::<Result<_, _>>()?;
+    let has_failed = |only: &str| {
+        (only == "http" && answering.as_ref().is_some_and(RunningResponders::has_failed))
+            || tools.iter().any(|tool| tool.has_failed(only))
     };
-    let outcome = if let Some(desk) = agents {
-        desk.serve_controllers(&is_over)
+    let is_over = || signals.received().is_some() || clock::now() >= deadline || only.is_some_and(has_failed);
+    let outcome = if let Some(agents) = servers.agents {
+        agents.serve_controllers(&is_over)
     } else {
         while !is_over() {
             clock::sleep_until(deadline.min(clock::now() + STOP_CHECK_EVERY));
@@ -162,11 +126,49 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     };
     stop.finish();
     let answered = answering.map_or(Ok(()), RunningResponders::join);
-    let served = serving.map_or(Ok(()), iperf3::RunningIperf3::join);
-    let served_iperf = serving_iperf.map_or(Ok(()), iperf::RunningIperf::join);
-    let measured = netperf.map_or(Ok(()), netperf::RunningNetperf::join);
-    outcome.and(answered).and(served).and(served_iperf).and(measured)?;
+    // All are joined, whichever fails.
+    let served: Vec<anyhow::Result<()>> = tools.into_iter().map(RunningTool::join).collect();
+    outcome.and(answered).and(served.into_iter().collect::<anyhow::Result<()>>())?;
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
+}
+
+/// All that listens.
+struct Listeners {
+    agents: Option<ControllerListener>,
+    http: Option<HttpResponders>,
+    tools: Vec<(&'static ServedTool, ListeningTool)>,
+}
+
+impl Listeners {
+    /// Listens as the options say. Errors in options are reported before anything listens.
+    fn open(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let address = *matches.get_one::<IpAddr>("listen").expect("it has a default");
+        let options = http::options(matches)?;
+        TOOLS.iter().try_for_each(|tool| tool.check(matches))?;
+        let only = matches.get_one::<String>("only").map(String::as_str);
+        let serves = |what| only.is_none_or(|only| only == what);
+        let agents = if serves("agents") { Some(ControllerListener::listen(matches, address)?) } else { None };
+        let http = if serves("http") { Some(HttpResponders::listen(matches, address, options)?) } else { None };
+        let mut tools = Vec::new();
+        for tool in TOOLS.iter().filter(|tool| serves(tool.name)) {
+            tools.extend(tool.listen(matches, address)?.map(|server| (*tool, server)));
+        }
+        if agents.is_none() && tools.is_empty() && http.as_ref().is_none_or(HttpResponders::is_empty) {
+            let fix = "give --http-port another port than 0, --http-unix a path, --iperf3, --iperf, or --netperf";
+            return Err(UserError::new(Exit::Usage, "nothing is left to serve").with_line("fix", fix).into());
+        }
+        Ok(Self { agents, http, tools })
+    }
+
+    fn print_lines(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let agents = self.agents.iter().flat_map(ControllerListener::lines);
+        let http = self.http.iter().flat_map(HttpResponders::listening_lines);
+        for line in agents.chain(http).chain(self.tools.iter().map(|(tool, server)| tool.line(server))) {
+            writeln!(out, "{line}")?;
+        }
+        out.flush()
+    }
 }
 
 /// The listener for controllers, which must have the key.
@@ -208,13 +210,6 @@ impl ControllerListener {
         let outcome = self.server.run(&self.listener, is_over, self.agents);
         outcome.map_err(|error| fleet_error(&error).into())
     }
-}
-
-/// Returns the error for a host that cannot start another thread.
-fn thread_error(what: &str, error: &fathom_sys::Error) -> UserError {
-    UserError::new(Exit::Preflight, format!("cannot {what}"))
-        .with_causes(error)
-        .with_line("fix", "raise the limit of tasks: ulimit -u, or pids.max of the container")
 }
 
 fn listen_error(address: SocketAddr, error: &io::Error) -> UserError {

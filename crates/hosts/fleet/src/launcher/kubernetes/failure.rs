@@ -4,7 +4,6 @@ use std::{fmt, io};
 
 use fathom_model::kubernetes::KubernetesCluster;
 
-use super::kubectl::by_hand;
 use crate::ErrorClass;
 
 /// The reason why a host has no pod, or why no host has one.
@@ -65,6 +64,11 @@ const KUBECTL_WORDS: &[(&str, &str, &str)] = &[
     ("getting credentials", "kubectl cannot log in", "{kubectl} get pods        # until that works"),
     (
         "did you specify the right host or port",
+        "no cluster answers",
+        "kubectl config current-context        # a cluster that runs; or context = \"…\", or KUBECONFIG",
+    ),
+    (
+        "localhost:8080",
         "no cluster answers",
         "kubectl config current-context        # a cluster that runs; or context = \"…\", or KUBECONFIG",
     ),
@@ -168,6 +172,17 @@ pub(super) fn of_pod(cluster: &KubernetesCluster, node: &str, reason: &str, mess
     PodFailure::new(filled(what, cluster, node), vec![says], filled(fix, cluster, node))
 }
 
+/// Returns the words of a shell that ask the same cluster by hand.
+fn by_hand(cluster: &KubernetesCluster) -> String {
+    let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "._-@:/".contains(c));
+    let option = |name: &str, value: &Option<String>| match value {
+        Some(value) if is_plain(value) => format!(" --{name}={value}"),
+        Some(value) => format!(" --{name}='{}'", value.replace('\'', "'\\''")),
+        None => String::new(),
+    };
+    format!("kubectl{}{}", option("context", &cluster.context), option("namespace", &cluster.namespace))
+}
+
 fn filled(text: &str, cluster: &KubernetesCluster, node: &str) -> String {
     text.replace("{kubectl}", &by_hand(cluster))
         .replace("{namespace}", cluster.namespace.as_deref().unwrap_or("default"))
@@ -185,6 +200,13 @@ mod tests {
             namespace: Some("bench".to_owned()),
             ..KubernetesCluster::default()
         }
+    }
+
+    #[test]
+    fn a_context_is_quoted_for_a_shell() {
+        let context = Some("it's $HOME".to_owned());
+        let cluster = KubernetesCluster { context, ..cluster() };
+        assert_eq!(by_hand(&cluster), "kubectl --context='it'\\''s $HOME' --namespace=bench");
     }
 
     #[test]

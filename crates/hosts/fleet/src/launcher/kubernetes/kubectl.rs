@@ -27,17 +27,6 @@ pub(super) fn command(cluster: &KubernetesCluster) -> Command {
     kubectl
 }
 
-/// Returns the words of a shell that ask the same cluster by hand.
-pub(super) fn by_hand(cluster: &KubernetesCluster) -> String {
-    let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "._-@:/".contains(c));
-    let option = |name: &str, value: &Option<String>| match value {
-        Some(value) if is_plain(value) => format!(" --{name}={value}"),
-        Some(value) => format!(" --{name}='{}'", value.replace('\'', "'\\''")),
-        None => String::new(),
-    };
-    format!("kubectl{}{}", option("context", &cluster.context), option("namespace", &cluster.namespace))
-}
-
 /// Runs `kubectl` to its end and returns what it printed. Ctrl-C does not reach it.
 ///
 /// # Errors
@@ -72,6 +61,5 @@ mod tests {
         let kubectl = command(&cluster);
         let words: Vec<_> = kubectl.get_args().collect();
         assert_eq!(words, ["--context=--kubeconfig=/tmp/other it's", "--namespace=bench"]);
-        assert_eq!(by_hand(&cluster), "kubectl --context='--kubeconfig=/tmp/other it'\\''s' --namespace=bench");
     }
 }

@@ -239,3 +239,112 @@ impl Observation<'_> {
         failure::of_pod(&host.cluster, &host.node, reason, message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::kubernetes::KubernetesCluster;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::launcher::kubernetes::manifest::NodeUse;
+
+    const RUN: &str = "r1";
+
+    fn host(node: &str) -> KubernetesHost {
+        let cluster = KubernetesCluster { image: "fathom:1".to_owned(), ..KubernetesCluster::default() };
+        KubernetesHost { node: node.to_owned(), sut: false, data: None, cluster }
+    }
+
+    fn pod(run: &str, node: Option<&str>, status: Value) -> Pod {
+        let labels = json!({ RUN_LABEL: run, USE_LABEL: EXCLUSIVE });
+        let annotations = json!({ HOLDER: format!("run {run} of me") });
+        let name = format!("fathom-{run}-peers-0-x");
+        let metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node }, "status": status })).unwrap()
+    }
+
+    fn state(pods: &[Pod], events: &Value, elapsed: Nanos) -> PodState {
+        let hosts = BTreeMap::from([("b1".to_owned(), host("n1"))]);
+        let (run, holder) = (RUN.to_owned(), "run r1 of me".to_owned());
+        let request = PodRequest { run, holder, node_use: NodeUse::Exclusive, hosts };
+        let events: Vec<PodEvent> = serde_json::from_value(events.clone()).unwrap();
+        Observation { request: &request, pods, events: &events, elapsed }.state(&host("n1"))
+    }
+
+    /// Returns what is told of a pod that does not come, or is waited for.
+    fn told(state: &PodState) -> (bool, String, String) {
+        match state {
+            PodState::Running { pod, .. } => panic!("{pod} runs"),
+            PodState::Waiting(failure) => (false, failure.what.clone(), failure.why.join("\n")),
+            PodState::Failed(failure) => (true, failure.what.clone(), failure.why.join("\n")),
+        }
+    }
+
+    fn container(state: &Value) -> Value {
+        json!({ "phase": "Pending", "containerStatuses": [{ "state": state }] })
+    }
+
+    #[test]
+    fn a_pod_counts_once_its_container_runs_and_it_has_an_address() {
+        let running =
+            json!({ "phase": "Running", "podIP": "10.98.1.2", "containerStatuses": [{ "state": { "running": {} } }] });
+        let address = IpAddr::from([10, 98, 1, 2]);
+        let expected = PodState::Running { pod: "fathom-r1-peers-0-x".to_owned(), address };
+        assert_eq!(state(&[pod(RUN, Some("n1"), running.clone())], &json!([]), Nanos::ZERO), expected);
+        let elsewhere = state(&[pod(RUN, Some("n2"), running)], &json!([]), Nanos::ZERO);
+        assert!(!told(&elsewhere).0, "{elsewhere:?}");
+    }
+
+    #[test]
+    fn states_that_do_not_end_by_themselves_are_failures_and_others_are_waited_for() {
+        let cases = [
+            (json!({ "waiting": { "reason": "ContainerCreating" } }), false, "does not start"),
+            (json!({ "waiting": { "reason": "ErrImagePull", "message": "not found" } }), true, "cannot pull the image"),
+            (json!({ "waiting": { "reason": "ErrImageNeverPull" } }), true, "does not have the image"),
+            (
+                json!({ "terminated": { "reason": "Error", "exitCode": 4, "message": "lost\n" } }),
+                true,
+                "does not start",
+            ),
+        ];
+        for (given, has_failed, what) in cases {
+            let seen = told(&state(&[pod(RUN, Some("n1"), container(&given))], &json!([]), Nanos::ZERO));
+            assert!(seen.0 == has_failed && seen.1.contains(what), "{given}: {seen:?}");
+        }
+        let ended = json!({ "terminated": { "reason": "Error", "exitCode": 4, "message": "lost\n" } });
+        let seen = told(&state(&[pod(RUN, Some("n1"), container(&ended))], &json!([]), Nanos::ZERO));
+        assert_eq!(seen.2, "Error: lost; exit code 4");
+        let evicted = json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on memory" });
+        let seen = told(&state(&[pod(RUN, Some("n1"), evicted)], &json!([]), Nanos::ZERO));
+        assert_eq!((seen.0, seen.2.as_str()), (true, "Evicted: The node was low on memory"));
+    }
+
+    #[test]
+    fn a_pod_without_a_place_is_waited_for_and_one_whose_node_is_held_is_not() {
+        let unplaced = || {
+            let condition = json!({ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available" });
+            pod(RUN, None, json!({ "phase": "Pending", "conditions": [condition] }))
+        };
+        let seen = told(&state(&[unplaced()], &json!([]), Nanos::from_secs(1)));
+        assert_eq!((seen.0, seen.2.as_str()), (false, "FailedScheduling: 0/3 nodes are available"));
+        assert!(told(&state(&[unplaced()], &json!([]), PLACE_TIMEOUT)).0);
+        let other = pod("r2", Some("n1"), json!({ "phase": "Running" }));
+        let seen = told(&state(&[unplaced(), other], &json!([]), Nanos::from_secs(1)));
+        assert_eq!((seen.0, seen.1.as_str()), (true, "the host is in use by run r2 of me"));
+        let ended = pod("r2", Some("n1"), json!({ "phase": "Succeeded" }));
+        assert!(!told(&state(&[unplaced(), ended], &json!([]), Nanos::from_secs(1))).0);
+    }
+
+    #[test]
+    fn events_tell_what_a_state_does_not() {
+        let event = |name: &str, reason: &str, message: &str| json!({ "involvedObject": { "name": name }, "reason": reason, "message": message, "type": "Warning" });
+        let refused = json!([event("fathom-r1-peers", "FailedCreate", "violates PodSecurity \"baseline\"")]);
+        assert_eq!(told(&state(&[], &refused, Nanos::ZERO)).1, "its namespace refuses its pod");
+        let of_others = json!([event("fathom-r2-peers", "FailedCreate", "violates PodSecurity")]);
+        assert!(!told(&state(&[], &of_others, Nanos::ZERO)).0);
+        let network = json!([event("fathom-r1-peers-0-x", "FailedCreatePodSandBox", "no network")]);
+        let creating = pod(RUN, Some("n1"), container(&json!({ "waiting": { "reason": "ContainerCreating" } })));
+        let seen = told(&state(&[creating], &network, Nanos::ZERO));
+        assert_eq!((seen.0, seen.2.as_str()), (false, "FailedCreatePodSandBox: no network"));
+    }
+}

@@ -9,8 +9,6 @@
 set -euo pipefail
 parts=$1 folder=$2 images=$3
 export PATH=$parts/bin:$parts/root/usr/bin:$parts/root/usr/sbin:$PATH HOME=$folder/home
-# Only control groups outlive the namespaces. This name is how they are found.
-group=/$(basename "$folder")
 nodes="1 2 3"
 pki=$folder/pki
 api=https://10.97.0.254:6443
@@ -166,7 +164,6 @@ address: 10.97.0.$node
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $pki/ca.crt}}
 authorization: {mode: Webhook}
 cgroupDriver: cgroupfs
-cgroupRoot: $group
 cgroupsPerQOS: false
 clusterDNS: []
 containerRuntimeEndpoint: unix:///run/n$node/containerd.socket

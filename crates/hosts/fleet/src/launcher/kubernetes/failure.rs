@@ -107,6 +107,7 @@ const POD_WORDS: &[(&str, &str, &str)] = &[
     ),
     ("node.kubernetes.io/not-ready", "node {node} is not ready", "kubectl describe node {node}"),
     ("node.kubernetes.io/unreachable", "node {node} is not ready", "kubectl describe node {node}"),
+    ("were unschedulable", "node {node} takes no pods", "kubectl uncordon {node}"),
     ("node.kubernetes.io/unschedulable", "node {node} takes no pods", "kubectl uncordon {node}"),
     ("untolerated taint", "node {node} has a taint", "tolerate = true, or another node"),
     ("Insufficient cpu", "node {node} has not that many processors free", "a smaller cpu = \"…\", or another node"),

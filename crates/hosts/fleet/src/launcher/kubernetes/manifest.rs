@@ -122,7 +122,7 @@ impl PodRequest {
                 },
                 "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [self.apart()] },
             },
-            "containers": [self.container(cluster)],
+            "containers": [container(cluster)],
         });
         if cluster.network == PodNetwork::Host {
             spec["hostNetwork"] = true.into();
@@ -147,44 +147,44 @@ impl PodRequest {
             }
         }
     }
+}
 
-    fn container(&self, cluster: &KubernetesCluster) -> Value {
-        let patience = format!("{}s", whole_secs(cluster.start_timeout() + ATTACH_TIMEOUT));
-        let program = cluster.program.as_deref().unwrap_or("fathom");
-        let mut security = json!({
-            "allowPrivilegeEscalation": false,
-            "capabilities": { "drop": ["ALL"] },
-            "seccompProfile": { "type": "RuntimeDefault" },
-        });
-        if cluster.capabilities.is_empty() {
-            security["runAsNonRoot"] = true.into();
-            security["runAsUser"] = NOBODY.into();
-        } else {
-            security["runAsUser"] = 0.into();
-            security["capabilities"]["add"] = json!(cluster.capabilities);
-        }
-        let mut container = json!({
-            "name": CONTAINER,
-            "image": cluster.image,
-            "command": [program, "agent", "--stdio", "--await-controller", patience],
-            "stdin": true,
-            // When the controller is gone, the agent reads the end of its input.
-            "stdinOnce": true,
-            // What it wrote last, without the right to read logs.
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": security,
-        });
-        if let Some(pull) = cluster.pull {
-            container["imagePullPolicy"] = json!(pull);
-        }
-        let amounts = [("cpu", &cluster.cpu), ("memory", &cluster.memory)];
-        let amounts: BTreeMap<_, _> =
-            amounts.into_iter().filter_map(|(name, amount)| amount.as_ref().map(|amount| (name, amount))).collect();
-        if !amounts.is_empty() {
-            container["resources"] = json!({ "requests": amounts, "limits": amounts });
-        }
-        container
+fn container(cluster: &KubernetesCluster) -> Value {
+    let patience = format!("{}s", whole_secs(cluster.start_timeout() + ATTACH_TIMEOUT));
+    let program = cluster.program.as_deref().unwrap_or("fathom");
+    let mut security = json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": { "drop": ["ALL"] },
+        "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    if cluster.capabilities.is_empty() {
+        security["runAsNonRoot"] = true.into();
+        security["runAsUser"] = NOBODY.into();
+    } else {
+        security["runAsUser"] = 0.into();
+        security["capabilities"]["add"] = json!(cluster.capabilities);
     }
+    let mut container = json!({
+        "name": CONTAINER,
+        "image": cluster.image,
+        "command": [program, "agent", "--stdio", "--await-controller", patience],
+        "stdin": true,
+        // When the controller is gone, the agent reads the end of its input.
+        "stdinOnce": true,
+        // What it wrote last, without the right to read logs.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": security,
+    });
+    if let Some(pull) = cluster.pull {
+        container["imagePullPolicy"] = json!(pull);
+    }
+    let amounts = [("cpu", &cluster.cpu), ("memory", &cluster.memory)];
+    let amounts: BTreeMap<_, _> =
+        amounts.into_iter().filter_map(|(name, amount)| amount.as_ref().map(|amount| (name, amount))).collect();
+    if !amounts.is_empty() {
+        container["resources"] = json!({ "requests": amounts, "limits": amounts });
+    }
+    container
 }
 
 /// Returns whole seconds, rounded up.
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn rights_and_amounts_are_those_that_were_asked_for() {
         let plain = KubernetesCluster { image: "fathom:1".to_owned(), ..KubernetesCluster::default() };
-        let security = &request(&plain).container(&plain)["securityContext"];
+        let security = &container(&plain)["securityContext"];
         assert_eq!((&security["runAsNonRoot"], &security["capabilities"]), (&true.into(), &json!({ "drop": ["ALL"] })));
         let rich = KubernetesCluster {
             network: PodNetwork::Pod,
@@ -256,10 +256,10 @@ mod tests {
             cpu: Some("2".to_owned()),
             ..plain
         };
-        let container = request(&rich).container(&rich);
-        let capabilities = &container["securityContext"]["capabilities"];
+        let rights = container(&rich);
+        let capabilities = &rights["securityContext"]["capabilities"];
         assert_eq!(capabilities, &json!({ "drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"] }));
-        assert_eq!(container["resources"], json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "2" } }));
+        assert_eq!(rights["resources"], json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "2" } }));
         assert!(request(&rich).pod(&["n1"], &rich).get("hostNetwork").is_none());
     }
 }

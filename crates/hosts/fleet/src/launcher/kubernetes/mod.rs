@@ -70,7 +70,6 @@ impl Pods {
     ///
     /// # Panics
     /// If the request had no such host.
-    #[must_use]
     pub fn of(&self, host: &str) -> &Result<StartedPod, PodFailure> {
         &self.by_host[host]
     }

@@ -181,7 +181,7 @@ impl Observation<'_> {
                 "wait until that run has ended, or end it",
             )),
             (Some(message), None) => {
-                let failure = self.failure(host, "FailedScheduling", message);
+                let failure = failure_of(host, "FailedScheduling", message);
                 let is_over = self.elapsed >= PLACE_TIMEOUT;
                 if is_over { PodState::Failed(failure) } else { PodState::Waiting(failure) }
             }
@@ -195,8 +195,8 @@ impl Observation<'_> {
         let refused =
             self.events.iter().rev().find(|event| event.reason == "FailedCreate" && event.involved_object.name == job);
         match refused {
-            Some(event) => PodState::Failed(self.failure(host, &event.reason, &event.message)),
-            None => PodState::Waiting(self.failure(host, "no pod was made", "")),
+            Some(event) => PodState::Failed(failure_of(host, &event.reason, &event.message)),
+            None => PodState::Waiting(failure_of(host, "no pod was made", "")),
         }
     }
 
@@ -204,16 +204,16 @@ impl Observation<'_> {
         let status = &pod.status;
         let container = status.container_statuses.first().map(|container| &container.state);
         if pod.metadata.deletion_timestamp.is_some() {
-            return PodState::Failed(self.failure(host, "Deleted", "somebody deleted the pod"));
+            return PodState::Failed(failure_of(host, "Deleted", "somebody deleted the pod"));
         }
         if let Some(ended) = container.and_then(|state| state.terminated.as_ref()) {
             let code = ended.exit_code.map(|code| format!("exit code {code}"));
             let parts: Vec<&str> = ended.message.as_deref().map(str::trim).into_iter().chain(code.as_deref()).collect();
-            return PodState::Failed(self.failure(host, ended.reason.as_deref().unwrap_or("Ended"), &parts.join("; ")));
+            return PodState::Failed(failure_of(host, ended.reason.as_deref().unwrap_or("Ended"), &parts.join("; ")));
         }
         if status.phase == "Failed" {
             let (reason, message) = (status.reason.as_deref().unwrap_or("Failed"), status.message.as_deref());
-            return PodState::Failed(self.failure(host, reason, message.unwrap_or_default()));
+            return PodState::Failed(failure_of(host, reason, message.unwrap_or_default()));
         }
         if let (Some(address), true) = (status.pod_ip, container.is_some_and(|state| state.running.is_some())) {
             return PodState::Running { pod: pod.metadata.name.clone(), address };
@@ -222,7 +222,7 @@ impl Observation<'_> {
         let reason = waiting.and_then(|waiting| waiting.reason.as_deref()).unwrap_or("Pending");
         let message = waiting.and_then(|waiting| waiting.message.as_deref()).unwrap_or_default();
         if STUCK.contains(&reason) {
-            return PodState::Failed(self.failure(host, reason, message));
+            return PodState::Failed(failure_of(host, reason, message));
         }
         let is_told = |event: &&PodEvent| {
             event.involved_object.name == pod.metadata.name
@@ -230,14 +230,14 @@ impl Observation<'_> {
                 && !PASSING.contains(&event.reason.as_str())
         };
         match self.events.iter().rev().find(is_told) {
-            Some(event) => PodState::Waiting(self.failure(host, &event.reason, &event.message)),
-            None => PodState::Waiting(self.failure(host, reason, message)),
+            Some(event) => PodState::Waiting(failure_of(host, &event.reason, &event.message)),
+            None => PodState::Waiting(failure_of(host, reason, message)),
         }
     }
+}
 
-    fn failure(&self, host: &KubernetesHost, reason: &str, message: &str) -> PodFailure {
-        failure::of_pod(&host.cluster, &host.node, reason, message)
-    }
+fn failure_of(host: &KubernetesHost, reason: &str, message: &str) -> PodFailure {
+    failure::of_pod(&host.cluster, &host.node, reason, message)
 }
 
 #[cfg(test)]
@@ -255,7 +255,7 @@ mod tests {
         KubernetesHost { node: node.to_owned(), sut: false, data: None, cluster }
     }
 
-    fn pod(run: &str, node: Option<&str>, status: Value) -> Pod {
+    fn pod(run: &str, node: Option<&str>, status: &Value) -> Pod {
         let labels = json!({ RUN_LABEL: run, USE_LABEL: EXCLUSIVE });
         let annotations = json!({ HOLDER: format!("run {run} of me") });
         let name = format!("fathom-{run}-peers-0-x");
@@ -290,8 +290,8 @@ mod tests {
             json!({ "phase": "Running", "podIP": "10.98.1.2", "containerStatuses": [{ "state": { "running": {} } }] });
         let address = IpAddr::from([10, 98, 1, 2]);
         let expected = PodState::Running { pod: "fathom-r1-peers-0-x".to_owned(), address };
-        assert_eq!(state(&[pod(RUN, Some("n1"), running.clone())], &json!([]), Nanos::ZERO), expected);
-        let elsewhere = state(&[pod(RUN, Some("n2"), running)], &json!([]), Nanos::ZERO);
+        assert_eq!(state(&[pod(RUN, Some("n1"), &running)], &json!([]), Nanos::ZERO), expected);
+        let elsewhere = state(&[pod(RUN, Some("n2"), &running)], &json!([]), Nanos::ZERO);
         assert!(!told(&elsewhere).0, "{elsewhere:?}");
     }
 
@@ -308,14 +308,14 @@ mod tests {
             ),
         ];
         for (given, has_failed, what) in cases {
-            let seen = told(&state(&[pod(RUN, Some("n1"), container(&given))], &json!([]), Nanos::ZERO));
+            let seen = told(&state(&[pod(RUN, Some("n1"), &container(&given))], &json!([]), Nanos::ZERO));
             assert!(seen.0 == has_failed && seen.1.contains(what), "{given}: {seen:?}");
         }
         let ended = json!({ "terminated": { "reason": "Error", "exitCode": 4, "message": "lost\n" } });
-        let seen = told(&state(&[pod(RUN, Some("n1"), container(&ended))], &json!([]), Nanos::ZERO));
+        let seen = told(&state(&[pod(RUN, Some("n1"), &container(&ended))], &json!([]), Nanos::ZERO));
         assert_eq!(seen.2, "Error: lost; exit code 4");
         let evicted = json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on memory" });
-        let seen = told(&state(&[pod(RUN, Some("n1"), evicted)], &json!([]), Nanos::ZERO));
+        let seen = told(&state(&[pod(RUN, Some("n1"), &evicted)], &json!([]), Nanos::ZERO));
         assert_eq!((seen.0, seen.2.as_str()), (true, "Evicted: The node was low on memory"));
     }
 
@@ -323,15 +323,15 @@ mod tests {
     fn a_pod_without_a_place_is_waited_for_and_one_whose_node_is_held_is_not() {
         let unplaced = || {
             let condition = json!({ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available" });
-            pod(RUN, None, json!({ "phase": "Pending", "conditions": [condition] }))
+            pod(RUN, None, &json!({ "phase": "Pending", "conditions": [condition] }))
         };
         let seen = told(&state(&[unplaced()], &json!([]), Nanos::from_secs(1)));
         assert_eq!((seen.0, seen.2.as_str()), (false, "FailedScheduling: 0/3 nodes are available"));
         assert!(told(&state(&[unplaced()], &json!([]), PLACE_TIMEOUT)).0);
-        let other = pod("r2", Some("n1"), json!({ "phase": "Running" }));
+        let other = pod("r2", Some("n1"), &json!({ "phase": "Running" }));
         let seen = told(&state(&[unplaced(), other], &json!([]), Nanos::from_secs(1)));
         assert_eq!((seen.0, seen.1.as_str()), (true, "the host is in use by run r2 of me"));
-        let ended = pod("r2", Some("n1"), json!({ "phase": "Succeeded" }));
+        let ended = pod("r2", Some("n1"), &json!({ "phase": "Succeeded" }));
         assert!(!told(&state(&[unplaced(), ended], &json!([]), Nanos::from_secs(1))).0);
     }
 
@@ -343,7 +343,7 @@ mod tests {
         let of_others = json!([event("fathom-r2-peers", "FailedCreate", "violates PodSecurity")]);
         assert!(!told(&state(&[], &of_others, Nanos::ZERO)).0);
         let network = json!([event("fathom-r1-peers-0-x", "FailedCreatePodSandBox", "no network")]);
-        let creating = pod(RUN, Some("n1"), container(&json!({ "waiting": { "reason": "ContainerCreating" } })));
+        let creating = pod(RUN, Some("n1"), &container(&json!({ "waiting": { "reason": "ContainerCreating" } })));
         let seen = told(&state(&[creating], &network, Nanos::ZERO));
         assert_eq!((seen.0, seen.2.as_str()), (false, "FailedCreatePodSandBox: no network"));
     }

@@ -16,7 +16,7 @@ pub enum RbacSubject {
     ServiceAccount(String),
 }
 
-/// Returns a Role and its RoleBinding as YAML.
+/// Returns a `Role` and its `RoleBinding` as YAML.
 #[must_use]
 pub fn rbac(cluster: &KubernetesCluster, subject: &RbacSubject) -> String {
     let api = "rbac.authorization.k8s.io";

@@ -4,47 +4,32 @@ use serde_json::Value;
 
 /// Returns the values as documents of one stream.
 pub(super) fn documents(values: &[Value]) -> String {
-    let text = |value: &Value| {
-        let mut text = String::new();
-        block(&mut text, value, 0);
-        text
-    };
-    values.iter().map(text).collect::<Vec<_>>().join("---\n")
+    values.iter().map(|value| block(value, 0)).collect::<Vec<_>>().join("---\n")
 }
 
-/// Writes a map or a list, each line behind `depth` double spaces.
-fn block(text: &mut String, value: &Value, depth: usize) {
+/// Returns the lines of a map or a list, each behind `depth` double spaces.
+fn block(value: &Value, depth: usize) -> String {
     let margin = "  ".repeat(depth);
+    let of_key = |(key, value): (&String, &Value)| {
+        let key = word(key);
+        if is_block(value) {
+            format!("{margin}{key}:\n{}", block(value, depth + 1))
+        } else {
+            format!("{margin}{key}: {}\n", flat(value))
+        }
+    };
+    let of_item = |value: &Value| {
+        if !is_block(value) {
+            return format!("{margin}- {}\n", flat(value));
+        }
+        // The first line of an item stands behind its dash.
+        let item = block(value, depth + 1);
+        format!("{margin}- {}", &item[margin.len() + 2..])
+    };
     match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                text.push_str(&format!("{margin}{}:", word(key)));
-                nested(text, value, depth);
-            }
-        }
-        Value::Array(list) => {
-            for value in list {
-                // The first line of an item stands behind its dash.
-                let mut item = String::new();
-                if is_block(value) {
-                    block(&mut item, value, depth + 1);
-                } else {
-                    item = format!("{margin}  {}\n", flat(value));
-                }
-                text.push_str(&format!("{margin}- {}", &item[margin.len() + 2..]));
-            }
-        }
-        _ => text.push_str(&format!("{margin}{}\n", flat(value))),
-    }
-}
-
-/// Writes the value of a key.
-fn nested(text: &mut String, value: &Value, depth: usize) {
-    if is_block(value) {
-        text.push('\n');
-        block(text, value, depth + 1);
-    } else {
-        text.push_str(&format!(" {}\n", flat(value)));
+        Value::Object(map) => map.iter().map(of_key).collect(),
+        Value::Array(list) => list.iter().map(of_item).collect(),
+        _ => format!("{margin}{}\n", flat(value)),
     }
 }
 

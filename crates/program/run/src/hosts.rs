@@ -135,7 +135,7 @@ impl Hosts {
         let mut links = Vec::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
         // First, since they take long, and an agent elsewhere does not wait for that.
-        hosts.pods = plan_pods::start(plan, run_id, host_use)?;
+        hosts.pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
         for (name, started) in agents::start_all(plan, &labs, hosts.pods.as_ref())? {
             match started {
                 Ok((stream, place)) => {

@@ -150,10 +150,11 @@ fn rbac(matches: &ArgMatches) -> anyhow::Result<Exit> {
         UserError::new(Exit::Usage, format!("{}: none of its hosts is a pod", path(matches).display()))
             .with_line("fix", "launcher = \"kubernetes\"")
     })?;
-    let kinds: [(&str, fn(String) -> RbacSubject); 3] =
-        [("user", RbacSubject::User), ("group", RbacSubject::Group), ("service-account", RbacSubject::ServiceAccount)];
-    let given = |(name, subject): (&str, fn(String) -> RbacSubject)| matches.get_one(name).cloned().map(subject);
-    let subject = kinds.into_iter().find_map(given).expect("clap requires one of them");
+    let name = |option: &str| matches.get_one::<String>(option).cloned();
+    let user = || name("user").map(RbacSubject::User);
+    let group = || name("group").map(RbacSubject::Group);
+    let account = || name("service-account").map(RbacSubject::ServiceAccount);
+    let subject = user().or_else(group).or_else(account).expect("clap requires one of them");
     write!(io::stdout().lock(), "{}", kubernetes::rbac(&pod.cluster, &subject))?;
     Ok(Exit::Pass)
 }

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use fathom_fleet::launcher::kubernetes::{NodeUse, PodRequest, Pods};
+use fathom_fleet::launcher::kubernetes::{NodeUse, PodFailure, PodRequest, Pods};
 use fathom_model::{Plan, kubernetes::KubernetesHost, plan::HostReach};
 use fathom_sys::process::signal;
 
-use super::{HostUse, agents, run_name};
-use crate::exit::UserError;
+use super::{HostUse, run_name};
 
 /// Starts the pods of a plan and waits until they run; none if no host is one.
-pub(super) fn start(plan: &Plan, run_id: &str, host_use: HostUse) -> Result<Option<Pods>, UserError> {
+pub(super) fn start(plan: &Plan, run_id: &str, host_use: HostUse) -> Result<Option<Pods>, PodFailure> {
     let Some(request) = request(plan, run_id, host_use) else { return Ok(None) };
-    let pods = Pods::start(&request, || signal::received().is_some());
-    pods.map(Some).map_err(|failure| agents::pod_error(None, &failure))
+    Pods::start(&request, || signal::received().is_some()).map(Some)
 }
 
 /// Returns the pods that a run of a plan asks for; none if no host is one.

@@ -187,7 +187,9 @@ impl Drop for Cluster {
         let _ = self.holder.wait();
         until(|| {
             // A group can be removed once its processes have ended.
-            all_pod_groups().iter().for_each(|group| drop(fs::remove_dir(group)));
+            for group in all_pod_groups() {
+                drop(fs::remove_dir(group));
+            }
             all_pod_groups().is_empty().then_some(())
         });
     }

@@ -52,4 +52,10 @@ fn a_run_that_ends_early_leaves_no_job_and_no_pod() {
     run.handle().send(Signal::Interrupt).unwrap();
     run.ends().refused(130, &["interrupted while pods were starting"]);
     cluster.is_clean();
+
+    // A controller that is killed takes its agents along. Kubernetes deletes the Jobs later.
+    let run = long(&cluster, "pod.toml");
+    agents_that_measure();
+    drop(run);
+    until(|| Cluster::agents().is_empty().then_some(()));
 }

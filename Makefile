@@ -4,11 +4,12 @@
 # make test-measured  what sends and measures: over loopback, between namespaces, against real peers
 # make lint   formatting, clippy, layering, licences
 # make test-hosts  nine hosts with an sshd each, and a Slurm of three nodes; make test-measured has it too
+# make test-kubernetes  three nodes of a real Kubernetes, which is built once, in five minutes; make test-measured has it where it is built
 # make test-vm  the kernel's pktgen and netem, on Debian's kernel in an emulated machine
 # make findings  planted faults against what fathom says of them; writes docs/findings.md
 # make findings-ci  a few of them, in less than a minute
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-measured test-hosts test-vm lint findings findings-ci bench schema man
+.PHONY: run test test-quick test-measured test-hosts test-kubernetes test-vm lint findings findings-ci bench schema man
 
 CARGO ?= cargo
 NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10)
@@ -31,6 +32,10 @@ test-measured:
 
 test-hosts:
 	$(NICE) $(CARGO) test --package fathom --test measured_hosts
+
+test-kubernetes:
+	crates/program/fathom/tests/measured_kubernetes/cluster/build.sh
+	$(NICE) $(CARGO) test --package fathom --test measured_kubernetes
 
 test-vm:
 	$(CARGO) xtask test-vm

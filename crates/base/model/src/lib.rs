@@ -15,6 +15,7 @@ pub mod histogram;
 pub mod host_port;
 pub mod intervention;
 pub mod inventory;
+pub mod kubernetes;
 pub mod link;
 pub mod metric;
 pub mod mix;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    kubernetes::KubernetesHost,
     reach::{ExecHost, InventoryReference, SshHost},
     settings::Settings,
     units::Nanos,
@@ -42,6 +43,8 @@ pub enum HostReach {
     Ssh(SshHost),
     /// An agent that any other command starts.
     Exec(ExecHost),
+    /// An agent that is a pod of a Kubernetes cluster.
+    Kubernetes(Box<KubernetesHost>),
     /// A host of an inventory; replaced by one of the others before a plan is checked.
     Inventory(InventoryReference),
 }
@@ -52,7 +55,7 @@ impl HostReach {
     pub const fn is_on_this_machine(&self) -> bool {
         match self {
             Self::This | Self::At(_) | Self::Lab(_) | Self::LabUp(..) => true,
-            Self::Tls { .. } | Self::Ssh(_) | Self::Exec(_) | Self::Inventory(_) => false,
+            Self::Tls { .. } | Self::Ssh(_) | Self::Exec(_) | Self::Kubernetes(_) | Self::Inventory(_) => false,
         }
     }
 
@@ -64,6 +67,7 @@ impl HostReach {
             Self::Tls { data, .. } => *data,
             Self::Ssh(host) => host.data,
             Self::Exec(host) => Some(host.data),
+            Self::Kubernetes(host) => host.data,
             Self::This | Self::Lab(_) | Self::LabUp(..) | Self::Inventory(_) => None,
         }
     }

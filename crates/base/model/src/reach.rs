@@ -113,7 +113,7 @@ impl SshHost {
 }
 
 /// Returns the error if `holds` is false.
-fn check(holds: bool, key: &'static str, word: &str, expected: &'static str) -> Result<(), WordError> {
+pub(crate) fn check(holds: bool, key: &'static str, word: &str, expected: &'static str) -> Result<(), WordError> {
     if holds { Ok(()) } else { Err(WordError { key, word: word.to_owned(), expected }) }
 }
 

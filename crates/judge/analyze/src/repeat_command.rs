@@ -53,7 +53,7 @@ fn layer_command(run: &Run, test: &TestRun) -> Option<String> {
         HostReach::At(address) => address.to_string(),
         HostReach::This => "127.0.0.1".to_owned(),
         // Their command names them by `--hosts`, and each of its options would have to be repeated here.
-        HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Inventory(_) => return None,
+        HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_) | HostReach::Inventory(_) => return None,
     };
     // Outside a lab, no URL reaches a responder that fathom started itself.
     if test.layer == Layer::Http && !place.starts_with("--lab") {

@@ -1,11 +1,12 @@
 //! Connects to the hosts of a plan: builds labs, starts agents, compares clocks.
 
 mod agents;
+mod plan_pods;
 
 use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
 
 use anyhow::Context as _;
-use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink};
+use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink, launcher::kubernetes::Pods};
 use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, preset};
 use fathom_model::{
     Environment, Plan,
@@ -94,7 +95,8 @@ pub enum HostUse {
 pub struct Hosts {
     pub fleet: Fleet,
     pub by_name: BTreeMap<String, PathHost>,
-    // Dropped after the fleet: agents end before their namespaces are removed, and the journal is finished last.
+    // Dropped after the fleet: agents end before their pods and namespaces are removed, and the journal is finished last.
+    pods: Option<Pods>,
     labs: Vec<Lab>,
     journal: Journal,
 }
@@ -126,17 +128,21 @@ impl Hosts {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
-        let mut hosts = Self { fleet: Fleet::new(registry::TOOL), by_name: BTreeMap::new(), labs: Vec::new(), journal };
+        let fleet = Fleet::new(registry::TOOL);
+        let mut hosts = Self { fleet, by_name: BTreeMap::new(), pods: None, labs: Vec::new(), journal };
         let labs = PlanLabs::of(plan, &state)?;
         let mut errors = BTreeMap::new();
         let mut links = Vec::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
-        for (name, started) in agents::start_all(plan, &labs)? {
+        // First, since they take long, and an agent elsewhere does not wait for that.
+        hosts.pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
+        for (name, started) in agents::start_all(plan, &labs, hosts.pods.as_ref())? {
             match started {
                 Ok((stream, place)) => {
                     hosts.record(&stream)?;
                     // A served host has a limit of controllers, and hosts of this machine belong to its user.
-                    let is_held = matches!(plan.hosts[&name], HostReach::Ssh(_) | HostReach::Exec(_));
+                    let is_held =
+                        matches!(plan.hosts[&name], HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_));
                     links.push((HostLink { name, stream, run: run.clone().filter(|_| is_held) }, place));
                 }
                 Err(error) => drop(errors.insert(name, error)),
@@ -249,10 +255,14 @@ impl Hosts {
         }
     }
 
-    /// Ends all agents, removes labs and finishes the journal.
+    /// Ends all agents, removes pods and labs, and finishes the journal.
     pub fn close(self) -> anyhow::Result<()> {
-        let Self { fleet, labs, journal, .. } = self;
+        let Self { fleet, pods, labs, journal, .. } = self;
         drop(fleet);
+        if let Some(failure) = pods.and_then(|pods| pods.delete().err()) {
+            // The run has its result, and the Jobs end by themselves.
+            eprintln!("note: the Jobs of this run are not deleted: {failure}; they go within five minutes");
+        }
         drop(labs);
         journal.finish().map_err(|error| lab_error(&error).into())
     }
@@ -283,6 +293,11 @@ impl PlanLabs {
     }
 }
 
+/// Returns the manifests of the pods that a run of a plan would create, as YAML; none if no host is a pod.
+pub fn manifests(plan: &Plan, run_id: &str, host_use: HostUse) -> Option<String> {
+    plan_pods::request(plan, run_id, host_use).map(|request| request.manifest())
+}
+
 /// Returns the name of a run as its hosts show it to other runs.
 fn run_name(run_id: &str) -> String {
     let word = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -303,17 +318,25 @@ fn not_ready(errors: BTreeMap<String, UserError>, n_hosts: usize) -> UserError {
         }
         first => {
             let what = format!("{n_errors} of {n_hosts} hosts are not ready, so nothing was started");
-            first.into_iter().chain(each).fold(UserError::new(exit, what), |user_error, (name, error)| {
-                let own_name = format!("host `{name}`");
-                let what = error.what().strip_prefix(&own_name).unwrap_or(error.what()).trim_start_matches([':', ' ']);
-                let user_error = user_error.with_line("host", format!("{name}: {what}"));
-                match error.line("fix").or_else(|| error.line("why")) {
-                    Some(fix) => user_error.with_line("fix", fix),
-                    None => user_error,
-                }
-            })
+            let all: Vec<(String, UserError)> = first.into_iter().chain(each).collect();
+            let is_same = |one: &UserError, other: &UserError| {
+                ["why", "fix"].into_iter().all(|label| one.line(label) == other.line(label))
+            };
+            // Hosts with the same cause and the same way out are told together.
+            all.chunk_by(|(_, one), (_, other)| is_same(one, other)).fold(UserError::new(exit, what), with_hosts)
         }
     }
+}
+
+/// Adds hosts that are not ready for the same cause, with the way out.
+fn with_hosts(user_error: UserError, hosts: &[(String, UserError)]) -> UserError {
+    let user_error = hosts.iter().fold(user_error, |user_error, (name, error)| {
+        let own_name = format!("host `{name}`");
+        let what = error.what().strip_prefix(&own_name).unwrap_or(error.what()).trim_start_matches([':', ' ']);
+        user_error.with_line("host", format!("{name}: {what}"))
+    });
+    let lines = ["why", "fix"].into_iter().filter_map(|label| Some((label, hosts.first()?.1.line(label)?)));
+    lines.fold(user_error, |user_error, (label, line)| user_error.with_line(label, line))
 }
 
 /// Returns the cores of a list that a host may use; all that it may use if none of them is in the list.

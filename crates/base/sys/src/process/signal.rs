@@ -106,8 +106,7 @@ impl SignalWatch {
     /// Returns the first signal since the watch began.
     #[must_use]
     pub fn received(&self) -> Option<Signal> {
-        let number = RECEIVED.load(Ordering::SeqCst);
-        Signal::ALL.into_iter().find(|signal| signal.number() == number)
+        received()
     }
 
     /// Sleeps until a signal arrives or the monotonic clock reaches `deadline`.
@@ -123,6 +122,15 @@ impl SignalWatch {
         }
         Ok(self.received())
     }
+}
+
+/// Returns the first signal of this process's watch; none if there is no watch, or none has arrived.
+///
+/// For work far below whoever began the watch.
+#[must_use]
+pub fn received() -> Option<Signal> {
+    let number = RECEIVED.load(Ordering::SeqCst);
+    Signal::ALL.into_iter().find(|signal| signal.number() == number)
 }
 
 /// Readable once a signal has arrived, for an event loop.

@@ -152,6 +152,32 @@ pub fn serve(
     ending
 }
 
+/// As [`serve`], but says nothing before the controller does: one that attaches to a running container misses what was written before.
+///
+/// # Errors
+/// As [`serve`], and if the controller says nothing within `patience`.
+pub fn serve_once_called(
+    mut input: impl Read + Send + 'static,
+    output: impl Write + Send + 'static,
+    equipment: AgentConfig,
+    patience: Nanos,
+) -> Result<(), Disconnected> {
+    let (calling, called) = mpsc::channel();
+    threads::start(move || {
+        let mut first = [0];
+        let outcome = input.read_exact(&mut first).map(|()| io::Cursor::new(first).chain(input));
+        // Who waits may have given up.
+        drop(calling.send(outcome));
+    })
+    .map_err(Disconnected::Io)?;
+    match called.recv_timeout(patience.as_duration()) {
+        Ok(Ok(input)) => serve(input, output, equipment),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Disconnected::Closed),
+        Ok(Err(error)) => Err(Disconnected::Io(error)),
+        Err(_) => Err(Disconnected::StepTimeout("begin to speak")),
+    }
+}
+
 /// Returns the run that has this host. A guest does not learn whose it is.
 fn holder(policy: &Policy) -> Option<String> {
     let holder = host_hold::holder()?;

@@ -6,9 +6,11 @@
 //! | a network namespace of a lab | [`namespace`] |
 //! | behind any command that runs an agent | [`command`], [`exec`] |
 //! | behind the system's `ssh` | [`ssh`] |
+//! | a node of a Kubernetes cluster | [`kubernetes`] |
 //! | a `fathom serve` | [`tls`] |
 
 mod child;
+pub mod kubernetes;
 mod serve;
 pub mod ssh;
 

@@ -60,6 +60,13 @@ pub(super) fn define(command: Command) -> Command {
                 .action(ArgAction::SetTrue)
                 .help("remove this program's file, which a controller copied for this run"),
         )
+        .arg(
+            Arg::new("await-controller")
+                .long("await-controller")
+                .value_name("TIME")
+                .conflicts_with("local")
+                .help("say nothing before the controller does, which it must within this time"),
+        )
         .arg(Arg::new("longest").long("longest").value_name("TIME").help("longest trial to accept"))
 }
 
@@ -115,7 +122,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let (input, output) = streams::take_standard().map_err(|error| {
         UserError::new(Exit::Preflight, "cannot keep the standard streams for the controller").with_causes(&error)
     })?;
-    agent::serve(input, output, equipment)
+    let patience = super::measurement::duration_option(matches, "await-controller", Nanos::ZERO)?;
+    let served = if matches.contains_id("await-controller") {
+        agent::serve_once_called(input, output, equipment, patience)
+    } else {
+        agent::serve(input, output, equipment)
+    };
+    served
         .map(|()| Exit::Pass)
         .map_err(|loss| UserError::new(Exit::Incomplete, format!("the controller was lost: {loss}")).into())
 }

@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command};
+use fathom_fleet::launcher::kubernetes::{self, RbacSubject};
 use fathom_model::{
     HostRole, Inventory, Plan,
     plan::HostReach,
@@ -19,7 +20,7 @@ use fathom_run::{
     inventory, store,
     terminal::sanitized,
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, process::signal};
 use serde::Serialize;
 
 use super::measurement;
@@ -35,6 +36,7 @@ Examples:
   fathom hosts check 'b[1-3]' --hosts rack.toml
   fathom hosts list --hosts rack.toml --json       every name, expanded
   fathom hosts import inventory.ini -o rack.toml   from Ansible, or from `ansible-inventory --list`
+  fathom hosts rbac --hosts rack.toml --user bench | kubectl apply -f -
 
 A smallest inventory is two lines:
   [groups]
@@ -59,7 +61,7 @@ pub(super) fn define(command: Command) -> Command {
         .subcommand(
             Command::new("check")
                 .about("Connect to every host: is it ready, its version, cores, device, speed, capabilities and clock")
-                .args([names(), file(), json(), measurement::push_binary()])
+                .args([names(), file(), json(), measurement::push_binary(), measurement::render()])
                 .arg(key("key", "KEY", "the key of hosts with `fathom serve` that have none in the inventory"))
                 .arg(
                     key("key-file", "FILE", "read that key from this file")
@@ -83,6 +85,17 @@ pub(super) fn define(command: Command) -> Command {
                     .help("write it to this file [default: standard output]"),
             ]),
         )
+        .subcommand(
+            Command::new("rbac")
+                .about("Print the least rights that a run needs in a Kubernetes cluster: a Role and its RoleBinding")
+                .arg(file())
+                .args([
+                    key("user", "NAME", "for this user, by the name that the cluster knows"),
+                    key("group", "NAME", "for this group of users"),
+                    key("service-account", "NAME", "for this service account of the namespace"),
+                ])
+                .group(ArgGroup::new("subject").args(["user", "group", "service-account"]).required(true)),
+        )
         .after_help(EXAMPLES)
 }
 
@@ -90,6 +103,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     match matches.subcommand() {
         Some(("check", given)) => check(given),
         Some(("import", given)) => import(given),
+        Some(("rbac", given)) => rbac(given),
         Some((_, given)) => list(given),
         None => unreachable!("clap requires a subcommand"),
     }
@@ -123,6 +137,25 @@ fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
     for remark in imported.remarks {
         eprintln!("note: {}", sanitized(&remark));
     }
+    Ok(Exit::Pass)
+}
+
+fn rbac(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let inventory = inventory::read(path(matches))?;
+    let pod = inventory.hosts.values().find_map(|host| match &host.reach {
+        HostReach::Kubernetes(pod) => Some(pod),
+        _ => None,
+    });
+    let pod = pod.ok_or_else(|| {
+        UserError::new(Exit::Usage, format!("{}: none of its hosts is a pod", path(matches).display()))
+            .with_line("fix", "launcher = \"kubernetes\"")
+    })?;
+    let name = |option: &str| matches.get_one::<String>(option).cloned();
+    let user = || name("user").map(RbacSubject::User);
+    let group = || name("group").map(RbacSubject::Group);
+    let account = || name("service-account").map(RbacSubject::ServiceAccount);
+    let subject = user().or_else(group).or_else(account).expect("clap requires one of them");
+    write!(io::stdout().lock(), "{}", kubernetes::rbac(&pod.cluster, &subject))?;
     Ok(Exit::Pass)
 }
 
@@ -178,6 +211,7 @@ fn way(reach: &HostReach) -> String {
         HostReach::Tls { address, .. } => format!("tls {address}"),
         HostReach::Ssh(host) => format!("ssh {}", fathom_fleet::launcher::ssh::destination(host)),
         HostReach::Exec(host) => host.command.join(" "),
+        HostReach::Kubernetes(host) => kubernetes::destination(host),
         HostReach::Inventory(reference) => format!("inventory, {}", reference.host),
     }
 }
@@ -239,6 +273,11 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
         names.iter().map(|name| (name.clone(), inventory.hosts[name].reach.clone())).collect();
     measurement::complete_hosts(reaches.values_mut(), matches)?;
     let plan = Plan { hosts: reaches, ..Plan::new("check hosts", Vec::new()) };
+    if measurement::rendered(&plan, HostUse::Shared, matches)? {
+        return Ok(Exit::Pass);
+    }
+    // Pods that were started are deleted also after ctrl-C.
+    let _signals = signal::watch()?;
     let id = store::run_id(&jiff::Zoned::now(), clock::wall().0);
     let (mut hosts, errors) = Hosts::connect_each(&plan, &id, HostUse::Shared)?;
     let mut checked: Vec<CheckedHost> = Vec::new();
@@ -246,7 +285,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let mut host = CheckedHost { name: name.clone(), reached_by: way(&plan.hosts[name]), ..CheckedHost::default() };
         let outcome = match errors.get(name) {
             Some(error) => Err(error.to_string()),
-            None => host.ask(&mut hosts).map_err(|error| error.to_string()),
+            None => host.ask(&mut hosts, &plan.hosts[name]).map_err(|error| error.to_string()),
         };
         host.is_ready = outcome.is_ok();
         host.error = outcome.err();
@@ -280,7 +319,7 @@ fn add_shared_machines(checked: &mut [CheckedHost]) {
 
 impl CheckedHost {
     /// Asks the agent of a connected host.
-    fn ask(&mut self, hosts: &mut Hosts) -> Result<(), fathom_fleet::Error> {
+    fn ask(&mut self, hosts: &mut Hosts, reach: &HostReach) -> Result<(), fathom_fleet::Error> {
         let facts = hosts.fleet.facts(&self.name)?.clone();
         (self.hostname, self.n_cores, self.in_use_by) = (facts.hostname, facts.cores, facts.held_by);
         self.program = Some(hosts.fleet.program(&self.name)?.to_owned());
@@ -302,7 +341,11 @@ impl CheckedHost {
             ));
         }
         if !self.capabilities.iter().any(|one| one == "net_raw") {
-            self.remarks.push("it may not send raw frames and probes: sudo = true, or user = \"root\"".to_owned());
+            let fix = match reach {
+                HostReach::Kubernetes(_) => "capabilities = [\"NET_RAW\"] in [kubernetes]",
+                _ => "sudo = true, or user = \"root\"",
+            };
+            self.remarks.push(format!("it may not send raw frames and probes: {fix}"));
         }
         if let Some(run) = &self.in_use_by {
             self.remarks.push(format!("it is in use by {run}"));

@@ -29,9 +29,10 @@ use fathom_run::{
     execute::{self, CheckedPlan, FinishedRun, RunOptions},
     exit::{Exit, UserError},
     files,
-    hosts::fleet_error,
+    hosts::{self, HostUse, fleet_error},
     inventory, output, registry, store, target,
 };
+use fathom_sys::clock;
 
 /// The default port of agents.
 pub(crate) const AGENT_PORT: u16 = 7700;
@@ -78,8 +79,8 @@ pub(crate) fn hosts_arguments() -> Vec<Arg> {
         Arg::new(name).long(name).value_name("HOSTS").help(help).help_heading("Hosts")
     };
     // Without hosts there is nobody to copy it to. A plan can name them on its own.
-    let [inventory, push_binary] = inventory_arguments();
-    let mut arguments = vec![inventory, push_binary.requires(HOSTS)];
+    let [inventory, push_binary, render] = inventory_arguments();
+    let mut arguments = vec![inventory, push_binary.requires(HOSTS), render.requires(HOSTS)];
     arguments.push(name(
         "from",
         "hosts or groups of --hosts or a --lab that initiate, with commas between them [default: the companions]",
@@ -91,8 +92,8 @@ pub(crate) fn hosts_arguments() -> Vec<Arg> {
 /// The option with the inventory.
 const HOSTS: &str = "hosts";
 
-/// Returns the options for the inventory and its programs.
-pub(crate) fn inventory_arguments() -> [Arg; 2] {
+/// Returns the options for the inventory, its programs and its pods.
+pub(crate) fn inventory_arguments() -> [Arg; 3] {
     [
         Arg::new(HOSTS)
             .long(HOSTS)
@@ -102,7 +103,36 @@ pub(crate) fn inventory_arguments() -> [Arg; 2] {
             .help("inventory of hosts in TOML; `fathom hosts check --hosts FILE` shows whether they are ready")
             .help_heading("Hosts"),
         push_binary(),
+        render(),
     ]
+}
+
+/// The option that prints manifests.
+const RENDER: &str = "render";
+
+/// Returns the option that prints the manifests of pods.
+pub(crate) fn render() -> Arg {
+    Arg::new(RENDER)
+        .long(RENDER)
+        .action(ArgAction::SetTrue)
+        .help("print the Kubernetes manifests of the hosts that are pods, and start nothing")
+        .help_heading("Hosts")
+}
+
+/// Prints the manifests of the pods of a plan, if that is asked for. Returns whether it is.
+pub(crate) fn rendered(plan: &Plan, host_use: HostUse, matches: &ArgMatches) -> anyhow::Result<bool> {
+    use std::io::Write as _;
+    if !matches.try_get_one::<bool>(RENDER).ok().flatten().is_some_and(|is_asked| *is_asked) {
+        return Ok(false);
+    }
+    let id = store::run_id(&jiff::Zoned::now(), clock::wall().0);
+    let Some(manifests) = hosts::manifests(plan, &id, host_use) else {
+        return Err(UserError::new(Exit::Usage, "no host of this run is a pod, so there is nothing to render")
+            .with_line("fix", "launcher = \"kubernetes\" in the inventory")
+            .into());
+    };
+    write!(std::io::stdout().lock(), "{manifests}")?;
+    Ok(true)
 }
 
 /// Returns the option that copies this program to hosts.
@@ -480,6 +510,9 @@ pub(crate) fn run_and_report(plan: Plan, matches: &ArgMatches, keep: KeepResult)
     if matches.get_flag("plan") {
         use std::io::Write as _;
         write!(std::io::stdout().lock(), "{}", execute::plan_text(plan.plan())?)?;
+        return Ok(Exit::Pass);
+    }
+    if rendered(plan.plan(), HostUse::Exclusive, matches)? {
         return Ok(Exit::Pass);
     }
     let folder = folder(matches, keep);

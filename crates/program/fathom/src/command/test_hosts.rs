@@ -84,7 +84,7 @@ impl TestHosts {
         let lab = match &self.hosts.first()?.1 {
             HostReach::LabUp(lab, _) => format!(" in lab {lab}"),
             HostReach::Lab(_) => format!(" in lab {}", self.lab.as_ref()?.preset),
-            HostReach::Ssh(_) | HostReach::Exec(_) => String::new(),
+            HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_) => String::new(),
             _ => return None,
         };
         let via = self.via().map(|via| format!(" through {via}")).unwrap_or_default();

@@ -8,9 +8,10 @@ use std::{
 };
 
 use fathom_fleet::{
-    AgentStream, Disconnected, Error, ProcessEnd,
+    AgentStream, Disconnected, Error, ErrorClass, ProcessEnd,
     launcher::{
         self,
+        kubernetes::{self, PodFailure, Pods},
         ssh::{self, SshFailure},
     },
     tls::Key,
@@ -19,9 +20,11 @@ use fathom_lab::{Lab, device};
 use fathom_model::{
     Plan,
     host_port::bracketed,
+    kubernetes::KubernetesHost,
     plan::HostReach,
     reach::{ExecHost, SshHost},
 };
+use fathom_sys::process::signal;
 
 use super::{PathHost, PlanLabs, fleet_error, no_lab_error, own_program};
 use crate::{
@@ -32,14 +35,22 @@ use crate::{
 /// A started agent with its host, or the reason why there is none.
 type StartedAgent = Result<(AgentStream, PathHost), UserError>;
 
-/// Starts the agents of all hosts of a plan. Connections to other machines are made at the same time.
+/// Starts the agents of all hosts of a plan. Connections to other machines are made at the same time. The pods run already.
 ///
 /// # Errors
 /// If an agent on this machine cannot be started. Errors of other machines are in the result, so that all of them can be told.
-pub(super) fn start_all(plan: &Plan, labs: &PlanLabs) -> anyhow::Result<BTreeMap<String, StartedAgent>> {
+pub(super) fn start_all(
+    plan: &Plan,
+    labs: &PlanLabs,
+    pods: Option<&Pods>,
+) -> anyhow::Result<BTreeMap<String, StartedAgent>> {
     let mut started = BTreeMap::new();
+    let agent_elsewhere = |name: &String, reach: &HostReach| match (reach, pods) {
+        (HostReach::Kubernetes(host), Some(pods)) => pod_agent(name, host, pods),
+        _ => agent_elsewhere(name, reach),
+    };
     for (name, reach) in plan.hosts.iter().filter(|(_, reach)| reach.is_on_this_machine()) {
-        started.insert(name.clone(), Ok(agent_here(name, reach, plan, labs)?));
+        started.insert(name.clone(), Ok(agent_here(name, reach, plan, (labs, pods))?));
     }
     let elsewhere: Vec<_> = plan.hosts.iter().filter(|(_, reach)| !reach.is_on_this_machine()).collect();
     if let [(name, reach)] = elsewhere.as_slice() {
@@ -50,7 +61,8 @@ pub(super) fn start_all(plan: &Plan, labs: &PlanLabs) -> anyhow::Result<BTreeMap
         let starting: Vec<_> = elsewhere
             .iter()
             .map(|&(name, reach)| {
-                (name, thread::Builder::new().spawn_scoped(scope, move || agent_elsewhere(name, reach)))
+                let start = move || agent_elsewhere(name, reach);
+                (name, thread::Builder::new().spawn_scoped(scope, start))
             })
             .collect();
         for (name, thread) in starting {
@@ -71,7 +83,12 @@ fn no_thread_error(cause: &io::Error) -> UserError {
 }
 
 /// Starts the agent of a host that is on this machine.
-fn agent_here(name: &str, reach: &HostReach, plan: &Plan, labs: &PlanLabs) -> anyhow::Result<(AgentStream, PathHost)> {
+fn agent_here(
+    name: &str,
+    reach: &HostReach,
+    plan: &Plan,
+    (labs, pods): (&PlanLabs, Option<&Pods>),
+) -> anyhow::Result<(AgentStream, PathHost)> {
     match reach {
         HostReach::At(address) => local_agent(*address),
         HostReach::Lab(host) => {
@@ -79,7 +96,7 @@ fn agent_here(name: &str, reach: &HostReach, plan: &Plan, labs: &PlanLabs) -> an
             lab_agent(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))
         }
         HostReach::LabUp(lab, host) => lab_agent(&labs.up[lab], host, lab),
-        _ => local_agent(own_address(plan)?),
+        _ => local_agent(own_address(plan, pods)?),
     }
 }
 
@@ -134,6 +151,25 @@ fn exec_agent(name: &str, host: &ExecHost) -> StartedAgent {
     Ok((link, elsewhere(host.data)))
 }
 
+fn pod_agent(name: &str, host: &KubernetesHost, pods: &Pods) -> StartedAgent {
+    let pod = pods.of(name).as_ref().map_err(|failure| pod_error(Some(name), failure))?;
+    let reach = HostReach::Kubernetes(Box::new(host.clone()));
+    let link = kubernetes::attach(host, pod).map_err(|error| start_error(name, &reach, &error, None))?;
+    Ok((link, elsewhere(host.data.unwrap_or(pod.address))))
+}
+
+/// Returns the error of a host that has no pod, or of all of them.
+pub(super) fn pod_error(name: Option<&str>, failure: &PodFailure) -> UserError {
+    let exit = match failure.class {
+        ErrorClass::Usage => Exit::Usage,
+        ErrorClass::Incomplete => signal::received().map_or(Exit::Incomplete, Exit::Signalled),
+        ErrorClass::Preflight | ErrorClass::Failed => Exit::Preflight,
+    };
+    let what = name.map_or_else(|| failure.what.clone(), |name| format!("host `{name}`: {}", failure.what));
+    let user_error = failure.why.iter().fold(UserError::new(exit, what), |error, why| error.with_line("why", why));
+    if failure.fix.is_empty() { user_error } else { user_error.with_line("fix", failure.fix.clone()) }
+}
+
 /// Returns the error of a host without an agent, with the way out for its launcher. `run` is the name of this run on the host.
 pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Option<&str>) -> UserError {
     match (error, reach) {
@@ -143,9 +179,20 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
             let by_hand = format!("{} < /dev/null        # shows what the command does", shown_command(&host.command));
             explained(UserError::new(Exit::Preflight, what), end).with_line("fix", by_hand)
         }
-        (Error::System { cause, .. }, HostReach::Exec(_) | HostReach::Ssh(_)) => {
-            let program = if let HostReach::Exec(host) = reach { host.command.first() } else { None };
-            let program = program.map_or("ssh", String::as_str);
+        (Error::NoAgent { loss, end, .. }, HostReach::Kubernetes(host)) => {
+            let what = format!("host `{name}`: no agent answers in its pod: {loss}");
+            let fix = format!("an image with this version of fathom in place of {}", host.cluster.image);
+            explained(UserError::new(Exit::Preflight, what), end).with_line("fix", fix)
+        }
+        (Error::Version { .. }, HostReach::Kubernetes(host)) => {
+            fleet_error(error).with_line("or", format!("an image with this version in place of {}", host.cluster.image))
+        }
+        (Error::System { cause, .. }, HostReach::Exec(_) | HostReach::Ssh(_) | HostReach::Kubernetes(_)) => {
+            let program = match reach {
+                HostReach::Exec(host) => host.command.first().map_or("", String::as_str),
+                HostReach::Kubernetes(_) => "kubectl",
+                _ => "ssh",
+            };
             UserError::new(Exit::Preflight, format!("host `{name}`: cannot start `{program}` here"))
                 .with_line("why", cause.to_string())
                 .with_line("fix", format!("install {program} on this machine, or name another launcher"))
@@ -235,13 +282,16 @@ fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
 
 /// Returns the address of this machine on the path under test: its source address towards a served host or the target of a test, or
 /// loopback.
-fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
-    let served = plan.hosts.values().find_map(|reach| match reach {
+fn own_address(plan: &Plan, pods: Option<&Pods>) -> anyhow::Result<IpAddr> {
+    // Nothing is sent, so any port does.
+    let any_port = |address: IpAddr| SocketAddr::new(address, 22).to_string();
+    let served = plan.hosts.iter().find_map(|(name, reach)| match reach {
         HostReach::Tls { address, data: None, .. } => Some(address.clone()),
         HostReach::Ssh(SshHost { address, data: None, .. }) => Some(format!("{}:22", bracketed(address))),
-        // Nothing is sent, so any port does.
-        HostReach::Tls { .. } | HostReach::Ssh(_) | HostReach::Exec(_) => {
-            reach.data().map(|data| SocketAddr::new(data, 22).to_string())
+        HostReach::Tls { .. } | HostReach::Ssh(_) | HostReach::Exec(_) => reach.data().map(any_port),
+        HostReach::Kubernetes(host) => {
+            let pod = pods.and_then(|pods| pods.of(name).as_ref().ok());
+            host.data.or_else(|| pod.map(|pod| pod.address)).map(any_port)
         }
         _ => None,
     });

@@ -49,7 +49,7 @@ fn parse(text: &str, path: &Path) -> Result<Inventory, UserError> {
             user_error.with_line("fix", "[groups]  companions = \"10.0.0.[2-9]\", or [hosts.NAME] for each host")
         );
     }
-    let hosts = reaches::reaches(&entries, &source)?;
+    let hosts = reaches::reaches(&entries, written.kubernetes.as_ref(), &source)?;
     Ok(Inventory { hosts, groups })
 }
 
@@ -182,6 +182,8 @@ mod tests {
         assert!(matches!(with("\"ssh\"").unwrap(), HostReach::Ssh(_)));
         assert_eq!(with("\"self\"").unwrap(), HostReach::At(IpAddr::from([10, 0, 0, 2])));
         assert_eq!(with("\"lab\"").unwrap(), HostReach::LabUp("l".to_owned(), "b1".to_owned()));
+        let unknown = with("\"kubernetes\"").unwrap_err();
+        assert!(unknown.contains("hosts.b1: its cluster is unknown") && unknown.contains("[kubernetes]"), "{unknown}");
         assert!(matches!(with("\"tls\"").unwrap(), HostReach::Tls { address, .. } if address == "b1:7700"));
         let command = ["srun", "-w", "b1", "fathom", "agent"].map(str::to_owned).to_vec();
         let expected = HostReach::Exec(ExecHost { command, data: IpAddr::from([10, 0, 0, 2]) });
@@ -189,6 +191,32 @@ mod tests {
         assert!(with("\"rsh\"").unwrap_err().contains("launcher: there is no launcher `rsh`"));
         let unknown = with("[\"srun\", \"{node}\"]").unwrap_err();
         assert!(unknown.contains("launcher: `{node}` stands for nothing"), "{unknown}");
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_share_its_table_and_the_tested_one_is_known() {
+        let text = "[kubernetes]\nimage = \"fathom:1\"\nnamespace = \"bench\"\nnetwork = \"pod\"\ncapabilities = [\"NET_RAW\"]\n\
+             [defaults]\nlauncher = \"kubernetes\"\n[hosts.sut]\ncontrol = \"n1\"\nroles = [\"sut\"]\n[hosts.\"b[2-3]\"]\n\
+             control = \"n[2-3]\"\ndata = \"10.0.0.[2-3]\"\n";
+        let inventory = read_text(text).unwrap();
+        let pod = |name: &str| match &inventory.hosts[name].reach {
+            HostReach::Kubernetes(host) => host.clone(),
+            other => panic!("{name} is reached by {other:?}"),
+        };
+        assert_eq!((pod("sut").node.as_str(), pod("sut").sut, pod("sut").data), ("n1", true, None));
+        assert_eq!((pod("b3").node.as_str(), pod("b3").sut), ("n3", false));
+        assert_eq!(pod("b3").data, Some(IpAddr::from([10, 0, 0, 3])));
+        assert_eq!(pod("b2").cluster.namespace.as_deref(), Some("bench"));
+        let wrong = |from: &str, to: &str| error(&text.replace(from, to));
+        let cases = [
+            ("\"bench\"", "\"--all\"", "rack/hosts.toml:1: kubernetes: namespace `--all` is not a namespace"),
+            ("\"pod\"", "\"bridge\"", "rack/hosts.toml:4: unknown variant `bridge`"),
+            ("\"n1\"", "\"N1\"", "rack/hosts.toml:8: hosts.sut: control `N1` is not the name of a node"),
+            ("\"n1\"", "\"n2\"", "rack/hosts.toml:11: hosts.\"b[2-3]\": it is reached as host `sut` is"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(wrong(from, to).starts_with(expected), "{}", wrong(from, to));
+        }
     }
 
     #[test]

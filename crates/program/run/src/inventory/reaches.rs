@@ -10,11 +10,12 @@ use std::{
 
 use fathom_fleet::tls::{Identity, Key};
 use fathom_model::{
-    InventoryHost,
+    HostRole, InventoryHost,
     host_port::bracketed,
     inventory::expand,
+    kubernetes::{KubernetesCluster, KubernetesHost},
     plan::HostReach,
-    reach::{ExecHost, SshHost, is_host_word, is_jump_word, is_user_word},
+    reach::{ExecHost, SshHost, WordError, is_host_word, is_jump_word, is_user_word},
 };
 use toml::Spanned;
 
@@ -26,7 +27,7 @@ const AGENT_PORT: u16 = 7700;
 /// The maximum size of a file with a key: a certificate and its private key.
 const KEY_FILE_MAX: u64 = 64 << 10;
 /// The launchers by their words.
-const LAUNCHERS: &str = "ssh, tls, self, lab, or a command such as [\"srun\", \"-N1\", \"-w\", \"{host}\", \"fathom\", \"agent\", \"--stdio\"]";
+const LAUNCHERS: &str = "ssh, kubernetes, tls, self, lab, or a command such as [\"srun\", \"-N1\", \"-w\", \"{host}\", \"fathom\", \"agent\", \"--stdio\"]";
 
 /// One host, before it is known how it is reached.
 #[derive(Debug, Clone)]
@@ -154,12 +155,17 @@ impl RangeOfHosts<'_> {
 /// Returns how each host is reached.
 pub(super) fn reaches(
     entries: &HostEntries,
+    cluster: Option<&Spanned<KubernetesCluster>>,
     source: &SourceText<'_>,
 ) -> Result<BTreeMap<String, InventoryHost>, UserError> {
+    if let Some(cluster) = cluster {
+        let wrong = |error: WordError| source.error(&cluster.span(), format!("kubernetes: {error}"));
+        cluster.get_ref().check_words().map_err(wrong)?;
+    }
     let mut hosts: BTreeMap<String, InventoryHost> = BTreeMap::new();
     for name in &entries.order {
         let entry = &entries.by_name[name];
-        let reader = EntryReader { name, entry, entries, source };
+        let reader = EntryReader { name, entry, entries, cluster: cluster.map(Spanned::get_ref), source };
         let reach = reader.reach()?;
         for (other, host) in &hosts {
             if let Some(address) = reach.data().filter(|data| host.reach.data() == Some(*data)) {
@@ -168,7 +174,7 @@ pub(super) fn reaches(
                     .wrong(&format!("it has the address {address} of host `{other}`"))
                     .with_line("fix", fix));
             }
-            if host.reach == reach {
+            if host.reach == reach || is_same_node(&host.reach, &reach) {
                 let fix = "give each host a control address of its own, or one name";
                 return Err(reader.wrong(&format!("it is reached as host `{other}` is")).with_line("fix", fix));
             }
@@ -178,11 +184,17 @@ pub(super) fn reaches(
     Ok(hosts)
 }
 
+/// Returns whether two hosts are pods on the same node.
+fn is_same_node(one: &HostReach, other: &HostReach) -> bool {
+    matches!((one, other), (HostReach::Kubernetes(one), HostReach::Kubernetes(other)) if one.node == other.node)
+}
+
 /// Reads the keys of one host.
 struct EntryReader<'a> {
     name: &'a str,
     entry: &'a HostEntry,
     entries: &'a HostEntries,
+    cluster: Option<&'a KubernetesCluster>,
     source: &'a SourceText<'a>,
 }
 
@@ -203,6 +215,7 @@ impl EntryReader<'_> {
         };
         match word {
             "ssh" => self.ssh().map(HostReach::Ssh),
+            "kubernetes" => self.kubernetes().map(|host| HostReach::Kubernetes(Box::new(host))),
             "self" => Ok(self.entry.data.map_or(HostReach::This, HostReach::At)),
             "lab" => match &text.lab {
                 Some(lab) => Ok(HostReach::LabUp(lab.clone(), self.name.to_owned())),
@@ -239,6 +252,17 @@ impl EntryReader<'_> {
             push: text.push,
             data: self.entry.data.or_else(|| self.entry.control.parse().ok()),
         };
+        host.check_words().map_err(|error| self.wrong(&error.to_string()))?;
+        Ok(host)
+    }
+
+    fn kubernetes(&self) -> Result<KubernetesHost, UserError> {
+        let cluster = self.cluster.cloned().ok_or_else(|| {
+            self.wrong("its cluster is unknown")
+                .with_line("fix", "[kubernetes]  image = \"registry.example/fathom:1.0\"")
+        })?;
+        let sut = self.entry.text.roles.as_ref().is_some_and(|roles| roles.contains(&HostRole::Sut));
+        let host = KubernetesHost { node: self.entry.control.clone(), sut, data: self.entry.data, cluster };
         host.check_words().map_err(|error| self.wrong(&error.to_string()))?;
         Ok(host)
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
-use fathom_model::{HostRole, reach::PushedBinary};
+use fathom_model::{HostRole, kubernetes::KubernetesCluster, reach::PushedBinary};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -24,6 +24,8 @@ pub(super) struct InventoryText {
     pub(super) hosts: BTreeMap<Spanned<String>, HostText>,
     #[serde(default)]
     pub(super) groups: BTreeMap<Spanned<String>, GroupText>,
+    /// The cluster of the hosts that are pods.
+    pub(super) kubernetes: Option<Spanned<KubernetesCluster>>,
 }
 
 /// The keys of a host, or of a range of hosts.

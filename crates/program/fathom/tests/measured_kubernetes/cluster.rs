@@ -62,7 +62,7 @@ impl Cluster {
         }
         let parts = PathBuf::from(script("build.sh", &[Path::new("--where")]));
         if !parts.join("bin/kubectl").exists() {
-            // CI builds it where there is a Go.
+            // It takes five minutes to build, so CI has it only where it is cached.
             fathom_testkit::skip_everywhere("needs the Kubernetes of the tests: make test-kubernetes builds it");
             return None;
         }

@@ -78,7 +78,8 @@ fn join(side: Side, parts: &[ClockedRecord<'_>], own_offset: i128) -> Option<Rec
     joined.measured_ns = common_window(parts, start);
     for part in parts {
         add(&mut joined, part.record, part.after(start));
-        joined.flows.extend(part.record.flows.iter().take((FLOWS_MAX / parts.len()).max(1)).cloned());
+        let room = FLOWS_MAX.saturating_sub(joined.flows.len()).min((FLOWS_MAX / parts.len()).max(1));
+        joined.flows.extend(part.record.flows.iter().take(room).cloned());
     }
     let all = |of: fn(&Record) -> Option<u64>| parts.iter().map(|part| of(part.record)).sum::<Option<u64>>();
     joined.run_delay_ns = all(|record| record.run_delay_ns.map(|delay| delay.0)).map(Nanos);

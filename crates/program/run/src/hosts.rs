@@ -188,8 +188,20 @@ impl Hosts {
 
     /// Queries the environment of a host and finds the interface with its address.
     pub fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
-        let interfaces: Vec<String> = self.by_name[name].interface.iter().cloned().collect();
-        let mut environment = self.fleet.environment(name, &interfaces)?;
+        self.environments(&[name.to_owned()]).pop().expect("each host has an answer")
+    }
+
+    /// Queries the environments of several hosts at once and finds the interfaces with their addresses. The answers are in the order of
+    /// the names.
+    pub fn environments(&mut self, names: &[String]) -> Vec<Result<Environment, fathom_fleet::Error>> {
+        let interfaces = |name: &String| self.by_name[name].interface.iter().cloned().collect();
+        let asked: Vec<(String, Vec<String>)> = names.iter().map(|name| (name.clone(), interfaces(name))).collect();
+        let answers = self.fleet.environments(&asked);
+        names.iter().zip(answers).map(|(name, answer)| Ok(self.with_place(name, answer?))).collect()
+    }
+
+    /// Adds what only this program knows about a host to its environment, and learns from it where the host is on the path.
+    fn with_place(&mut self, name: &str, mut environment: Environment) -> Environment {
         if let Some(device) = &self.by_name[name].device {
             describe(device, &mut environment);
         }
@@ -204,7 +216,7 @@ impl Hosts {
             // Loopback answers for addresses that are not configured on it.
             place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
         }
-        Ok(environment)
+        environment
     }
 
     /// Returns the cores for the two sides of a test: a half of this machine each if both sides run on it, all of it if only `from` does.

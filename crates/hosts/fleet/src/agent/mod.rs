@@ -41,8 +41,8 @@ use crate::{
 
 /// The time that tests get to end after an abort: they check their stop flag every 20 ms.
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
-/// The maximum number of simultaneous roles: a host may have both sides of one trial while the previous trial is still ending.
-const ROLES_MAX: usize = 16;
+/// The maximum number of simultaneous roles: the tested host of a star has one for each companion, and each role has a few threads.
+const ROLES_MAX: usize = 4096;
 /// The interval for checking whether the controller has gone silent.
 const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 

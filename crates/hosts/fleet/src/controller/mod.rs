@@ -199,16 +199,44 @@ impl Fleet {
     /// Queries the environment of a host; `interfaces` are those on paths under test.
     ///
     /// # Errors
-    /// If the host is unknown or disconnected, or if its agent fails.
+    /// As [`Self::environments`].
+    ///
+    /// # Panics
+    /// Never: each question has an answer.
     pub fn environment(&mut self, name: &str, interfaces: &[String]) -> Result<Environment, Error> {
-        let id = self.find(name)?;
-        self.hosts[id].send(&ToAgent::Environment { interfaces: interfaces.to_vec() })?;
-        let answer = self.wait(id, DESCRIBE, |_, message| match message {
+        let asked = [(name.to_owned(), interfaces.to_vec())];
+        self.environments(&asked).pop().expect("each host has an answer")
+    }
+
+    /// Queries the environments of several hosts at once, each with its interfaces on paths under test. The answers are in the order of
+    /// `asked`.
+    ///
+    /// # Errors
+    /// If a host is unknown or disconnected, or if its agent fails.
+    ///
+    /// # Panics
+    /// Never: each question has an answer.
+    pub fn environments(&mut self, asked: &[(String, Vec<String>)]) -> Vec<Result<Environment, Error>> {
+        let found: Vec<Result<HostIndex, Error>> = asked.iter().map(|(name, _)| self.find(name)).collect();
+        for (id, (_, interfaces)) in found.iter().zip(asked) {
+            if let Ok(id) = id {
+                // A stream that is broken is reported below.
+                let _ = self.hosts[*id].send(&ToAgent::Environment { interfaces: interfaces.clone() });
+            }
+        }
+        let ids: Vec<HostIndex> = found.iter().flatten().copied().collect();
+        let answers = self.wait_each(&ids, DESCRIBE, |_, _, message| match message {
             FromAgent::Environment(environment) => Some(Ok(environment)),
             FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
             _ => None,
-        })?;
-        answer.map_err(|failure: AgentFailure| Error::RoleFailed { host: name.to_owned(), failure })
+        });
+        let mut answers = answers.into_iter();
+        let answer = |(found, (name, _)): (Result<HostIndex, Error>, &(String, Vec<String>))| {
+            found
+                .and_then(|_| answers.next().expect("each host has an answer"))?
+                .map_err(|failure: AgentFailure| Error::RoleFailed { host: name.clone(), failure })
+        };
+        found.into_iter().zip(asked).map(answer).collect()
     }
 
     /// Queries the counters of a host, as changes to the last reply.
@@ -318,12 +346,17 @@ impl Fleet {
         answers.into_iter().zip(ids).map(named).collect()
     }
 
-    /// Compares the clock again if the last comparison is old, or if a comparison is cheap.
-    fn refresh_clock(&mut self, id: HostIndex) -> Result<(), Error> {
-        let host = &self.hosts[id];
-        let age = clock::now() - host.clock_compared_at;
-        let takes = host.clock.round_trip * u64::from(CLOCK_PROBES);
-        if age > CLOCK_AGE_MAX || takes < CLOCK_COMPARE_CHEAP_MAX { self.compare_clock(id) } else { Ok(()) }
+    /// Compares the clocks of hosts again for which the last comparison is old, or a comparison is cheap.
+    fn refresh_clocks(&mut self, ids: &[HostIndex]) -> Vec<(HostIndex, Result<(), Error>)> {
+        let is_due = |id: &HostIndex| {
+            let host = &self.hosts[*id];
+            let age = clock::now() - host.clock_compared_at;
+            let takes = host.clock.round_trip * u64::from(CLOCK_PROBES);
+            age > CLOCK_AGE_MAX || takes < CLOCK_COMPARE_CHEAP_MAX
+        };
+        let due: Vec<HostIndex> = ids.iter().copied().filter(is_due).collect();
+        let compared = self.compare_clocks(&due);
+        due.into_iter().zip(compared).collect()
     }
 
     /// The clock of one host relative to another one's: both were compared with ours.

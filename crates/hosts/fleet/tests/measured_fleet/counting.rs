@@ -191,6 +191,7 @@ pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
         tests: vec![cast(from, to, measure)],
         observers: Vec::new(),
         on_loss: fathom_model::OnLoss::Fail,
+        unwatched: std::collections::BTreeSet::new(),
     }
 }
 

@@ -170,8 +170,10 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
 
 /// Records the description of every host before the first trial.
 fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
-    for name in hosts.by_name.keys().cloned().collect::<Vec<_>>() {
-        let environment = hosts.environment(&name).map_err(|error| fleet_error(&error))?;
+    let names: Vec<String> = hosts.by_name.keys().cloned().collect();
+    let environments = hosts.environments(&names);
+    for (name, environment) in names.into_iter().zip(environments) {
+        let environment = environment.map_err(|error| fleet_error(&error))?;
         let mut host = hosts.fleet.describe(&name).map_err(|error| fleet_error(&error))?;
         let place = &hosts.by_name[&name];
         host.address = Some(place.address.to_string());
@@ -186,9 +188,11 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
 
 /// Records what could not be observed, and the changes on the hosts that still answer.
 fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
-    for (name, host) in &mut run.hosts {
+    let names: Vec<String> = run.hosts.keys().cloned().collect();
+    let environments = hosts.environments(&names);
+    for ((name, host), after) in run.hosts.iter_mut().zip(environments) {
         host.unavailable.clone_from(&hosts.by_name[name].unavailable);
-        let Ok(after) = hosts.environment(name) else { continue };
+        let Ok(after) = after else { continue };
         for difference in host.environment.differences(&after) {
             let value = difference.right.unwrap_or_else(|| "gone".to_owned());
             host.changed.note(&difference.topic, &difference.name, value);

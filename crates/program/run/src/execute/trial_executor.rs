@@ -86,7 +86,9 @@ impl RunExecutor<'_> {
                 hosts_live.add(n, clock::now(), rate.per_sec(live), live.measuring);
                 // The percentile is that of one pair, and means nothing beside the sum.
                 progress.show(&LiveProgress { p99: None, ..live }, &rate.unit.show(hosts_live.total()));
-                progress.show_hosts(&hosts_live.lines(clock::now(), rate.unit));
+                if progress.is_shown() {
+                    progress.show_hosts(&hosts_live.lines(clock::now(), rate.unit));
+                }
             } else if side == rate.side && n == 0 {
                 progress.show(&live, &rate.text(live));
             }
@@ -181,6 +183,7 @@ impl RunExecutor<'_> {
             observers: self.plan.plan().via.iter().map(bystander).collect(),
             tests: std::iter::once(test).chain(self.plan.reverse_of(test)).map(cast).collect(),
             on_loss: OnLoss::Fail,
+            unwatched: BTreeSet::new(),
         }
     }
 
@@ -205,8 +208,30 @@ impl RunExecutor<'_> {
             let Assignment { host, role, interfaces } = assignment;
             observers.entry(host).or_insert_with(|| Assignment::observer(host, role, interfaces.clone()));
         }
-        let observers = observers.into_values().collect();
-        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss }
+        // The tested host comes first: it is the end that most pairs have.
+        let mut n_pairs: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, pair) in pairs {
+            std::iter::once(&pair.from).chain(&pair.to).for_each(|host| *n_pairs.entry(host).or_default() += 1);
+        }
+        let mut names: Vec<&str> = observers.keys().copied().collect();
+        names.sort_by_key(|name| std::cmp::Reverse(n_pairs.get(name).copied()));
+        let unwatched = self.unwatched(&names, hosts);
+        let observers = observers.into_values().filter(|observer| !unwatched.contains(&observer.host)).collect();
+        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, unwatched }
+    }
+
+    /// Returns the hosts whose counters are not read, because enough hosts of the same machine before them have theirs read.
+    fn unwatched(&self, names: &[&str], hosts: &Hosts) -> BTreeSet<String> {
+        let mut n_watched: BTreeMap<&str, usize> = BTreeMap::new();
+        let is_extra = |name: &&&str| {
+            let machine = hosts.fleet.facts(name).ok().and_then(|facts| facts.boot_id.as_deref());
+            machine.is_some_and(|machine| {
+                let n = n_watched.entry(machine).or_default();
+                *n += 1;
+                *n > WATCHED_PER_MACHINE_MAX
+            })
+        };
+        names.iter().filter(is_extra).map(|name| (*name).to_owned()).collect()
     }
 
     /// Returns the options that a role is given.
@@ -237,6 +262,9 @@ impl RunExecutor<'_> {
         }
     }
 }
+
+/// Most counters of a host of a lab are those of the machine, and reading them all five times a second takes a millisecond for each host.
+const WATCHED_PER_MACHINE_MAX: usize = 16;
 
 /// The parts of a role that differ from one trial or pair to the next.
 struct RoleParts {

@@ -67,6 +67,11 @@ impl PeerActivity {
         }
     }
 
+    /// The activity of a host behind this one: its head tells its end, and a message from it may be under way on the same stream.
+    pub(crate) fn of_member(&self) -> Self {
+        Self { liveness: Liveness::EndOfStream, ..self.clone() }
+    }
+
     /// Returns what the other side printed, if its first frame has not come yet.
     pub(crate) fn printed(&self) -> String {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()

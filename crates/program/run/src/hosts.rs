@@ -1,11 +1,12 @@
 //! Connects to the hosts of a plan: builds labs, starts agents, compares clocks.
 
 mod agents;
+mod heads;
 
 use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
 
 use anyhow::Context as _;
-use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink};
+use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink, MemberLink, protocol::Member};
 use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, preset};
 use fathom_model::{
     Environment, Plan,
@@ -13,6 +14,7 @@ use fathom_model::{
 };
 use fathom_sys::process::{ProcessIdentity, affinity, effective_user};
 
+use self::heads::Heads;
 use crate::{
     device_programs::PacketPrograms,
     exit::{Exit, UserError, lab_error, with_privilege_hint},
@@ -127,17 +129,20 @@ impl Hosts {
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
         let mut hosts = Self { fleet: Fleet::new(registry::TOOL), by_name: BTreeMap::new(), labs: Vec::new(), journal };
+        let heads = Heads::of(plan)?;
         let labs = PlanLabs::of(plan, &state)?;
         let mut errors = BTreeMap::new();
         let mut links = Vec::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
-        for (name, started) in agents::start_all(plan, &labs)? {
+        // A served host has a limit of controllers, and hosts of this machine belong to its user.
+        let run_of =
+            |reach: &HostReach| run.clone().filter(|_| matches!(reach, HostReach::Ssh(_) | HostReach::Exec(_)));
+        for (name, started) in agents::start_all(plan, &labs, &heads)? {
             match started {
                 Ok((stream, place)) => {
                     hosts.record(&stream)?;
-                    // A served host has a limit of controllers, and hosts of this machine belong to its user.
-                    let is_held = matches!(plan.hosts[&name], HostReach::Ssh(_) | HostReach::Exec(_));
-                    links.push((HostLink { name, stream, run: run.clone().filter(|_| is_held) }, place));
+                    let run = run_of(&plan.hosts[&name]);
+                    links.push((HostLink { name, stream, run }, place));
                 }
                 Err(error) => drop(errors.insert(name, error)),
             }
@@ -145,6 +150,12 @@ impl Hosts {
         // Nobody is greeted if a host is missing, unless the others are of use on their own.
         if errors.is_empty() || host_use == HostUse::Shared {
             errors.extend(hosts.greet(plan, links));
+        }
+        if errors.is_empty() {
+            match heads.links(plan, &labs, run_of) {
+                Ok(links) => errors.extend(hosts.connect_behind(plan, links)),
+                Err(wrong) => errors.extend(wrong),
+            }
         }
         hosts.labs = labs.into_labs();
         Ok((hosts, errors))
@@ -165,6 +176,24 @@ impl Hosts {
         let outcomes = self.fleet.connect_all(links);
         let mut errors = BTreeMap::new();
         for (((name, place), run), outcome) in names.into_iter().zip(places).zip(runs).zip(outcomes) {
+            match outcome {
+                Ok(()) => drop(self.by_name.insert(name, place)),
+                Err(error) => {
+                    let error = agents::start_error(&name, &plan.hosts[&name], &error, run.as_deref());
+                    errors.insert(name, error);
+                }
+            }
+        }
+        errors
+    }
+
+    /// Connects to the hosts behind heads, at once. Returns the errors of those that cannot be reached.
+    fn connect_behind(&mut self, plan: &Plan, links: Vec<(MemberLink, PathHost)>) -> BTreeMap<String, UserError> {
+        let (links, places): (Vec<MemberLink>, Vec<PathHost>) = links.into_iter().unzip();
+        let members: Vec<Member> = links.iter().map(|link| link.member.clone()).collect();
+        let mut errors = BTreeMap::new();
+        for ((member, place), outcome) in members.into_iter().zip(places).zip(self.fleet.connect_behind(links)) {
+            let Member { name, run, .. } = member;
             match outcome {
                 Ok(()) => drop(self.by_name.insert(name, place)),
                 Err(error) => {

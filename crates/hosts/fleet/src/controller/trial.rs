@@ -9,12 +9,12 @@ use std::{
 
 use fathom_engine::LiveProgress;
 use fathom_model::{
-    Endpoints, HostRecord, OnLoss, PeerAddresses, PeerClock, Role, Settings, Side, Trial, units::Nanos,
+    Endpoints, HostRecord, MergedRecord, OnLoss, PeerAddresses, PeerClock, Role, Settings, Side, Trial, units::Nanos,
 };
 use fathom_sys::clock;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{Fleet, FleetEvent, HostIndex};
+use super::{ExpectedReply, Fleet, FleetEvent, HostIndex};
 use crate::{
     Disconnected, Error,
     agent::observer_role,
@@ -31,6 +31,11 @@ const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
 const START_LEAD_MIN: Nanos = Nanos::from_millis(50);
 /// The minimum lead with the roles of several pairs of hosts: the orders are sent one after the other, and threads of all roles wake up.
 const START_LEAD_MANY: Nanos = Nanos::from_millis(200);
+/// Up to so many pairs of a test, every record arrives whole, so that each pair has its own percentiles. Above that, records that share a
+/// stream arrive merged, with a row for each pair.
+pub const EXACT_PAIRS_MAX: usize = 64;
+/// Merging takes a millisecond for each record.
+const MERGE: ExpectedReply = ExpectedReply { verb: "merge its records", timeout: FINISH_TIMEOUT };
 /// A test and its other direction: the record of each contains the counters of all hosts. More tests are pairs of hosts of one test, and
 /// the counters of each host are in the record of the first pair that has it.
 const PAIRED_TESTS: usize = 2;
@@ -129,6 +134,9 @@ pub struct TrialOutcome {
     pub lost: Vec<LostHost>,
     /// The data that could not be collected, by host.
     pub unavailable: BTreeMap<String, Vec<String>>,
+    /// The records that were merged on the way, with their distributions, in a test of more than 64 pairs. What the trials have of them are
+    /// rows without distributions.
+    pub merged: Vec<MergedRecord>,
     /// The error that ended it early.
     pub error: Option<Error>,
 }
@@ -144,6 +152,7 @@ impl Fleet {
                     start_skew: Nanos::ZERO,
                     lost: Vec::new(),
                     unavailable: BTreeMap::new(),
+                    merged: Vec::new(),
                     error: Some(error),
                 };
             }
@@ -152,7 +161,8 @@ impl Fleet {
         if error.is_some() {
             course.abort();
         }
-        course.outcome(plan, error)
+        let (merged, not_merged) = course.collect_merged();
+        TrialOutcome { merged, ..course.outcome(plan, error.or(not_merged)) }
     }
 }
 
@@ -226,6 +236,8 @@ struct TrialRun<'a, 'b> {
     by_host: BTreeMap<HostIndex, Vec<usize>>,
     by_test: BTreeMap<usize, Vec<usize>>,
     by_role_id: BTreeMap<RoleId, usize>,
+    /// The number of roles of each side that share a stream, in a test of many pairs.
+    n_on_stream: BTreeMap<(HostIndex, Side), usize>,
     /// The tokens by which the two sides of each test recognize each other.
     tokens: Vec<u64>,
     callbacks: &'a mut TrialCallbacks<'b>,
@@ -268,7 +280,13 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                 by_test.entry(test).or_default().push(n);
             }
         }
+        let mut n_on_stream = BTreeMap::new();
+        for playing in parts.iter().filter(|playing| plan.tests.len() > EXACT_PAIRS_MAX && playing.test.is_some()) {
+            let stream = fleet.hosts[playing.id].head().unwrap_or(playing.id);
+            *n_on_stream.entry((stream, playing.assignment.role.side)).or_default() += 1;
+        }
         let mut course = Self {
+            n_on_stream,
             by_role_id: parts.iter().enumerate().map(|(n, playing)| (playing.role_id, n)).collect(),
             fleet,
             roles: parts,
@@ -368,7 +386,65 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let is_first = watching == Some(n) && !self.unwatched.contains(&playing.assignment.host);
         let watch = is_first.then(|| self.interfaces(playing.id));
         self.roles[n].state = RoleState::Preparing;
-        self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch })
+        let keep = self.is_kept(n);
+        self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch, keep })
+    }
+
+    /// The host at the end of the stream of a role's host: the host itself, or its head.
+    fn stream_of(&self, n: usize) -> HostIndex {
+        let host = self.roles[n].id;
+        self.fleet.hosts[host].head().unwrap_or(host)
+    }
+
+    /// Returns whether the record of a role is merged with others at the far end of its stream: in a test of many pairs, if several roles
+    /// of its side are there.
+    fn is_kept(&self, n: usize) -> bool {
+        let key = (self.stream_of(n), self.roles[n].assignment.role.side);
+        self.roles[n].test.is_some() && self.n_on_stream.get(&key).is_some_and(|n_roles| *n_roles > 1)
+    }
+
+    /// Collects the merged records of all roles whose tests are complete. Without one of them, a trial has no sums.
+    fn collect_merged(&mut self) -> (Vec<MergedRecord>, Option<Error>) {
+        for n in 0..self.roles.len() {
+            // The row of a role whose record is lost with its head says less than nothing.
+            if self.is_kept(n) && self.fleet.hosts[self.stream_of(n)].is_disconnected() {
+                self.roles[n].state = RoleState::Over(None);
+            }
+        }
+        let has_record = |playing: &RunningRole<'_>| matches!(playing.state, RoleState::Over(Some(_)));
+        let mut parts: BTreeMap<HostIndex, BTreeMap<Side, Vec<usize>>> = BTreeMap::new();
+        for n in (0..self.roles.len()).filter(|n| self.is_kept(*n)) {
+            let playing = &self.roles[n];
+            if self.of_test(playing.test).all(|other| has_record(&self.roles[other])) {
+                let of_stream = parts.entry(self.stream_of(n)).or_default();
+                of_stream.entry(playing.assignment.role.side).or_default().push(n);
+            }
+        }
+        for (host, of_sides) in &parts {
+            let role_ids = |roles: &Vec<usize>| roles.iter().map(|n| self.roles[*n].role_id).collect();
+            // A stream that is broken is reported below.
+            let _ = self.fleet.hosts[*host].send(&ToAgent::Merge { parts: of_sides.values().map(role_ids).collect() });
+        }
+        let hosts: Vec<HostIndex> = parts.keys().copied().collect();
+        let answers = self.fleet.wait_each(&hosts, MERGE, |_, _, message| match message {
+            FromAgent::Merged(records) => Some(Ok(records)),
+            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            _ => None,
+        });
+        let (mut merged, mut failed) = (Vec::new(), None);
+        for ((host, of_sides), answer) in parts.into_iter().zip(answers) {
+            let name = &self.fleet.hosts[host].name;
+            let answer =
+                answer.and_then(|answer| answer.map_err(|failure| Error::RoleFailed { host: name.clone(), failure }));
+            match answer {
+                Ok(records) => merged.extend(of_sides.into_values().zip(records).filter_map(|(roles, record)| {
+                    let hosts = roles.into_iter().map(|n| self.roles[n].assignment.host.clone()).collect();
+                    Some(MergedRecord { clock_of: name.clone(), hosts, record: record? })
+                })),
+                Err(error) => failed = Some(error),
+            }
+        }
+        (merged, failed)
     }
 
     /// Adds the token of a role's test, and the addresses of the other side if all of them are known.
@@ -428,7 +504,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                     self.go_on_without(host, error)?;
                 }
                 FleetEvent::Idle if clock::now() >= deadline => {
-                    self.fleet.hosts[host].disconnect(Disconnected::StepTimeout(milestone.verb()));
+                    self.fleet.disconnect(host, Disconnected::StepTimeout(milestone.verb()));
                     let error = self.disconnected(host);
                     self.go_on_without(host, error)?;
                 }
@@ -515,6 +591,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             | FromAgent::Environment(_)
             | FromAgent::Counters(_)
             | FromAgent::Failed { ticket: None, .. }
+            | FromAgent::Member { .. }
+            | FromAgent::Lost { .. }
+            | FromAgent::Clocks(_)
+            | FromAgent::Merged(_)
             | FromAgent::Heartbeat
             | FromAgent::Bye => {}
         }
@@ -572,7 +652,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             }
         }
         let start_skew = skew(&starts.concat());
-        TrialOutcome { trials, start_skew, lost: self.lost, unavailable: losses, error }
+        TrialOutcome { trials, start_skew, lost: self.lost, unavailable: losses, merged: Vec::new(), error }
     }
 }
 

@@ -124,6 +124,8 @@ pub(crate) fn equipment(policy: Policy) -> agent::AgentConfig {
         tool: "fathom 0.1.0".to_owned(),
         liveness: Liveness::Heartbeats,
         role_log: None,
+        merge: |records| records.first().map(|(record, _)| record.clone()),
+        leading: agent::Leading::Allowed,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
-use fathom_fleet::{Error, ErrorClass};
+use fathom_fleet::{Disconnected, Error, ErrorClass};
 use fathom_model::{Link, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
@@ -296,7 +296,7 @@ impl RunExecutor<'_> {
         }
         let names: Vec<&String> = lost.keys().collect();
         let share = self.plan.leading_tests().find_map(|test| hosts_left(test, &names)).unwrap_or_default();
-        let how: Vec<&str> = lost.values().map(String::as_str).collect();
+        let how: Vec<&str> = lost.values().map(String::as_str).filter(|how| !how.is_empty()).collect();
         run.completeness = Completeness::Incomplete { reason: format!("{share}: {}", how.join("; ")) };
     }
 
@@ -315,7 +315,13 @@ impl RunExecutor<'_> {
         let is_alone = self.plan.leading_tests().count() == 1;
         match error.class() {
             ErrorClass::Incomplete => {
-                let share = if let Error::Disconnected { host, .. } = error { hosts_left(test, &[host]) } else { None };
+                let share = match error {
+                    Error::Disconnected { host, loss: Disconnected::Head { members, .. }, .. } => {
+                        hosts_left(test, &members.iter().chain([host]).collect::<Vec<_>>())
+                    }
+                    Error::Disconnected { host, .. } => hosts_left(test, &[host]),
+                    _ => None,
+                };
                 let reason = share.map_or_else(|| error.to_string(), |share| format!("{share}: {error}"));
                 *completeness = Completeness::Incomplete { reason };
                 Ok(false)

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
-use fathom_fleet::{Disconnected, Error, ErrorClass};
+use fathom_fleet::{Disconnected, EXACT_PAIRS_MAX, Error, ErrorClass};
 use fathom_model::{Link, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
@@ -188,11 +188,16 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
 
 /// Records what could not be observed, and the changes on the hosts that still answer.
 fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
-    let names: Vec<String> = run.hosts.keys().cloned().collect();
-    let environments = hosts.environments(&names);
-    for ((name, host), after) in run.hosts.iter_mut().zip(environments) {
+    let with_counters: BTreeSet<&String> =
+        run.tests.iter().flat_map(|test| &test.trials).flat_map(|trial| trial.hosts.keys()).collect();
+    // Of hundreds of hosts, those are asked again whose counters were read: the others are namespaces of the same machines.
+    let is_asked = |name: &&String| run.hosts.len() <= EXACT_PAIRS_MAX || with_counters.contains(name);
+    let names: Vec<String> = run.hosts.keys().filter(is_asked).cloned().collect();
+    for (name, host) in &mut run.hosts {
         host.unavailable.clone_from(&hosts.by_name[name].unavailable);
-        let Ok(after) = after else { continue };
+    }
+    for (name, after) in names.iter().zip(hosts.environments(&names)) {
+        let (Some(host), Ok(after)) = (run.hosts.get_mut(name), after) else { continue };
         for difference in host.environment.differences(&after) {
             let value = difference.right.unwrap_or_else(|| "gone".to_owned());
             host.changed.note(&difference.topic, &difference.name, value);

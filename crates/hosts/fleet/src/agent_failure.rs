@@ -51,14 +51,6 @@ impl AgentFailure {
     }
 }
 
-impl AgentFailure {
-    /// Converts an error about a member for the controller of its head, without the name of the member.
-    pub(crate) fn of_fleet(error: &crate::Error) -> Self {
-        let message = error.without_host();
-        Self { class: error.class(), message, hint: error.hint().map(str::to_owned), causes: error.causes() }
-    }
-}
-
 /// Whether the trial had started before the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HasStarted {

@@ -251,8 +251,14 @@ impl fmt::Display for ProcessEnd {
 }
 
 impl Error {
+    /// Converts an error about a member for the controller of its head.
+    pub(crate) fn to_failure(&self) -> AgentFailure {
+        let (message, hint) = (self.without_host(), self.hint().map(str::to_owned));
+        AgentFailure { class: self.class(), message, hint, causes: self.causes() }
+    }
+
     /// Returns the text of an error about a host without the name of that host, which the reader adds.
-    pub(crate) fn without_host(&self) -> String {
+    fn without_host(&self) -> String {
         match self {
             Self::Disconnected { loss, exit, stderr, .. } => format!("{loss}{}", lines(exit.as_deref(), stderr)),
             Self::NoAgent { loss, end, .. } => format!("no agent answers: {loss}{end}"),

@@ -137,7 +137,7 @@ impl Hosts {
         // A served host has a limit of controllers, and hosts of this machine belong to its user.
         let run_of =
             |reach: &HostReach| run.clone().filter(|_| matches!(reach, HostReach::Ssh(_) | HostReach::Exec(_)));
-        for (name, started) in agents::start_all(plan, &labs, &heads)? {
+        for (name, started) in agents::start_all(plan, &labs, |name| heads.is_direct(name))? {
             match started {
                 Ok((stream, place)) => {
                     hosts.record(&stream)?;
@@ -152,7 +152,8 @@ impl Hosts {
             errors.extend(hosts.greet(plan, links));
         }
         if errors.is_empty() {
-            match heads.links(plan, &labs, run_of) {
+            let member = |name: &str, reach: &HostReach| agents::member(name, reach, plan, &labs);
+            match heads.links(plan, member, run_of) {
                 Ok(links) => errors.extend(hosts.connect_behind(plan, links)),
                 Err(wrong) => errors.extend(wrong),
             }

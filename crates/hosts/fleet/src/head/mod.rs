@@ -107,7 +107,7 @@ impl Group {
                     places.push((place, name.clone()));
                     links.push(HostLink { name, stream, run });
                 }
-                Err(error) => self.send(&FromAgent::Lost { member: place, failure: AgentFailure::of_fleet(&error) }),
+                Err(error) => self.send(&FromAgent::Lost { member: place, failure: error.to_failure() }),
             }
         }
         let outcomes = self.fleet.connect_all(links);
@@ -118,7 +118,7 @@ impl Group {
                     self.host_of.insert(place, host);
                     self.pass_up(place, FromAgent::Hello(Hello { tool, facts, run: None }));
                 }
-                Err(error) => self.send(&FromAgent::Lost { member: place, failure: AgentFailure::of_fleet(&error) }),
+                Err(error) => self.send(&FromAgent::Lost { member: place, failure: error.to_failure() }),
             }
         }
     }
@@ -180,7 +180,7 @@ impl Group {
     fn report_loss(&mut self, host: HostIndex) {
         let Some(member) = self.member_of.remove(&host) else { return };
         self.host_of.remove(&member);
-        let failure = AgentFailure::of_fleet(&self.fleet.loss_of(host));
+        let failure = self.fleet.loss_of(host).to_failure();
         self.send(&FromAgent::Lost { member, failure });
     }
 

@@ -17,7 +17,7 @@ pub const TESTED: &str = "sut";
 pub const SWITCH: &str = "switch";
 /// One tested host and eight companions, as the guides of cloud providers have it.
 pub(super) const N_HOSTS_DEFAULT: u32 = 9;
-/// A bridge of Linux has 1023 ports at most (`BR_MAX_PORTS`), and half of them take 20 s to build on two cores.
+/// A bridge of Linux has 1023 ports at most (`BR_MAX_PORTS`), and half of them are built in a few seconds.
 pub(super) const N_HOSTS: std::ops::RangeInclusive<u32> = 2..=512;
 /// Up to so many hosts all know each other; in a larger star all know the tested host, and ask for the others by ARP when they send.
 const ALL_INTRODUCED_MAX: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use fathom_model::{Side, VerdictState, names::count, units::Nanos};
+use fathom_model::{Record, Side, Trial, VerdictState, names::count, units::Nanos};
 use fathom_sys::{clock, process::Pidfd};
 
 use crate::{
@@ -40,6 +40,18 @@ fn sent_packets(pid: u32) -> Option<u64> {
     let devices = fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?;
     let counters = devices.lines().find_map(|line| line.trim().strip_prefix("eth0:"))?;
     counters.split_whitespace().nth(9)?.parse().ok()
+}
+
+/// Checks that the rows of all pairs add up to the merged records, which alone have distributions. Returns the record of the initiators.
+fn rows_add_up(trial: &Trial) -> &Record {
+    let of_side = |side| trial.records.values().find(|record| record.side == side).unwrap();
+    let (sent, received) = (of_side(Side::Initiator), of_side(Side::Responder));
+    let of_rows: u64 = trial.links.iter().map(|link| link.records[&link.from].totals[count::SENT]).sum();
+    assert_eq!(sent.totals[count::SENT], of_rows);
+    assert!(!received.distributions.is_empty(), "{:?}", received.totals);
+    let rows = trial.links.iter().flat_map(|link| link.records.values());
+    assert!(rows.filter(|row| row.side == Side::Responder).all(|row| row.distributions.is_empty()));
+    sent
 }
 
 #[test]
@@ -84,21 +96,8 @@ fn three_hundred_agents_behind_seventeen_heads_are_eighteen_streams() {
     assert_eq!((trial.links.len(), run.hosts.len(), n_streams), (300, 301, 18));
     assert!(trial.links.iter().all(fathom_model::LinkTrial::is_whole));
 
-    // The rows add up to the merged record, which alone has distributions.
-    let of_side = |side| trial.records.values().find(|record| record.side == side).unwrap();
-    let (sent, received) = (of_side(Side::Initiator), of_side(Side::Responder));
-    let of_rows: u64 = trial.links.iter().map(|link| link.records[&link.from].totals[count::SENT]).sum();
-    assert_eq!(sent.totals[count::SENT], of_rows);
-    assert!(!received.distributions.is_empty(), "{:?}", received.distributions.keys());
-    assert!(
-        trial
-            .links
-            .iter()
-            .flat_map(|link| link.records.values())
-            .filter(|record| record.side == Side::Responder)
-            .all(|record| record.distributions.is_empty())
-    );
     assert_eq!(test.sharing.as_ref().unwrap().by_host.len(), 300);
+    let sent = rows_add_up(trial);
 
     // Its record is on the controller's clock, which is that of this process.
     let (from, to) = (sent.start_ns, sent.start_ns + sent.measured_ns.1);

@@ -4,7 +4,8 @@ use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket},
-    thread,
+    os::fd::{AsFd as _, AsRawFd as _},
+    process, thread,
 };
 
 use fathom_fleet::{
@@ -24,11 +25,7 @@ use fathom_model::{
     reach::{ExecHost, SshHost},
 };
 
-use super::{
-    PathHost, PlanLabs, fleet_error,
-    heads::{self, Heads},
-    no_lab_error, own_program,
-};
+use super::{PathHost, PlanLabs, fleet_error, no_lab_error, own_program};
 use crate::{
     exit::{Exit, UserError, lab_error},
     target,
@@ -41,9 +38,13 @@ type StartedAgent = Result<(AgentStream, PathHost), UserError>;
 ///
 /// # Errors
 /// If an agent on this machine cannot be started. Errors of other machines are in the result, so that all of them can be told.
-pub(super) fn start_all(plan: &Plan, labs: &PlanLabs, heads: &Heads) -> anyhow::Result<BTreeMap<String, StartedAgent>> {
+pub(super) fn start_all(
+    plan: &Plan,
+    labs: &PlanLabs,
+    is_direct: impl Fn(&str) -> bool,
+) -> anyhow::Result<BTreeMap<String, StartedAgent>> {
     let mut started = BTreeMap::new();
-    let direct = || plan.hosts.iter().filter(|(name, _)| heads.is_direct(name));
+    let direct = || plan.hosts.iter().filter(|(name, _)| is_direct(name));
     for (name, reach) in direct().filter(|(_, reach)| reach.is_on_this_machine()) {
         started.insert(name.clone(), Ok(agent_here(name, reach, plan, labs)?));
     }
@@ -105,7 +106,7 @@ pub(super) fn member(
         }
     };
     let (place, reached) = lab_place(lab, host, lab_name)?;
-    Ok((heads::lab_reach(lab, host, &reached)?, reached, place))
+    Ok((lab_reach(lab, host, &reached)?, reached, place))
 }
 
 fn no_key_error(address: &str) -> UserError {
@@ -356,6 +357,23 @@ fn lab_place(lab: &Lab, host: &str, lab_name: &str) -> Result<(PathHost, String)
         device,
     };
     Ok((place, reached))
+}
+
+/// Returns how a head of the same lab reaches a host of it.
+///
+/// # Errors
+/// In a lab without root, whose namespaces only its own children can enter.
+fn lab_reach(lab: &Lab, host: &str, reached: &str) -> Result<MemberReach, UserError> {
+    let host = lab.host(host).map_err(|error| lab_error(&error))?;
+    if host.namespaces().user.is_some() {
+        let what = "heads in a lab need root: only a child of this program can enter the hosts of a lab without it";
+        return Err(
+            UserError::new(Exit::Preflight, what).with_line("fix", "start fathom as root, or leave out --heads")
+        );
+    }
+    // This program keeps the namespace open until the run is over.
+    let net = format!("/proc/{}/fd/{}", process::id(), host.namespaces().net.as_fd().as_raw_fd());
+    Ok(MemberReach::Namespace { net: net.into(), reached: reached.to_owned() })
 }
 
 fn served_agent(address: &str, key: Option<&str>, data: Option<IpAddr>) -> StartedAgent {

@@ -1,19 +1,14 @@
 //! Which hosts of a plan are reached through which others: heads and the hosts behind them.
 
-use std::{
-    collections::BTreeMap,
-    os::fd::{AsFd as _, AsRawFd as _},
-    process,
-};
+use std::collections::BTreeMap;
 
 use fathom_fleet::{
     MemberLink,
     protocol::{Member, MemberReach},
 };
-use fathom_lab::Lab;
 use fathom_model::{Plan, plan::HostReach};
 
-use super::{PathHost, PlanLabs, agents};
+use super::PathHost;
 use crate::exit::{Exit, UserError};
 
 /// The hosts behind heads, each with its head.
@@ -60,13 +55,13 @@ impl Heads {
     pub(super) fn links(
         &self,
         plan: &Plan,
-        labs: &PlanLabs,
+        member: impl Fn(&str, &HostReach) -> Result<(MemberReach, String, PathHost), UserError>,
         run_of: impl Fn(&HostReach) -> Option<String>,
     ) -> Result<Vec<(MemberLink, PathHost)>, BTreeMap<String, UserError>> {
         let (mut links, mut errors) = (Vec::new(), BTreeMap::new());
         for (name, head) in &self.0 {
             let reach = &plan.hosts[name];
-            match agents::member(name, reach, plan, labs) {
+            match member(name, reach) {
                 Ok((member_reach, reached, place)) => {
                     let member = Member { name: name.clone(), reach: member_reach, run: run_of(reach) };
                     let reached = format!("{reached}, through {head}");
@@ -102,23 +97,6 @@ fn no_head(group: &[&String]) -> UserError {
         "use",
         "hosts with the launcher ssh or a command as heads: put them first in the group, or leave out --heads",
     )
-}
-
-/// Returns how a head of the same lab reaches a host of it.
-///
-/// # Errors
-/// In a lab without root, whose namespaces only its own children can enter.
-pub(super) fn lab_reach(lab: &Lab, host: &str, reached: &str) -> Result<MemberReach, UserError> {
-    let host = lab.host(host).map_err(|error| crate::exit::lab_error(&error))?;
-    if host.namespaces().user.is_some() {
-        let what = "heads in a lab need root: only a child of this program can enter the hosts of a lab without it";
-        return Err(
-            UserError::new(Exit::Preflight, what).with_line("fix", "start fathom as root, or leave out --heads")
-        );
-    }
-    // This program keeps the namespace open until the run is over.
-    let net = format!("/proc/{}/fd/{}", process::id(), host.namespaces().net.as_fd().as_raw_fd());
-    Ok(MemberReach::Namespace { net: net.into(), reached: reached.to_owned() })
 }
 
 #[cfg(test)]

@@ -102,12 +102,12 @@ fn no_head(group: &[&String]) -> UserError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fathom_model::{TestPlan, TrialTimes, plan::HostReach};
+    use fathom_model::{TestPlan, TrialTimes, units::Nanos};
 
     fn plan(n_companions: usize, heads: u32) -> Plan {
         let companions: Vec<String> = (1..=n_companions).map(|n| format!("c{n}")).collect();
-        let test =
-            TestPlan { to: Some("sut".to_owned()), ..TestPlan::new("tcp_rr", TrialTimes::default(), "companions") };
+        let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
+        let test = TestPlan { to: Some("sut".to_owned()), ..TestPlan::new("tcp_rr", times, "companions") };
         let hosts = companions.iter().cloned().chain(["sut".to_owned()]);
         Plan {
             hosts: hosts.map(|name| (name.clone(), HostReach::Lab(name))).collect(),

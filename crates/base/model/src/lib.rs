@@ -45,7 +45,7 @@ pub use inventory::{HostRole, Inventory, InventoryHost};
 pub use link::{CoreShare, Growth, GrowthPoint, Link, QueueShare, Sharing, Spread, TestedHost};
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
 pub use plan::{OnLoss, Plan, TestPlan, Topology, TrialTimes};
-pub use record::{HostRecord, LinkTrial, Note, Record, Timeline, Trial};
+pub use record::{HostRecord, LinkTrial, MergedRecord, Note, Record, Timeline, Trial};
 pub use role::{Endpoints, PeerAddresses, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun};
 pub use settings::{OptionDoc, Settings, ValueKind};

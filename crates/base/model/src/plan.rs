@@ -276,6 +276,7 @@ impl Plan {
             hosts: BTreeMap::new(),
             groups: BTreeMap::new(),
             on_loss: OnLoss::Fail,
+            heads: None,
             tests,
         }
     }
@@ -326,6 +327,10 @@ pub struct Plan {
     /// What the loss of a host means for a test of several hosts.
     #[serde(default, skip_serializing_if = "OnLoss::is_default")]
     pub on_loss: OnLoss,
+    /// The number of groups in which the hosts of several pairs are connected: one host of each is the head of the others, which are reached
+    /// through it. Absent if all are connected directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<u32>,
     /// The host between the two sides of every test: a device under test, whose counters are read in addition to theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,

@@ -1,6 +1,6 @@
 //! The measured data: counts, times and distributions, never a rate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -325,6 +325,17 @@ impl LinkTrial {
     pub fn is_whole(&self) -> bool {
         self.records.len() == 1 + usize::from(self.to.is_some())
     }
+}
+
+/// The record of one side of several pairs, merged where their results meet. It is in no document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MergedRecord {
+    /// The host on whose clock its times are.
+    pub clock_of: String,
+    /// The hosts whose records of this side are in it.
+    pub hosts: BTreeSet<String>,
+    /// The record.
+    pub record: Record,
 }
 
 /// One round of one test.

@@ -8,8 +8,8 @@ use std::{
     marker::PhantomData,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread::JoinHandle,
 };
@@ -26,8 +26,10 @@ use crate::{
 
 /// The size of one read.
 const CHUNK: usize = 64 << 10;
-/// The maximum number of messages in the queue: more than 16 running tests send in 3 s.
-const SEND_QUEUE_MAX: usize = 256;
+/// The maximum number of messages in the queue: more than 4096 running tests send in 3 s.
+const SEND_QUEUE_MAX: usize = 1 << 15;
+/// The maximum number of bytes in the queue: the records of a thousand roles that end together, and less than a host would miss.
+const SEND_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// A process that wakes up this much later than requested was suspended, for example by a paused machine or heavy swapping.
 const SUSPEND_MIN: Nanos = Nanos::from_secs(1);
 
@@ -63,6 +65,11 @@ impl PeerActivity {
             has_begun: Arc::new(AtomicBool::new(opening == Opening::Frame)),
             printed: Arc::default(),
         }
+    }
+
+    /// The activity of a host behind this one: its head tells its end, and a message from it may be under way on the same stream.
+    pub(crate) fn of_member(&self) -> Self {
+        Self { liveness: Liveness::EndOfStream, ..self.clone() }
     }
 
     /// Returns what the other side printed, if its first frame has not come yet.
@@ -114,17 +121,45 @@ impl SuspendDetector {
 /// Whether the writing thread ends after a message.
 type IsLast = bool;
 
+/// What waits in a queue. It is no bounded channel, because one for many messages has memory for all of them from the beginning.
+#[derive(Debug, Default)]
+struct QueueLoad {
+    n_messages: AtomicUsize,
+    n_bytes: AtomicUsize,
+    is_full: AtomicBool,
+}
+
+impl QueueLoad {
+    /// Counts a frame, unless the queue is full. A frame of any length fits into an empty queue.
+    fn take(&self, len: usize) -> bool {
+        let is_over = self.n_messages.load(Ordering::Relaxed) >= SEND_QUEUE_MAX
+            || self.n_bytes.load(Ordering::Relaxed) >= SEND_QUEUE_BYTES_MAX;
+        if is_over {
+            self.is_full.store(true, Ordering::Relaxed);
+            return false;
+        }
+        self.n_messages.fetch_add(1, Ordering::Relaxed);
+        self.n_bytes.fetch_add(len, Ordering::Relaxed);
+        true
+    }
+
+    fn release(&self, len: usize) {
+        self.n_messages.fetch_sub(1, Ordering::Relaxed);
+        self.n_bytes.fetch_sub(len, Ordering::Relaxed);
+    }
+}
+
 /// A queue of messages to send, in order.
 #[derive(Debug)]
 pub(crate) struct SendQueue<M> {
-    frames: SyncSender<(Vec<u8>, IsLast)>,
-    is_full: Arc<AtomicBool>,
+    frames: Sender<(Vec<u8>, IsLast)>,
+    load: Arc<QueueLoad>,
     of: PhantomData<fn(M)>,
 }
 
 impl<M> Clone for SendQueue<M> {
     fn clone(&self) -> Self {
-        Self { frames: self.frames.clone(), is_full: Arc::clone(&self.is_full), of: PhantomData }
+        Self { frames: self.frames.clone(), load: Arc::clone(&self.load), of: PhantomData }
     }
 }
 
@@ -132,16 +167,16 @@ impl<M: Message> SendQueue<M> {
     /// Queues a message; a broken stream is reported by the reading thread.
     pub(crate) fn send(&self, message: &M) -> Result<(), FrameError> {
         let frame = protocol::write(message)?;
-        // The receiver is gone if the stream is broken.
-        if let Err(TrySendError::Full(_)) = self.frames.try_send((frame, message.is_last())) {
-            self.is_full.store(true, Ordering::Relaxed);
+        if self.load.take(frame.len()) {
+            // The receiver is gone if the stream is broken.
+            let _ = self.frames.send((frame, message.is_last()));
         }
         Ok(())
     }
 
     /// Returns whether a message was dropped because the other side does not read: it then counts as disconnected.
     pub(crate) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::Relaxed)
+        self.load.is_full.load(Ordering::Relaxed)
     }
 }
 
@@ -151,20 +186,27 @@ impl<M: Message> SendQueue<M> {
 pub(crate) fn start_writer<M: Message>(
     mut output: impl Write + Send + 'static,
 ) -> io::Result<(SendQueue<M>, JoinHandle<()>)> {
-    let (frames, queue) = mpsc::sync_channel(SEND_QUEUE_MAX);
+    let (frames, queue) = mpsc::channel();
+    let load: Arc<QueueLoad> = Arc::default();
+    let queued = Arc::clone(&load);
     let thread = threads::start(move || {
         // The reading thread sees the same error and reports it.
-        let _ = write_messages::<M>(&mut output, &queue);
+        let _ = write_messages::<M>(&mut output, &queue, &queued);
     })?;
-    Ok((SendQueue { frames, is_full: Arc::default(), of: PhantomData }, thread))
+    Ok((SendQueue { frames, load, of: PhantomData }, thread))
 }
 
-fn write_messages<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>, IsLast)>) -> io::Result<()> {
+fn write_messages<M: Message>(
+    output: &mut impl Write,
+    queue: &Receiver<(Vec<u8>, IsLast)>,
+    load: &QueueLoad,
+) -> io::Result<()> {
     let heartbeat = protocol::write(&M::heartbeat()).expect("a heartbeat is short");
     loop {
         let is_last = match queue.recv_timeout(HEARTBEAT_EVERY.as_duration()) {
             Ok((frame, is_last)) => {
                 output.write_all(&frame)?;
+                load.release(frame.len());
                 is_last
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -302,8 +344,16 @@ mod tests {
     fn an_outbox_that_nobody_empties_is_full_instead_of_growing() {
         let (near, _far) = UnixStream::pair().unwrap();
         let (outbox, _thread) = start_writer::<ToAgent>(near).unwrap();
-        let long = ToAgent::Environment { interfaces: vec!["x".repeat(100_000)] };
-        let n_taken = (0..10_000).take_while(|_| outbox.send(&long).is_ok() && !outbox.is_full()).count();
-        assert!((SEND_QUEUE_MAX..SEND_QUEUE_MAX + 64).contains(&n_taken), "{n_taken}");
+        let many = |message: &ToAgent, outbox: &SendQueue<ToAgent>| {
+            (0..100_000).take_while(|_| outbox.send(message).is_ok() && !outbox.is_full()).count()
+        };
+        let n_long = SEND_QUEUE_BYTES_MAX / 1_000_000;
+        let n_taken = many(&ToAgent::Environment { interfaces: vec!["x".repeat(1_000_000)] }, &outbox);
+        assert!((n_long..n_long + 4).contains(&n_taken), "{n_taken}");
+
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (outbox, _thread) = start_writer::<ToAgent>(near).unwrap();
+        let n_taken = many(&ToAgent::Counters, &outbox);
+        assert!((SEND_QUEUE_MAX..2 * SEND_QUEUE_MAX).contains(&n_taken), "{n_taken}");
     }
 }

@@ -25,6 +25,25 @@ pub enum Disconnected {
     Io(io::Error),
     /// The received data does not follow the protocol.
     Protocol(FrameError),
+    /// The head of the host says so.
+    ToldByHead {
+        /// The head.
+        head: String,
+        /// How the host was lost there.
+        failure: AgentFailure,
+    },
+    /// The head of the host was lost, and every host behind it with it.
+    WithHead {
+        /// The head.
+        head: String,
+    },
+    /// The host is a head, so the hosts behind it were lost with it.
+    Head {
+        /// How it was lost.
+        loss: Box<Self>,
+        /// The hosts behind it.
+        members: Vec<String>,
+    },
 }
 
 impl fmt::Display for Disconnected {
@@ -36,6 +55,12 @@ impl fmt::Display for Disconnected {
             Self::StepTimeout(step) => write!(f, "it did not {step} in time"),
             Self::Io(cause) => write!(f, "the connection broke: {cause}"),
             Self::Protocol(cause) => write!(f, "it sent {cause}"),
+            Self::ToldByHead { head, failure } => write!(f, "{} (its head `{head}` says so)", failure.message),
+            Self::WithHead { head } => write!(f, "its head `{head}` was lost"),
+            Self::Head { loss, members } => {
+                let (n, hosts) = (members.len(), if members.len() == 1 { "host" } else { "hosts" });
+                write!(f, "{loss}, and with it the {n} {hosts} behind it: {}", members.join(", "))
+            }
         }
     }
 }
@@ -184,6 +209,16 @@ pub enum Error {
         /// The reason.
         failure: AgentFailure,
     },
+    /// The head of a host could not connect to it.
+    #[error("host `{host}`, behind its head `{head}`: {}", failure.message)]
+    BehindHead {
+        /// The host's name.
+        host: String,
+        /// The head's name.
+        head: String,
+        /// The reason.
+        failure: AgentFailure,
+    },
     /// The trial was interrupted.
     #[error("interrupted")]
     Interrupted,
@@ -216,6 +251,22 @@ impl fmt::Display for ProcessEnd {
 }
 
 impl Error {
+    /// Converts an error about a member for the controller of its head.
+    pub(crate) fn to_failure(&self) -> AgentFailure {
+        let (message, hint) = (self.without_host(), self.hint().map(str::to_owned));
+        AgentFailure { class: self.class(), message, hint, causes: self.causes() }
+    }
+
+    /// Returns the text of an error about a host without the name of that host, which the reader adds.
+    fn without_host(&self) -> String {
+        match self {
+            Self::Disconnected { loss, exit, stderr, .. } => format!("{loss}{}", lines(exit.as_deref(), stderr)),
+            Self::NoAgent { loss, end, .. } => format!("no agent answers: {loss}{end}"),
+            Self::RoleFailed { failure, .. } => failure.message.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// Returns the effect on the run.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
@@ -223,6 +274,8 @@ impl Error {
             Self::Key { .. } | Self::Network(_) | Self::UnknownHost { .. } | Self::Word { .. } => ErrorClass::Usage,
             Self::Disconnected { .. } | Self::Interrupted => ErrorClass::Incomplete,
             Self::RoleFailed { failure, .. } => failure.class,
+            // Nothing was started yet, whatever the head met.
+            Self::BehindHead { .. } => ErrorClass::Preflight,
             Self::Certificate { .. }
             | Self::System { .. }
             | Self::Unreachable { .. }
@@ -255,7 +308,7 @@ impl Error {
                 "look for losses on the path: fathom probe HOST, and fathom probe HOST --test mtu for large packets",
             ),
             Self::Version { .. } => Some("run the same version of fathom on both hosts"),
-            Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
+            Self::RoleFailed { failure, .. } | Self::BehindHead { failure, .. } => failure.hint.as_deref(),
             Self::Push { hint, .. } => Some(hint),
             _ => None,
         }
@@ -265,7 +318,7 @@ impl Error {
     #[must_use]
     pub fn causes(&self) -> Vec<String> {
         match self {
-            Self::RoleFailed { failure, .. } => failure.causes.clone(),
+            Self::RoleFailed { failure, .. } | Self::BehindHead { failure, .. } => failure.causes.clone(),
             error => causes(error),
         }
     }

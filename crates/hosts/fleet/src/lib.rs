@@ -11,6 +11,7 @@ mod agent_failure;
 mod connection;
 pub mod controller;
 mod error;
+mod head;
 pub mod launcher;
 mod option_precheck;
 pub mod protocol;
@@ -18,6 +19,9 @@ mod threads;
 pub mod tls;
 
 pub use agent_failure::{AgentFailure, ErrorClass};
-pub use controller::{Assignment, Fleet, HostLink, LostHost, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
+pub use controller::{
+    Assignment, EXACT_PAIRS_MAX, Fleet, HostLink, LostHost, MemberLink, TestRoles, TrialCallbacks, TrialOutcome,
+    TrialPlan,
+};
 pub use error::{Disconnected, Error, ProcessEnd};
 pub use launcher::{AgentStream, Liveness, Opening};

@@ -15,9 +15,25 @@ use std::{
     os::fd::AsFd,
 };
 
-/// The number of leading bits shared by all addresses of a wire.
-fn prefix_len(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 24 } else { 64 }
+/// The hosts that share a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Those at the ends of a wire.
+    Wire,
+    /// All hosts on the switch of a star, which can be more than a /24 has.
+    Star,
+}
+
+impl Network {
+    /// The number of leading bits that all addresses of it share.
+    const fn prefix_len(self, address: IpAddr) -> u8 {
+        match (self, address) {
+            (Self::Wire, IpAddr::V4(_)) => 24,
+            (Self::Wire, IpAddr::V6(_)) => 64,
+            (Self::Star, IpAddr::V4(_)) => 16,
+            (Self::Star, IpAddr::V6(_)) => 48,
+        }
+    }
 }
 
 /// One end of a wire.
@@ -31,11 +47,12 @@ pub(crate) struct End<'a> {
     pub(crate) mac: MacAddress,
     /// Whether it becomes a port of a bridge; the bridge then has the address instead.
     pub(crate) is_port: bool,
+    pub(crate) network: Network,
 }
 
 impl<'a> End<'a> {
     pub(crate) fn new(host: &'a mut Host, device: &'a str, address: Ipv4Addr) -> Self {
-        Self { host, device, address, mac: mac_for(address), is_port: false }
+        Self { host, device, address, mac: mac_for(address), is_port: false, network: Network::Wire }
     }
 }
 
@@ -128,7 +145,7 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Opt
         end.host.interfaces.push(Interface {
             name: end.device.to_owned(),
             address,
-            prefix_len: prefix_len(address),
+            prefix_len: end.network.prefix_len(address),
             mac: end.mac,
             mtu: Bytes(u64::from(options.mtu_bytes)),
         });
@@ -159,7 +176,7 @@ pub(crate) fn open(host: &Host) -> Result<Netlink> {
 fn bring_up(netlink: &mut Netlink, end: &End<'_>, family: Family) -> fathom_sys::Result<()> {
     let index = netlink.link(end.device)?.index;
     if !end.is_port {
-        add_addresses(netlink, index, end.address, family)?;
+        add_addresses(netlink, index, (end.address, end.network), family)?;
     }
     netlink.set_up(index)
 }
@@ -168,11 +185,11 @@ fn bring_up(netlink: &mut Netlink, end: &End<'_>, family: Family) -> fathom_sys:
 pub(crate) fn add_addresses(
     netlink: &mut Netlink,
     device: u32,
-    address: Ipv4Addr,
+    (address, network): (Ipv4Addr, Network),
     family: Family,
 ) -> fathom_sys::Result<()> {
     let all = family.addresses(address);
-    all.into_iter().try_for_each(|address| netlink.add_address(device, address, prefix_len(address)))
+    all.into_iter().try_for_each(|address| netlink.add_address(device, address, network.prefix_len(address)))
 }
 
 /// A locally administered address that contains the IPv4 address, so that captures are easy to read.

@@ -2,7 +2,7 @@
 //!
 //! This module collects and counts. It does not judge.
 
-use std::{cmp::Reverse, collections::BTreeMap, fmt::Display};
+use std::{cell::OnceCell, cmp::Reverse, collections::BTreeMap, fmt::Display};
 
 use fathom_model::{
     Derivation, Environment, Evidence, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Severity,
@@ -34,6 +34,9 @@ pub struct TestEvidence<'a> {
     /// Input of the analysis that is not in the records.
     pub context: &'a AnalysisContext,
     trials: Vec<&'a Trial>,
+    /// The hosts of the test, the initiating ones first. Rules ask for them again and again, and there may be hundreds.
+    hosts: Vec<&'a str>,
+    is_one_machine: OnceCell<bool>,
 }
 
 /// Returns true if the probed host answered.
@@ -77,7 +80,8 @@ pub(crate) struct OfferedLoad<'a> {
 
 impl<'a> TestEvidence<'a> {
     pub(crate) fn new(run: &'a Run, test: &'a TestRun, context: &'a AnalysisContext) -> Self {
-        Self { run, test, context, trials: usable_trials(&test.trials) }
+        let (trials, hosts) = (usable_trials(&test.trials), hosts_of(test).collect());
+        Self { run, test, context, trials, hosts, is_one_machine: OnceCell::new() }
     }
 
     /// Returns a finding about this test, to which its evidence and the next step are added.
@@ -103,7 +107,7 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the hosts of the test, the initiating host first.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &'a str> {
-        hosts_of(self.test)
+        self.hosts.iter().copied()
     }
 
     /// Returns one host of each machine of the test: what belongs to the kernel is the same for all hosts of one machine.
@@ -258,6 +262,10 @@ impl<'a> TestEvidence<'a> {
         }
         let mut cores: Vec<CoreLoad> =
             spent.into_iter().filter_map(|(core, states)| CoreLoad::of(core, &states)).collect();
+        // A host without counters has no cores to divide.
+        if cores.is_empty() {
+            return cores;
+        }
         if let Some(own) = self.own_cpu(host) {
             attribute_core_work(&mut cores, &own);
             // In a test of frames, kernel threads may work for the test. Only user time of other programs is certainly not its
@@ -401,6 +409,10 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns true if all hosts of the test are one machine, so that both ends share the cores.
     pub(crate) fn is_one_machine(&self) -> bool {
+        *self.is_one_machine.get_or_init(|| self.are_one_machine())
+    }
+
+    fn are_one_machine(&self) -> bool {
         let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
         let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
         if self.test.to.is_none() {

@@ -63,7 +63,7 @@ pub use context::AnalysisContext;
 pub use effect::effect;
 pub use evidence::TestEvidence;
 pub use findings::{FINDING_RULES, FindingRule};
-pub use pairs::{ClockOffsets, join_pairs};
+pub use pairs::{ClockOffsets, join_pairs, merge_records};
 pub use precision::is_narrow;
 pub use proof::next_intervention;
 pub use summaries::value_in;

@@ -2,10 +2,10 @@
 //!
 //! Percentiles come from merged distributions, never from averages. The joined measured phase is the time in which all pairs measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{
-    LinkTrial, Note, Record, Side, StepRecord, Timeline, Trial, UsersRecord, Visits,
+    LinkTrial, MergedRecord, Note, Record, Side, StepRecord, Timeline, Trial, UsersRecord, Visits,
     units::{Nanos, approximate},
 };
 
@@ -16,12 +16,18 @@ pub type ClockOffsets = BTreeMap<String, i64>;
 
 /// Fills in the records of a trial from those of its pairs. Pairs of which a side is missing do not count.
 ///
-/// `from` and `to` name the sides: a host, or a group of hosts, whose record is on the controller's clock.
-pub fn join_pairs(trial: &mut Trial, (from, to): (&str, Option<&str>), clocks: &ClockOffsets) {
+/// `from` and `to` name the sides: a host, or a group of hosts, whose record is on the controller's clock. Records that were merged on
+/// the way stand for those of their hosts, of which the trial has rows.
+pub fn join_pairs(trial: &mut Trial, (from, to): (&str, Option<&str>), clocks: &ClockOffsets, merged: &[MergedRecord]) {
     let whole: Vec<&LinkTrial> = trial.links.iter().filter(|link| link.is_whole()).collect();
-    let of_side = |side: Side| -> Vec<ClockedRecord<'_>> {
+    let of_side = |side: Side| -> SideRecords<'_> {
+        let merged = merged.iter().filter(|one| one.record.side == side);
+        let in_merged: BTreeSet<&str> = merged.clone().flat_map(|one| &one.hosts).map(String::as_str).collect();
         let records = whole.iter().flat_map(|link| &link.records).filter(|(_, record)| record.side == side);
-        records.map(|(key, record)| ClockedRecord::of(record, offset(clocks, host_of(key)))).collect()
+        let single = records.clone().filter(|(key, _)| !in_merged.contains(host_of(key)));
+        let single = single.map(|(key, record)| ClockedRecord::of(record, offset(clocks, host_of(key))));
+        let merged = merged.map(|one| ClockedRecord::of(&one.record, offset(clocks, &one.clock_of)));
+        SideRecords { parts: merged.chain(single).collect(), rows: records.map(|(_, record)| record).collect() }
     };
     let responder = match to {
         Some(to) if to == from => format!("{to}/responder"),
@@ -41,6 +47,24 @@ pub fn join_pairs(trial: &mut Trial, (from, to): (&str, Option<&str>), clocks: &
 
 fn offset(clocks: &ClockOffsets, host: &str) -> i128 {
     clocks.get(host).map_or(0, |offset| i128::from(*offset))
+}
+
+/// Merges the records of one side, each with the offset of its clock from that of the result, in nanoseconds. `None` without records.
+#[must_use]
+pub fn merge_records(records: &[(Record, i64)]) -> Option<Record> {
+    let parts = records.iter().map(|(record, ahead_ns)| ClockedRecord::of(record, i128::from(*ahead_ns))).collect();
+    let all = SideRecords { parts, rows: records.iter().map(|(record, _)| record).collect() };
+    let mut merged = join(records.first()?.0.side, &all, 0)?;
+    merged.sampled.truncate(FLOWS_MAX);
+    Some(merged)
+}
+
+/// The records of one side of all pairs.
+struct SideRecords<'a> {
+    /// What is added up: the records of single pairs, and those that were merged on the way.
+    parts: Vec<ClockedRecord<'a>>,
+    /// One record for each pair; those that were merged on the way are only rows.
+    rows: Vec<&'a Record>,
 }
 
 /// The most connections whose samples are kept of all pairs together: as many as a pair alone has. Thousands would be most of a document.
@@ -69,7 +93,7 @@ fn nanos(time: i128) -> Nanos {
 }
 
 /// Joins the records of one side. The result is on a clock with this offset from the controller's.
-fn join(side: Side, parts: &[ClockedRecord<'_>], own_offset: i128) -> Option<Record> {
+fn join(side: Side, SideRecords { parts, rows }: &SideRecords<'_>, own_offset: i128) -> Option<Record> {
     let start = parts.iter().map(|part| part.start).min()?;
     let mut joined = Record::empty(side);
     joined.start_ns = nanos(start + own_offset);
@@ -78,16 +102,17 @@ fn join(side: Side, parts: &[ClockedRecord<'_>], own_offset: i128) -> Option<Rec
     joined.measured_ns = common_window(parts, start);
     for part in parts {
         add(&mut joined, part.record, part.after(start));
-        joined.flows.extend(part.record.flows.iter().take((FLOWS_MAX / parts.len()).max(1)).cloned());
+        let room = FLOWS_MAX.saturating_sub(joined.flows.len()).min((FLOWS_MAX / parts.len()).max(1));
+        joined.flows.extend(part.record.flows.iter().take(room).cloned());
     }
     let all = |of: fn(&Record) -> Option<u64>| parts.iter().map(|part| of(part.record)).sum::<Option<u64>>();
     joined.run_delay_ns = all(|record| record.run_delay_ns.map(|delay| delay.0)).map(Nanos);
     joined.n_threads = all(|record| record.n_threads);
-    let is_same = |fact: &(String, String)| parts.iter().all(|part| part.record.facts.get(&fact.0) == Some(&fact.1));
-    joined.facts = parts.first()?.record.facts.clone().into_iter().filter(is_same).collect();
-    joined.notes = notes(parts);
+    let is_same = |fact: &(String, String)| rows.iter().all(|row| row.facts.get(&fact.0) == Some(&fact.1));
+    joined.facts = rows.first()?.facts.clone().into_iter().filter(is_same).collect();
+    joined.notes = notes(rows);
     joined.users = users(parts);
-    if let [only] = parts {
+    if let [only] = parts.as_slice() {
         joined.probe.clone_from(&only.record.probe);
     }
     Some(joined)
@@ -167,9 +192,9 @@ fn counted_until(ends: &[Nanos], growth: &[u64], time: Nanos) -> u64 {
 }
 
 /// Returns the notes of all parts, each once, with how many parts have it unless all do.
-fn notes(parts: &[ClockedRecord<'_>]) -> Vec<Note> {
+fn notes(parts: &[&Record]) -> Vec<Note> {
     let mut all: Vec<(Note, usize)> = Vec::new();
-    for note in parts.iter().flat_map(|part| &part.record.notes) {
+    for note in parts.iter().flat_map(|part| &part.notes) {
         match all.iter_mut().find(|(known, _)| known.id == note.id) {
             Some((_, n)) => *n += 1,
             None => all.push((note.clone(), 1)),
@@ -270,7 +295,7 @@ mod tests {
     #[test]
     fn counts_of_hosts_with_different_clocks_are_added_and_none_is_lost() {
         let (mut trial, clocks) = star();
-        join_pairs(&mut trial, ("companions", Some("sut")), &clocks);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         let (asking, answering) = (&trial.records["companions"], &trial.records["sut"]);
         assert_eq!((asking.start_ns, answering.start_ns), (Nanos::from_secs(10), Nanos::from_secs(110)));
         assert_eq!(asking.timeline.counters["sent"], [70; 10]);
@@ -287,7 +312,7 @@ mod tests {
         // c2 starts 30 ms late, and c3 measures until 900 ms only.
         trial.links[1].records.get_mut("c2").unwrap().start_ns += Nanos(30 * MS);
         trial.links[2].records.get_mut("c3").unwrap().measured_ns.1 = Nanos(900 * MS);
-        join_pairs(&mut trial, ("companions", Some("sut")), &clocks);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         let asking = &trial.records["companions"];
         assert_eq!(asking.measured_ns, (Nanos(230 * MS), Nanos(900 * MS)));
         assert_eq!(asking.timeline.end_ns.last(), Some(&Nanos(1_030 * MS)));
@@ -300,11 +325,11 @@ mod tests {
     fn a_pair_whose_host_was_lost_does_not_count() {
         let (mut trial, clocks) = star();
         trial.links[2].records.remove("c3");
-        join_pairs(&mut trial, ("companions", Some("sut")), &clocks);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         assert_eq!(trial.records["companions"].totals["sent"], 300);
         assert_eq!(trial.records["sut"].totals["sent"], 300);
         trial.links.iter_mut().for_each(|link| link.records.clear());
-        join_pairs(&mut trial, ("companions", Some("sut")), &clocks);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         assert!(trial.records.is_empty());
     }
 
@@ -315,9 +340,37 @@ mod tests {
             ..link(from, vec![(from, record(Side::Initiator, 1, 1)), (to, record(Side::Responder, 1, 1))])
         };
         let mut trial = Trial { links: vec![both("a", "b"), both("b", "a")], ..Trial::default() };
-        join_pairs(&mut trial, ("all", Some("all")), &ClockOffsets::new());
+        join_pairs(&mut trial, ("all", Some("all")), &ClockOffsets::new(), &[]);
         let sides: Vec<(&str, Side)> = trial.records.iter().map(|(key, record)| (key.as_str(), record.side)).collect();
         assert_eq!(sides, [("all", Side::Initiator), ("all/responder", Side::Responder)]);
+    }
+
+    #[test]
+    fn records_that_were_merged_on_the_way_make_the_same_sums_as_single_ones() {
+        let (mut flat, clocks) = star();
+        let (mut tree, _) = star();
+        // c2 is the head of c3, whose clock is 10 s behind that of c2; the tested host merges all of its own.
+        let take = |trial: &Trial, host: &str, ahead_ns: i64| -> Vec<(Record, i64)> {
+            let records = trial.links.iter().flat_map(|link| &link.records).filter(|(key, _)| key.as_str() == host);
+            records.map(|(_, record)| (record.clone(), ahead_ns)).collect()
+        };
+        let of_head = [take(&tree, "c2", 0), take(&tree, "c3", -10_000_000_000)].concat();
+        let merged = [("c2", vec!["c2", "c3"], of_head), ("sut", vec!["sut"], take(&tree, "sut", 0))].map(
+            |(clock_of, hosts, records)| MergedRecord {
+                clock_of: clock_of.to_owned(),
+                hosts: hosts.into_iter().map(str::to_owned).collect(),
+                record: merge_records(&records).unwrap(),
+            },
+        );
+        for link in &mut tree.links {
+            for (key, record) in &mut link.records {
+                record.distributions.retain(|_, _| key == "c1");
+            }
+        }
+        join_pairs(&mut flat, ("companions", Some("sut")), &clocks, &[]);
+        join_pairs(&mut tree, ("companions", Some("sut")), &clocks, &merged);
+        assert_eq!(tree.records, flat.records);
+        assert_eq!(tree.records["companions"].distributions["service_time_ns"].count(), 300);
     }
 
     #[test]
@@ -325,12 +378,12 @@ mod tests {
         let (mut trial, clocks) = star();
         let note = Note { id: "x".to_owned(), text: "so it is".to_owned() };
         trial.links[0].records.get_mut("c1").unwrap().notes = vec![note.clone()];
-        join_pairs(&mut trial, ("companions", Some("sut")), &clocks);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         assert_eq!(trial.records["companions"].notes[0].text, "1 of 3 pairs: so it is");
         for link in &mut trial.links {
             link.records.get_mut(&link.from).unwrap().notes = vec![note.clone()];
         }
-        join_pairs(&mut trial, ("companions", Some("sut")), &clocks);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         assert_eq!(trial.records["companions"].notes, [note]);
     }
 }

@@ -1,6 +1,6 @@
 //! What connects the hosts of a test: a wire with a speed, or memory of one machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{
     Run,
@@ -42,17 +42,12 @@ pub(crate) enum PathLink {
 
 /// Returns the hosts of a test, each once, the initiating ones first.
 pub(crate) fn hosts_of(test: &TestRun) -> impl Iterator<Item = &str> {
-    let mut hosts: Vec<&str> = Vec::new();
+    let mut known: BTreeSet<&str> = BTreeSet::new();
     let initiating = test.links.iter().map(|link| link.from.as_str());
     let answering = test.links.iter().filter_map(|link| link.to.as_deref());
     let of_two = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
     let of_two = of_two.filter(|_| test.links.is_empty());
-    for host in initiating.chain(answering).chain(of_two) {
-        if !hosts.contains(&host) {
-            hosts.push(host);
-        }
-    }
-    hosts.into_iter()
+    initiating.chain(answering).chain(of_two).filter(move |host| known.insert(host))
 }
 
 /// Returns the host that takes part in every pair of a test of several pairs, if only one does.

@@ -199,7 +199,7 @@ impl RunBuilder {
             let watched = one.hosts["target"].clone();
             one.hosts.extend(companions.iter().map(|(host, _)| ((*host).to_owned(), watched.clone())));
             one.hosts.remove("client");
-            join_pairs(one, ("companions", Some("target")), &ClockOffsets::new());
+            join_pairs(one, ("companions", Some("target")), &ClockOffsets::new(), &[]);
         }
         for (host, _) in companions {
             self.run.hosts.insert((*host).to_owned(), self.run.hosts["client"].clone());
@@ -230,7 +230,7 @@ impl RunBuilder {
         trial.lost.push(companion.to_owned());
         let link = trial.links.iter_mut().find(|link| link.from == companion).unwrap();
         link.records.remove(companion);
-        join_pairs(trial, ("companions", Some("target")), &ClockOffsets::new());
+        join_pairs(trial, ("companions", Some("target")), &ClockOffsets::new(), &[]);
     }
 
     /// Adds the reverse direction of the last test, to run together with it, in one trial with these sent and received counts.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Link, Metric, Sharing, TestRun, Trial, run::Host, units::Nanos};
+use fathom_model::{Link, LinkTrial, Metric, Sharing, TestRun, Trial, run::Host, units::Nanos};
 use fathom_statistics::spread;
 
 use crate::{
@@ -14,9 +14,10 @@ use crate::{
 pub(crate) fn fill_in_links(test: &mut TestRun, hosts: &BTreeMap<String, Host>) {
     let metrics: Vec<Metric> = test.summaries.iter().map(|summary| summary.metric.clone()).collect();
     let main = main_rate(test).map(|summary| summary.metric.clone());
+    let usable: Vec<TrialOfPairs<'_>> =
+        usable_trials(&test.trials).into_iter().filter_map(|trial| TrialOfPairs::of(trial, hosts)).collect();
     let of_link = |link: &Link| {
-        let trials = usable_trials(&test.trials).into_iter().filter_map(|trial| trial_of(trial, link, hosts));
-        let trials: Vec<Trial> = trials.collect();
+        let trials: Vec<Trial> = usable.iter().filter_map(|trial| trial.of_pair(link, hosts)).collect();
         if trials.is_empty() {
             return (BTreeMap::new(), Vec::new());
         }
@@ -30,19 +31,33 @@ pub(crate) fn fill_in_links(test: &mut TestRun, hosts: &BTreeMap<String, Host>) 
     }
 }
 
-/// Returns the trial of one pair of a test, measured while all pairs measured; `None` if one of its hosts was lost.
-fn trial_of(trial: &Trial, link: &Link, hosts: &BTreeMap<String, Host>) -> Option<Trial> {
-    let common = MeasuredWindow::common(trial, hosts)?;
-    let of_link = trial.links.iter().find(|one| (&one.from, &one.to) == (&link.from, &link.to))?;
-    let mut records = of_link.records.clone();
-    for (key, record) in &mut records {
-        let (from, to) = common.in_record(hosts, host_of(key), record);
-        // A trial that a count ended is divided by its own time.
-        if record.whole_span().is_none() {
-            record.measured_ns = (from, to.max(from + Nanos(1)));
-        }
+/// A trial with the records of its pairs at hand.
+struct TrialOfPairs<'a> {
+    round: u32,
+    common: MeasuredWindow,
+    pairs: BTreeMap<(&'a str, Option<&'a str>), &'a LinkTrial>,
+}
+
+impl<'a> TrialOfPairs<'a> {
+    /// Returns `None` if there is no time in which all pairs measured.
+    fn of(trial: &'a Trial, hosts: &BTreeMap<String, Host>) -> Option<Self> {
+        let pairs = trial.links.iter().map(|link| ((link.from.as_str(), link.to.as_deref()), link)).collect();
+        Some(Self { round: trial.round, common: MeasuredWindow::common(trial, hosts)?, pairs })
     }
-    of_link.is_whole().then(|| Trial { round: trial.round, records, ..Trial::default() })
+
+    /// Returns the trial of one pair, measured while all pairs measured; `None` if one of its hosts was lost.
+    fn of_pair(&self, link: &Link, hosts: &BTreeMap<String, Host>) -> Option<Trial> {
+        let of_link = self.pairs.get(&(link.from.as_str(), link.to.as_deref())).filter(|link| link.is_whole())?;
+        let mut records = of_link.records.clone();
+        for (key, record) in &mut records {
+            let (from, to) = self.common.in_record(hosts, host_of(key), record);
+            // A trial that a count ended is divided by its own time.
+            if record.whole_span().is_none() {
+                record.measured_ns = (from, to.max(from + Nanos(1)));
+            }
+        }
+        Some(Trial { round: self.round, records, ..Trial::default() })
+    }
 }
 
 /// Returns how the main rate of a test divides; `None` for a test of one pair, or without a rate.

@@ -2,7 +2,7 @@
 //!
 //! Times of different hosts are compared on the controller's clock, with the offsets measured at the start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{
     HostRecord, Record, Side, Timeline, Trial,
@@ -29,13 +29,9 @@ pub(crate) fn host_records(trial: &Trial) -> impl Iterator<Item = (&str, &Record
 
 /// Returns the hosts that played one side of a trial, each once.
 pub(crate) fn hosts_of_side(trial: &Trial, side: Side) -> Vec<&str> {
-    let mut hosts = Vec::new();
-    for (host, _) in host_records(trial).filter(|(_, record)| record.side == side) {
-        if !hosts.contains(&host) {
-            hosts.push(host);
-        }
-    }
-    hosts
+    let mut known: BTreeSet<&str> = BTreeSet::new();
+    let of_side = host_records(trial).filter(|(_, record)| record.side == side).map(|(host, _)| host);
+    of_side.filter(|host| known.insert(host)).collect()
 }
 
 /// Returns the hosts behind a name in a trial: those of a group, or the host itself.

@@ -1,12 +1,13 @@
 //! Connects to the hosts of a plan: builds labs, starts agents, compares clocks.
 
 mod agents;
+mod heads;
 mod plan_pods;
 
 use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
 
 use anyhow::Context as _;
-use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink, launcher::kubernetes::Pods};
+use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink, MemberLink, launcher::kubernetes::Pods, protocol::Member};
 use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, preset};
 use fathom_model::{
     Environment, Plan,
@@ -14,6 +15,7 @@ use fathom_model::{
 };
 use fathom_sys::process::{ProcessIdentity, affinity, effective_user};
 
+use self::heads::Heads;
 use crate::{
     device_programs::PacketPrograms,
     exit::{Exit, UserError, lab_error, with_privilege_hint},
@@ -128,22 +130,24 @@ impl Hosts {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
+        let heads = Heads::of(plan)?;
         let fleet = Fleet::new(registry::TOOL);
         let mut hosts = Self { fleet, by_name: BTreeMap::new(), pods: None, labs: Vec::new(), journal };
         let labs = PlanLabs::of(plan, &state)?;
         let mut errors = BTreeMap::new();
         let mut links = Vec::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
+        // A served host has a limit of controllers, and hosts of this machine belong to its user.
+        let is_held = |reach: &HostReach| matches!(reach, HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_));
+        let run_of = |reach: &HostReach| run.clone().filter(|_| is_held(reach));
         // First, since they take long, and an agent elsewhere does not wait for that.
         hosts.pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
-        for (name, started) in agents::start_all(plan, &labs, hosts.pods.as_ref())? {
+        for (name, started) in agents::start_all(plan, &labs, hosts.pods.as_ref(), |name| heads.is_direct(name))? {
             match started {
                 Ok((stream, place)) => {
                     hosts.record(&stream)?;
-                    // A served host has a limit of controllers, and hosts of this machine belong to its user.
-                    let is_held =
-                        matches!(plan.hosts[&name], HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_));
-                    links.push((HostLink { name, stream, run: run.clone().filter(|_| is_held) }, place));
+                    let run = run_of(&plan.hosts[&name]);
+                    links.push((HostLink { name, stream, run }, place));
                 }
                 Err(error) => drop(errors.insert(name, error)),
             }
@@ -151,6 +155,13 @@ impl Hosts {
         // Nobody is greeted if a host is missing, unless the others are of use on their own.
         if errors.is_empty() || host_use == HostUse::Shared {
             errors.extend(hosts.greet(plan, links));
+        }
+        if errors.is_empty() {
+            let member = |name: &str, reach: &HostReach| agents::member(name, reach, plan, &labs);
+            match heads.links(plan, member, run_of) {
+                Ok(links) => errors.extend(hosts.connect_behind(plan, links)),
+                Err(wrong) => errors.extend(wrong),
+            }
         }
         hosts.labs = labs.into_labs();
         Ok((hosts, errors))
@@ -182,6 +193,24 @@ impl Hosts {
         errors
     }
 
+    /// Connects to the hosts behind heads, at once. Returns the errors of those that cannot be reached.
+    fn connect_behind(&mut self, plan: &Plan, links: Vec<(MemberLink, PathHost)>) -> BTreeMap<String, UserError> {
+        let (links, places): (Vec<MemberLink>, Vec<PathHost>) = links.into_iter().unzip();
+        let members: Vec<Member> = links.iter().map(|link| link.member.clone()).collect();
+        let mut errors = BTreeMap::new();
+        for ((member, place), outcome) in members.into_iter().zip(places).zip(self.fleet.connect_behind(links)) {
+            let Member { name, run, .. } = member;
+            match outcome {
+                Ok(()) => drop(self.by_name.insert(name, place)),
+                Err(error) => {
+                    let error = agents::start_error(&name, &plan.hosts[&name], &error, run.as_deref());
+                    errors.insert(name, error);
+                }
+            }
+        }
+        errors
+    }
+
     /// Adds what could not be observed on a host, each sentence once.
     pub fn add_unavailable(&mut self, name: &str, losses: Vec<String>) {
         let Some(place) = self.by_name.get_mut(name) else { return };
@@ -194,8 +223,20 @@ impl Hosts {
 
     /// Queries the environment of a host and finds the interface with its address.
     pub fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
-        let interfaces: Vec<String> = self.by_name[name].interface.iter().cloned().collect();
-        let mut environment = self.fleet.environment(name, &interfaces)?;
+        self.environments(&[name.to_owned()]).pop().expect("each host has an answer")
+    }
+
+    /// Queries the environments of several hosts at once and finds the interfaces with their addresses. The answers are in the order of
+    /// the names.
+    pub fn environments(&mut self, names: &[String]) -> Vec<Result<Environment, fathom_fleet::Error>> {
+        let interfaces = |name: &String| self.by_name[name].interface.iter().cloned().collect();
+        let asked: Vec<(String, Vec<String>)> = names.iter().map(|name| (name.clone(), interfaces(name))).collect();
+        let answers = self.fleet.environments(&asked);
+        names.iter().zip(answers).map(|(name, answer)| Ok(self.with_place(name, answer?))).collect()
+    }
+
+    /// Adds what only this program knows about a host to its environment, and learns from it where the host is on the path.
+    fn with_place(&mut self, name: &str, mut environment: Environment) -> Environment {
         if let Some(device) = &self.by_name[name].device {
             describe(device, &mut environment);
         }
@@ -210,7 +251,7 @@ impl Hosts {
             // Loopback answers for addresses that are not configured on it.
             place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
         }
-        Ok(environment)
+        environment
     }
 
     /// Returns the cores for the two sides of a test: a half of this machine each if both sides run on it, all of it if only `from` does.

@@ -17,6 +17,8 @@ use crate::{execute::rounded_text, terminal::sanitized};
 
 /// Redraws per second: hosts report their progress as often.
 const PER_SECOND: u8 = 2;
+/// The most lines of hosts: more do not fit on a screen.
+const HOST_LINES_MAX: usize = 32;
 /// The width of the bar in characters. Its smallest step is half a character.
 const BAR: u64 = 16;
 
@@ -61,6 +63,11 @@ impl ProgressLine {
         }
     }
 
+    /// Returns true if someone sees the lines.
+    pub fn is_shown(&self) -> bool {
+        !self.lines.is_hidden()
+    }
+
     /// Shows the name of the test that starts.
     pub fn begin_test(&self, test: &str, round: u32) {
         let doing = format!("[{}/{}] {test}, round {}", self.n_ended.get() + 1, self.n_trials, round + 1);
@@ -95,7 +102,7 @@ impl ProgressLine {
     /// Shows one line per host: its name, its rate and its state.
     pub fn show_hosts(&self, all: &[(String, String)]) {
         let mut bars = self.hosts.borrow_mut();
-        while bars.len() < all.len() {
+        while bars.len() < all.len().min(HOST_LINES_MAX) {
             bars.push(self.lines.add(message_bar()));
         }
         bars.drain(all.len()..).for_each(|bar| bar.finish_and_clear());

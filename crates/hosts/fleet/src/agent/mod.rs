@@ -7,6 +7,7 @@
 mod counter_reader;
 mod host_hold;
 mod host_sampler;
+pub(crate) mod kept_outcomes;
 pub(crate) mod observer_role;
 mod role;
 mod role_log;
@@ -22,10 +23,12 @@ use std::{
     thread,
 };
 
+pub use kept_outcomes::MergeRecords;
 pub use role_log::RoleLog;
 
 use counter_reader::CounterReader;
 use host_hold::HostHold;
+use kept_outcomes::KeptOutcomes;
 
 use fathom_engine::{CounterFeed, Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
@@ -34,15 +37,16 @@ use fathom_sys::{clock, policy::Policy};
 use crate::{
     AgentFailure, Disconnected, ErrorClass,
     connection::{self, PeerActivity, ReaderEvent, SendQueue, SuspendDetector},
+    head::{Head, HeadOrder},
     launcher::{Liveness, Opening},
-    protocol::{FromAgent, Hello, HostFacts, RoleId, ToAgent},
+    protocol::{FromAgent, Hello, HostFacts, Member, RoleId, ToAgent},
     threads,
 };
 
 /// The time that tests get to end after an abort: they check their stop flag every 20 ms.
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
-/// The maximum number of simultaneous roles: a host may have both sides of one trial while the previous trial is still ending.
-const ROLES_MAX: usize = 16;
+/// The maximum number of simultaneous roles: the tested host of a star has one for each companion, and each role has a few threads.
+const ROLES_MAX: usize = 4096;
 /// The interval for checking whether the controller has gone silent.
 const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 
@@ -68,6 +72,19 @@ pub struct AgentConfig {
     pub liveness: Liveness,
     /// The log shared with agents of other controllers on this host, if it serves several.
     pub role_log: Option<RoleLog>,
+    /// Merges the records of many roles to one.
+    pub merge: MergeRecords,
+    /// Whether it starts the agents of other hosts for its controller.
+    pub leading: Leading,
+}
+
+/// Whether an agent may be the head of others, whose agents it starts by any launcher, commands among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leading {
+    /// Its controller is the user who started it: by ssh, by a command, or as a child of this program.
+    Allowed,
+    /// Its controller only has the key of a server, and must not start anything here.
+    Refused,
 }
 
 enum Event {
@@ -105,6 +122,10 @@ struct Agent {
     counters: Option<CounterReader>,
     /// Kept until the agent ends, if its controller wants the host for itself.
     hold: Option<HostHold>,
+    /// Its members, if it is the head of a group.
+    head: Option<Head>,
+    /// The records of its own roles and of those of its members that leave it as one.
+    kept: KeptOutcomes,
 }
 
 /// Serves one controller to the end; returns when all tests have ended or are given up.
@@ -141,9 +162,13 @@ pub fn serve(
         roles: BTreeMap::new(),
         counters: None,
         hold: None,
+        head: None,
+        kept: KeptOutcomes::default(),
     };
     let ending = agent.handle_events(&inbox, &pulse);
     agent.abort_all(&inbox);
+    // Says goodbye to the members, and waits for the agents among them that are children of this process.
+    drop(agent.head.take());
     if ending.is_ok() {
         agent.send(&FromAgent::Bye);
         // Wait until everything is sent before the process exits; a panic of the thread does not matter.
@@ -233,7 +258,11 @@ impl Agent {
             ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
             ToAgent::Environment { interfaces } => self.send_environment(interfaces),
             ToAgent::Counters => self.send_counters(),
-            ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
+            ToAgent::Prepare { ticket, role, watch, keep } => self.prepare(ticket, *role, watch, keep),
+            ToAgent::Lead { members } => self.lead(members),
+            ToAgent::Member { member, message } => self.tell_head(HeadOrder::Member(member, *message)),
+            ToAgent::Clocks => self.tell_head(HeadOrder::Clocks),
+            ToAgent::Merge { parts } => self.send_merged(parts),
             ToAgent::Start { ticket, at, peer_clock } => {
                 if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
                     // The role's thread may have failed; it has then reported that itself.
@@ -303,7 +332,58 @@ impl Agent {
         }
     }
 
-    fn prepare(&mut self, ticket: RoleId, role: Role, watch: Option<Vec<String>>) {
+    /// Becomes the head of other hosts.
+    fn lead(&mut self, members: Vec<Member>) {
+        let refusal = match (self.config.leading, &self.head) {
+            (Leading::Refused, _) => "a served host does not connect to others for its controller",
+            (Leading::Allowed, Some(_)) => "it is the head of other hosts already",
+            (Leading::Allowed, None) => {
+                match Head::start(members, &self.config.tool, self.kept.clone(), self.send_queue.clone()) {
+                    Ok(head) => self.head = Some(head),
+                    Err(cause) => {
+                        let failure = thread_failure("connect to the hosts behind it", &cause);
+                        self.send(&FromAgent::Failed { ticket: None, failure });
+                    }
+                }
+                return;
+            }
+        };
+        let failure = AgentFailure {
+            hint: Some("choose a head that ssh or a command starts, or connect to its hosts directly".to_owned()),
+            ..AgentFailure::new(ErrorClass::Preflight, refusal)
+        };
+        self.send(&FromAgent::Failed { ticket: None, failure });
+    }
+
+    fn tell_head(&self, order: HeadOrder) {
+        if let Some(head) = &self.head {
+            head.tell(order);
+        } else {
+            let failure = AgentFailure::new(ErrorClass::Failed, "it is not the head of other hosts");
+            self.send(&FromAgent::Failed { ticket: None, failure });
+        }
+    }
+
+    /// Merges in a thread of its own, because thousands of distributions take a while.
+    fn send_merged(&self, parts: Vec<Vec<RoleId>>) {
+        let (kept, merge, outbox) = (self.kept.clone(), self.config.merge, self.send_queue.clone());
+        let merging = threads::start(move || {
+            let answer = match threads::catch_panic(|| kept.merge(&parts, merge)) {
+                Ok(merged) => FromAgent::Merged(merged),
+                Err(text) => {
+                    let failure =
+                        AgentFailure::new(ErrorClass::Failed, format!("the records cannot be merged: {text}"));
+                    FromAgent::Failed { ticket: None, failure }
+                }
+            };
+            send_or_report_size(&outbox, &answer);
+        });
+        if let Err(cause) = merging {
+            self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("merge the records", &cause) });
+        }
+    }
+
+    fn prepare(&mut self, ticket: RoleId, role: Role, watch: Option<Vec<String>>, keep: bool) {
         if self.roles.len() >= ROLES_MAX || self.roles.contains_key(&ticket) {
             let failure =
                 AgentFailure::new(ErrorClass::Failed, format!("{} roles are played already", self.roles.len()));
@@ -312,7 +392,8 @@ impl Agent {
         let (start, started) = mpsc::channel();
         let stop = StopFlag::default();
         self.roles.insert(ticket, RoleHandle { start: Some(start), stop: stop.clone() });
-        let part = role::RoleTask { role_id: ticket, role, watched_interfaces: watch, start: started, stop };
+        let kept = keep.then(|| self.kept.clone());
+        let part = role::RoleTask { role_id: ticket, role, watched_interfaces: watch, kept, start: started, stop };
         let (equipment, outbox, events) = (Arc::clone(&self.config), self.send_queue.clone(), self.events.clone());
         let playing = threads::start(move || {
             let message = part.run(&equipment, &outbox);

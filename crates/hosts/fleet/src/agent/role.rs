@@ -4,10 +4,12 @@ use std::sync::mpsc::Receiver;
 
 use fathom_engine::{LiveProgress, StopFlag, TestKind, TrialContext, find};
 use fathom_model::{Note, Record, Role, names::count};
+use fathom_sys::clock;
 
 use super::{
     AgentConfig, RoleLog, StartTime,
     host_sampler::HostSampler,
+    kept_outcomes::KeptOutcomes,
     observer_role::{self, ObserverRole},
     send_or_report_size,
 };
@@ -16,7 +18,7 @@ use crate::{
     agent_failure::HasStarted,
     connection::SendQueue,
     option_precheck,
-    protocol::{FromAgent, RoleId, RoleOutcome},
+    protocol::{FromAgent, RoleId, RoleOutcome, clock_offset::ClockOffset},
     threads::catch_panic,
 };
 
@@ -25,6 +27,8 @@ pub(super) struct RoleTask {
     pub(super) role_id: RoleId,
     pub(super) role: Role,
     pub(super) watched_interfaces: Option<Vec<String>>,
+    /// Where its record waits to be merged with others, if that is wanted.
+    pub(super) kept: Option<KeptOutcomes>,
     /// Receives the start time, or is closed if there is no start.
     pub(super) start: Receiver<StartTime>,
     pub(super) stop: StopFlag,
@@ -35,18 +39,25 @@ impl RoleTask {
     pub(super) fn run(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> FromAgent {
         let ticket = self.role_id;
         let kind = self.role.kind.clone();
+        let kept = self.kept.clone();
         let played = catch_panic(|| self.run_test(equipment, outbox));
         let played = played.unwrap_or_else(|text| {
             Err(AgentFailure::new(ErrorClass::Failed, format!("the test `{kind}` has a bug and panicked: {text}")))
         });
         match played {
-            Ok(outcome) => FromAgent::Outcome { ticket, outcome: Box::new(outcome) },
+            Ok(outcome) => {
+                let outcome = match kept {
+                    Some(kept) => kept.keep(ticket, outcome, ClockOffset::default()),
+                    None => outcome,
+                };
+                FromAgent::Outcome { ticket, outcome: Box::new(outcome) }
+            }
             Err(failure) => FromAgent::Failed { ticket: Some(ticket), failure },
         }
     }
 
     fn run_test(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<RoleOutcome, AgentFailure> {
-        let Self { role_id: ticket, role, watched_interfaces: watch, start: started, stop } = self;
+        let Self { role_id: ticket, role, watched_interfaces: watch, kept, start: started, stop } = self;
         let wanting = |error| AgentFailure::of_engine(&error, HasStarted::No);
         let kind: &dyn TestKind = match role.kind.as_str() {
             observer_role::NAME => &ObserverRole,
@@ -75,8 +86,16 @@ impl RoleTask {
             return Err(AgentFailure::new(ErrorClass::Incomplete, "aborted before the start"));
         };
         let live_outbox = outbox.clone();
+        let side = role.side;
         let live = move |live: LiveProgress| {
-            send_or_report_size(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() });
+            let progress = live.into();
+            let message = match &kept {
+                Some(kept) => kept.add_progress(clock::now(), (ticket, side), progress),
+                None => Some(FromAgent::Interval { ticket, progress }),
+            };
+            if let Some(message) = message {
+                send_or_report_size(&live_outbox, &message);
+            }
         };
         let session = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
         let watch = observer.map(|observer| HostSampler::start(observer, start));

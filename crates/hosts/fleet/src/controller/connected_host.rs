@@ -4,11 +4,12 @@ use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
 
 use fathom_model::units::Nanos;
 
+use super::HostIndex;
 use crate::{
     AgentStream, Disconnected, Error, HostLink, ProcessEnd,
     connection::{self, PeerActivity, ReaderEvent, SendQueue},
     launcher::{AgentProcess, END_TIMEOUT},
-    protocol::{FrameError, FromAgent, Hello, HostFacts, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
+    protocol::{FrameError, FromAgent, Hello, HostFacts, MemberIndex, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
 };
 
 /// A connected host; dropping it says goodbye and ends the agent's process.
@@ -24,11 +25,17 @@ pub(super) struct ConnectedHost {
     /// The time of the clock comparison, on our clock.
     pub(super) clock_compared_at: Nanos,
     pub(super) activity: PeerActivity,
-    stream: UnixStream,
     send_queue: SendQueue<ToAgent>,
-    writer: Option<JoinHandle<()>>,
-    process: Option<AgentProcess>,
+    way: Way,
     lost: Option<DisconnectedHost>,
+}
+
+/// How messages get to a host.
+enum Way {
+    /// Through a stream of its own.
+    Stream { stream: UnixStream, writer: Option<JoinHandle<()>>, process: Option<AgentProcess> },
+    /// Through the stream of its head.
+    Behind { head: HostIndex, member: MemberIndex },
 }
 
 /// The state of a disconnected host.
@@ -62,14 +69,45 @@ impl ConnectedHost {
             clock: ClockOffset::default(),
             clock_compared_at: Nanos::ZERO,
             activity: pulse,
-            stream,
             send_queue: outbox,
-            writer: Some(speaker),
-            process,
+            way: Way::Stream { stream, writer: Some(speaker), process },
             lost: None,
         };
         host.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default(), run: None }))?;
         Ok(host)
+    }
+
+    /// A host behind this one, whose agent the head has been asked for.
+    pub(super) fn behind(&self, (head, member): (HostIndex, MemberIndex), name: String, reached: String) -> Self {
+        Self {
+            name,
+            tool: String::new(),
+            run: None,
+            reached,
+            facts: HostFacts::default(),
+            clock: ClockOffset::default(),
+            clock_compared_at: Nanos::ZERO,
+            activity: self.activity.of_member(),
+            send_queue: self.send_queue.clone(),
+            way: Way::Behind { head, member },
+            lost: None,
+        }
+    }
+
+    /// The head of this host, if it has one.
+    pub(super) fn head(&self) -> Option<HostIndex> {
+        match self.way {
+            Way::Stream { .. } => None,
+            Way::Behind { head, .. } => Some(head),
+        }
+    }
+
+    /// The place of this host behind its head.
+    pub(super) fn member(&self) -> Option<MemberIndex> {
+        match self.way {
+            Way::Stream { .. } => None,
+            Way::Behind { member, .. } => Some(member),
+        }
     }
 
     /// Asks for the host, for the run that wants it. A refusal comes before the reply to any later request.
@@ -83,12 +121,19 @@ impl ConnectedHost {
             what: format!("tell host `{}` its role", self.name),
             cause: std::io::Error::other(cause),
         };
-        self.send_queue.send(message).map_err(garbled)
+        match self.way {
+            Way::Stream { .. } => self.send_queue.send(message),
+            Way::Behind { member, .. } => {
+                self.send_queue.send(&ToAgent::Member { member, message: Box::new(message.clone()) })
+            }
+        }
+        .map_err(garbled)
     }
 
     /// Says goodbye, unless the host is already disconnected.
     pub(super) fn send_bye(&self) {
-        if !self.is_disconnected() {
+        // A head says goodbye to its members.
+        if !self.is_disconnected() && self.head().is_none() {
             // A stream that breaks now breaks at its end anyway.
             let _ = self.send(&ToAgent::Bye);
         }
@@ -103,13 +148,22 @@ impl ConnectedHost {
         if self.is_disconnected() {
             return;
         }
+        let Way::Stream { stream, process, .. } = &mut self.way else {
+            // The head ends its agent, unless that is what the head has just told.
+            if !matches!(loss, Disconnected::ToldByHead { .. } | Disconnected::WithHead { .. }) {
+                let _ = self.send(&ToAgent::Bye);
+            }
+            self.lost = Some(DisconnectedHost { reason: Some(loss), exit: None, stderr: String::new() });
+            return;
+        };
         // The stream may already be closed.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = stream.shutdown(Shutdown::Both);
         // A hung agent does not exit on its own, and before the greeting there is no agent.
-        let is_hung = matches!(loss, Disconnected::HeartbeatTimeout)
-            || self.tool.is_empty() && matches!(loss, Disconnected::StepTimeout(_));
+        let cause = if let Disconnected::Head { loss, .. } = &loss { loss } else { &loss };
+        let is_hung = matches!(cause, Disconnected::HeartbeatTimeout)
+            || self.tool.is_empty() && matches!(cause, Disconnected::StepTimeout(_));
         let patience = if is_hung { Nanos::ZERO } else { END_TIMEOUT };
-        let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unzip();
+        let (exit, stderr) = process.as_mut().map(|process| process.end(patience)).unzip();
         self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
     }
 
@@ -143,16 +197,18 @@ impl ConnectedHost {
 
 impl Drop for ConnectedHost {
     fn drop(&mut self) {
-        if !self.is_disconnected() {
-            self.send_bye();
-            if let Some(speaker) = self.writer.take() {
+        let is_disconnected = self.is_disconnected();
+        self.send_bye();
+        let Way::Stream { stream, writer, process } = &mut self.way else { return };
+        if !is_disconnected {
+            if let Some(speaker) = writer.take() {
                 let _ = speaker.join();
             }
-            let _ = self.stream.shutdown(Shutdown::Write);
+            let _ = stream.shutdown(Shutdown::Write);
             // Waits for the agent to exit, or ends it.
-            drop(self.process.take());
+            drop(process.take());
         }
         // Ends the reading thread.
-        let _ = self.stream.shutdown(Shutdown::Read);
+        let _ = stream.shutdown(Shutdown::Read);
     }
 }

@@ -7,7 +7,7 @@ mod connected_host;
 mod trial;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
 };
 
@@ -15,12 +15,12 @@ use fathom_model::{Environment, PeerClock, record::CounterChanges, units::Nanos}
 use fathom_sys::clock;
 
 use self::connected_host::ConnectedHost;
-pub use self::trial::{Assignment, LostHost, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
+pub use self::trial::{Assignment, EXACT_PAIRS_MAX, LostHost, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
 use crate::{
     AgentFailure, AgentStream, Disconnected, Error,
     connection::{ReaderEvent, SuspendDetector},
     protocol::{
-        FromAgent, Hello, HostFacts, RoleId, ToAgent,
+        FromAgent, Hello, HostFacts, Member, MemberIndex, RoleId, ToAgent,
         clock_offset::{ClockOffset, ClockProbe},
     },
 };
@@ -41,6 +41,11 @@ const DESCRIBE: ExpectedReply = ExpectedReply { verb: "describe its host", timeo
 const REPLY_TO_CLOCK_PROBE: ExpectedReply = ExpectedReply { verb: "tell its time", timeout: Nanos::from_secs(5) };
 /// The agent reads some hundred files of the kernel, on a machine that may be busy.
 const READ_COUNTERS: ExpectedReply = ExpectedReply { verb: "read its counters", timeout: Nanos::from_secs(5) };
+/// A head compares the clocks of all its members.
+const COMPARE_CLOCKS: ExpectedReply =
+    ExpectedReply { verb: "compare its clock with that of its head", timeout: Nanos::from_secs(15) };
+/// A head starts the agents of its members, which takes as long as a controller waits for each, and a second hop.
+const GREET_BEHIND: ExpectedReply = ExpectedReply { verb: "greet", timeout: Nanos::from_secs(40) };
 /// Enough probes that one of them meets no delay, few enough to be quick: 16 round trips.
 const CLOCK_PROBES: u16 = 16;
 /// In this time, two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms over which the starts may be spread.
@@ -51,7 +56,14 @@ const CLOCK_COMPARE_CHEAP_MAX: Nanos = Nanos::from_millis(10);
 const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 
 /// The index of a host, in the order of connection.
-type HostIndex = usize;
+pub(crate) type HostIndex = usize;
+
+/// What a fleet waits for.
+enum FleetInput {
+    FromHost(HostEvent),
+    /// Something else wants the attention of the thread that waits.
+    Wake,
+}
 
 /// A message from an agent, or its disconnect.
 struct HostEvent {
@@ -60,8 +72,18 @@ struct HostEvent {
     event: ReaderEvent<FromAgent>,
 }
 
+/// Ends the wait of a fleet.
+pub(crate) struct Waker(Sender<FleetInput>);
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        // A fleet that is gone waits for nothing.
+        let _ = self.0.send(FleetInput::Wake);
+    }
+}
+
 /// An event while waiting for the fleet.
-enum FleetEvent {
+pub(crate) enum FleetEvent {
     Message(HostIndex, Nanos, FromAgent),
     Disconnected(HostIndex),
     /// No event until the deadline or for a tenth of a second.
@@ -79,14 +101,29 @@ pub struct HostLink {
     pub run: Option<String>,
 }
 
+/// A host behind a head, before the head has been asked for it.
+#[derive(Debug)]
+pub struct MemberLink {
+    /// The name of the head, a host of this fleet.
+    pub head: String,
+    /// The host, and how the head reaches it.
+    pub member: Member,
+    /// How the host is reached, for reports.
+    pub reached: String,
+}
+
 /// The connected hosts of a run; dropping it says goodbye to all.
 pub struct Fleet {
     tool: String,
     /// The name of this process's clock, in the same form as agents report theirs.
     clock: Option<String>,
     hosts: Vec<ConnectedHost>,
-    events: Receiver<HostEvent>,
-    event_sender: Sender<HostEvent>,
+    /// The hosts behind heads, by head and place.
+    members: BTreeMap<(HostIndex, MemberIndex), HostIndex>,
+    /// The losses that follow from the loss of a head, not told yet.
+    losses_to_tell: VecDeque<HostIndex>,
+    events: Receiver<FleetInput>,
+    event_sender: Sender<FleetInput>,
     next_role_id: u64,
     suspend_detector: SuspendDetector,
 }
@@ -101,6 +138,8 @@ impl Fleet {
             tool: tool.into(),
             clock: HostFacts::here().clock,
             hosts: Vec::new(),
+            members: BTreeMap::new(),
+            losses_to_tell: VecDeque::new(),
             events,
             event_sender: tell,
             next_role_id: 1,
@@ -155,7 +194,7 @@ impl Fleet {
         let compared = self.compare_clocks(&greeted);
         for (id, outcome) in greeted.into_iter().zip(compared) {
             if let Err(error) = outcome {
-                self.hosts[id].disconnect(Disconnected::Closed);
+                self.disconnect(id, Disconnected::Closed);
                 refused.insert(id, error);
             }
         }
@@ -165,16 +204,12 @@ impl Fleet {
 
     /// Adds a host, whose agent has not greeted yet.
     fn begin(&mut self, link: HostLink) -> Result<HostIndex, Error> {
-        assert!(
-            self.hosts.iter().all(|host| host.name != link.name || host.is_disconnected()),
-            "host `{}` is connected already",
-            link.name
-        );
+        self.check_new(&link.name);
         let id = self.hosts.len();
         let tell = self.event_sender.clone();
         let host = ConnectedHost::greet(link, &self.tool, move |at, heard| {
             // The fleet may be gone while its hosts' threads are still ending.
-            let _ = tell.send(HostEvent { host: id, at, event: heard });
+            let _ = tell.send(FleetInput::FromHost(HostEvent { host: id, at, event: heard }));
         })?;
         self.hosts.push(host);
         Ok(id)
@@ -199,16 +234,44 @@ impl Fleet {
     /// Queries the environment of a host; `interfaces` are those on paths under test.
     ///
     /// # Errors
-    /// If the host is unknown or disconnected, or if its agent fails.
+    /// As [`Self::environments`].
+    ///
+    /// # Panics
+    /// Never: each question has an answer.
     pub fn environment(&mut self, name: &str, interfaces: &[String]) -> Result<Environment, Error> {
-        let id = self.find(name)?;
-        self.hosts[id].send(&ToAgent::Environment { interfaces: interfaces.to_vec() })?;
-        let answer = self.wait(id, DESCRIBE, |_, message| match message {
+        let asked = [(name.to_owned(), interfaces.to_vec())];
+        self.environments(&asked).pop().expect("each host has an answer")
+    }
+
+    /// Queries the environments of several hosts at once, each with its interfaces on paths under test. The answers are in the order of
+    /// `asked`.
+    ///
+    /// # Errors
+    /// If a host is unknown or disconnected, or if its agent fails.
+    ///
+    /// # Panics
+    /// Never: each question has an answer.
+    pub fn environments(&mut self, asked: &[(String, Vec<String>)]) -> Vec<Result<Environment, Error>> {
+        let found: Vec<Result<HostIndex, Error>> = asked.iter().map(|(name, _)| self.find(name)).collect();
+        for (id, (_, interfaces)) in found.iter().zip(asked) {
+            if let Ok(id) = id {
+                // A stream that is broken is reported below.
+                let _ = self.hosts[*id].send(&ToAgent::Environment { interfaces: interfaces.clone() });
+            }
+        }
+        let ids: Vec<HostIndex> = found.iter().flatten().copied().collect();
+        let answers = self.wait_each(&ids, DESCRIBE, |_, _, message| match message {
             FromAgent::Environment(environment) => Some(Ok(environment)),
             FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
             _ => None,
-        })?;
-        answer.map_err(|failure: AgentFailure| Error::RoleFailed { host: name.to_owned(), failure })
+        });
+        let mut answers = answers.into_iter();
+        let answer = |(found, (name, _)): (Result<HostIndex, Error>, &(String, Vec<String>))| {
+            found
+                .and_then(|_| answers.next().expect("each host has an answer"))?
+                .map_err(|failure: AgentFailure| Error::RoleFailed { host: name.clone(), failure })
+        };
+        found.into_iter().zip(asked).map(answer).collect()
     }
 
     /// Queries the counters of a host, as changes to the last reply.
@@ -261,7 +324,54 @@ impl Fleet {
     }
 
     /// Compares the clocks of hosts with ours. A clock with the same name as ours counts as ours unless one probe contradicts that.
+    ///
+    /// The clock of a host behind a head is compared with that of the head, by the head: offsets and errors add up.
     fn compare_clocks(&mut self, ids: &[HostIndex]) -> Vec<Result<(), Error>> {
+        let (direct, behind): (Vec<HostIndex>, Vec<HostIndex>) =
+            ids.iter().copied().partition(|id| self.hosts[*id].head().is_none());
+        let mut failed = self.compare_direct_clocks(&direct);
+        failed.extend(self.compare_clocks_behind(&behind));
+        ids.iter().map(|id| failed.remove(id).map_or(Ok(()), Err)).collect()
+    }
+
+    /// Asks heads for the clocks of their members. Returns the errors.
+    fn compare_clocks_behind(&mut self, ids: &[HostIndex]) -> BTreeMap<HostIndex, Error> {
+        let heads: Vec<HostIndex> =
+            ids.iter().filter_map(|id| self.hosts[*id].head()).collect::<BTreeSet<_>>().into_iter().collect();
+        for head in &heads {
+            // A stream that is broken is reported below.
+            let _ = self.hosts[*head].send(&ToAgent::Clocks);
+        }
+        let answers = self.wait_each(&heads, COMPARE_CLOCKS, |_, _, message| match message {
+            FromAgent::Clocks(offsets) => Some(offsets),
+            _ => None,
+        });
+        // The loss of a head is the loss of its members, which have their own errors.
+        let told: BTreeMap<HostIndex, Vec<Option<ClockOffset>>> =
+            heads.into_iter().zip(answers).filter_map(|(head, answer)| Some((head, answer.ok()?))).collect();
+        let now = clock::now();
+        let mut failed = BTreeMap::new();
+        for &id in ids {
+            let (head, member) = (self.hosts[id].head(), self.hosts[id].member());
+            let offsets = head.and_then(|head| told.get(&head));
+            let place = member.and_then(|member| usize::try_from(member).ok());
+            let offset = offsets.zip(place).and_then(|(offsets, place)| offsets.get(place).copied().flatten());
+            match (offset, head) {
+                (Some(offset), Some(head)) => {
+                    self.hosts[id].clock = self.hosts[head].clock.then(offset);
+                    self.hosts[id].clock_compared_at = now;
+                }
+                _ => {
+                    self.disconnect(id, Disconnected::StepTimeout(COMPARE_CLOCKS.verb));
+                    failed.insert(id, self.hosts[id].disconnect_error());
+                }
+            }
+        }
+        failed
+    }
+
+    /// Compares the clocks of hosts that have a stream of their own. Returns the errors.
+    fn compare_direct_clocks(&mut self, ids: &[HostIndex]) -> BTreeMap<HostIndex, Error> {
         let mut probes: BTreeMap<HostIndex, Vec<ClockProbe>> = BTreeMap::new();
         let mut failed: BTreeMap<HostIndex, Error> = BTreeMap::new();
         let mut open = ids.to_vec();
@@ -289,7 +399,7 @@ impl Fleet {
                 estimate
             };
         }
-        ids.iter().map(|id| failed.remove(id).map_or(Ok(()), Err)).collect()
+        failed
     }
 
     /// Returns whether a host's clock has the name of ours, and a probe does not contradict that.
@@ -318,12 +428,17 @@ impl Fleet {
         answers.into_iter().zip(ids).map(named).collect()
     }
 
-    /// Compares the clock again if the last comparison is old, or if a comparison is cheap.
-    fn refresh_clock(&mut self, id: HostIndex) -> Result<(), Error> {
-        let host = &self.hosts[id];
-        let age = clock::now() - host.clock_compared_at;
-        let takes = host.clock.round_trip * u64::from(CLOCK_PROBES);
-        if age > CLOCK_AGE_MAX || takes < CLOCK_COMPARE_CHEAP_MAX { self.compare_clock(id) } else { Ok(()) }
+    /// Compares the clocks of hosts again for which the last comparison is old, or a comparison is cheap.
+    fn refresh_clocks(&mut self, ids: &[HostIndex]) -> Vec<(HostIndex, Result<(), Error>)> {
+        let is_due = |id: &HostIndex| {
+            let host = &self.hosts[*id];
+            let age = clock::now() - host.clock_compared_at;
+            let takes = host.clock.round_trip * u64::from(CLOCK_PROBES);
+            age > CLOCK_AGE_MAX || takes < CLOCK_COMPARE_CHEAP_MAX
+        };
+        let due: Vec<HostIndex> = ids.iter().copied().filter(is_due).collect();
+        let compared = self.compare_clocks(&due);
+        due.into_iter().zip(compared).collect()
     }
 
     /// The clock of one host relative to another one's: both were compared with ours.
@@ -385,7 +500,7 @@ impl Fleet {
                 }
                 FleetEvent::Idle if clock::now() >= deadline => {
                     for id in open {
-                        self.hosts[id].disconnect(Disconnected::StepTimeout(step.verb));
+                        self.disconnect(id, Disconnected::StepTimeout(step.verb));
                     }
                 }
                 FleetEvent::Message(..) | FleetEvent::Disconnected(_) | FleetEvent::Idle => {}
@@ -396,7 +511,10 @@ impl Fleet {
     }
 
     /// Waits for one event, at most until the deadline or for a tenth of a second.
-    fn next_event(&mut self, deadline: Nanos) -> FleetEvent {
+    pub(crate) fn next_event(&mut self, deadline: Nanos) -> FleetEvent {
+        if let Some(host) = self.losses_to_tell.pop_front() {
+            return FleetEvent::Disconnected(host);
+        }
         let now = clock::now();
         let left = deadline.since(now).min(LIVENESS_CHECK_EVERY);
         let event = self.events.recv_timeout(left.as_duration());
@@ -405,22 +523,183 @@ impl Fleet {
             self.hosts.iter().for_each(|host| host.activity.record_activity(now));
         }
         match event {
-            Ok(HostEvent { host, at, event: ReaderEvent::Message(message) }) => FleetEvent::Message(host, at, message),
-            Ok(HostEvent { host, event: ReaderEvent::Disconnected(loss), .. }) => {
-                self.hosts[host].disconnect(loss);
+            Ok(FleetInput::FromHost(HostEvent { host, at, event: ReaderEvent::Message(message) })) => {
+                self.resolve(host, at, message)
+            }
+            Ok(FleetInput::FromHost(HostEvent { host, event: ReaderEvent::Disconnected(loss), .. })) => {
+                self.disconnect(host, loss);
                 FleetEvent::Disconnected(host)
             }
+            Ok(FleetInput::Wake) => FleetEvent::Idle,
             // Silence counts only after all received messages have been processed.
             Err(RecvTimeoutError::Timeout) => {
                 let silent =
                     self.hosts.iter().position(|host| !host.is_disconnected() && host.activity.has_timed_out(now));
                 silent.map_or(FleetEvent::Idle, |host| {
-                    self.hosts[host].disconnect(Disconnected::HeartbeatTimeout);
+                    self.disconnect(host, Disconnected::HeartbeatTimeout);
                     FleetEvent::Disconnected(host)
                 })
             }
             Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet holds a sender itself"),
         }
+    }
+}
+
+/// Hosts behind heads.
+impl Fleet {
+    /// Asks heads for the agents of the hosts behind them, and compares the clocks. The outcomes are in the order of the links.
+    ///
+    /// # Errors
+    /// [`Error::BehindHead`] with the reason of the head, [`Error::UnknownHost`], and the errors of a head that is lost.
+    ///
+    /// # Panics
+    /// If a host with one of the names is already connected.
+    pub fn connect_behind(&mut self, links: Vec<MemberLink>) -> Vec<Result<(), Error>> {
+        let mut of_heads: BTreeMap<HostIndex, Vec<Member>> = BTreeMap::new();
+        let begun: Vec<Result<HostIndex, Error>> = links
+            .into_iter()
+            .map(|MemberLink { head, member, reached }| {
+                let head = self.find(&head)?;
+                self.check_new(&member.name);
+                let members = of_heads.entry(head).or_default();
+                let place = MemberIndex::try_from(members.len()).expect("a group is smaller than a message");
+                let host = self.hosts[head].behind((head, place), member.name.clone(), reached);
+                members.push(member);
+                let id = self.hosts.len();
+                self.hosts.push(host);
+                self.members.insert((head, place), id);
+                Ok(id)
+            })
+            .collect();
+        for (head, members) in of_heads {
+            // A stream that is broken is reported below.
+            let _ = self.hosts[head].send(&ToAgent::Lead { members });
+        }
+        let ids: Vec<HostIndex> = begun.iter().flatten().copied().collect();
+        let greetings = self.wait_each(&ids, GREET_BEHIND, |_, _, message| match message {
+            FromAgent::Hello(greeting) => Some(greeting),
+            _ => None,
+        });
+        let mut refused: BTreeMap<HostIndex, Error> = BTreeMap::new();
+        for (&id, greeting) in ids.iter().zip(greetings) {
+            match greeting {
+                Ok(Hello { tool, facts, .. }) => (self.hosts[id].tool, self.hosts[id].facts) = (tool, facts),
+                Err(error) => drop(refused.insert(id, self.error_behind(id, error))),
+            }
+        }
+        let greeted: Vec<HostIndex> = ids.into_iter().filter(|id| !refused.contains_key(id)).collect();
+        let compared = self.compare_clocks(&greeted);
+        refused.extend(greeted.into_iter().zip(compared).filter_map(|(id, outcome)| Some((id, outcome.err()?))));
+        let outcome = |begun: Result<HostIndex, Error>| begun.and_then(|id| refused.remove(&id).map_or(Ok(()), Err));
+        begun.into_iter().map(outcome).collect()
+    }
+
+    /// Returns the error of a host that its head could not connect to.
+    fn error_behind(&self, id: HostIndex, error: Error) -> Error {
+        let head = self.hosts[id].head().map(|head| self.hosts[head].name.clone()).unwrap_or_default();
+        match error {
+            Error::Disconnected { host, loss: Disconnected::ToldByHead { failure, .. }, .. } => {
+                Error::BehindHead { host, head, failure }
+            }
+            other => other,
+        }
+    }
+
+    /// Finds the host that a message is from: the one at the end of the stream, or one behind it.
+    fn resolve(&mut self, host: HostIndex, at: Nanos, message: FromAgent) -> FleetEvent {
+        match message {
+            FromAgent::Member { member, message } => match self.members.get(&(host, member)) {
+                Some(id) => FleetEvent::Message(*id, at, *message),
+                None => FleetEvent::Idle,
+            },
+            FromAgent::Lost { member, failure } => match self.members.get(&(host, member)).copied() {
+                Some(id) if !self.hosts[id].is_disconnected() => {
+                    let head = self.hosts[host].name.clone();
+                    self.disconnect(id, Disconnected::ToldByHead { head, failure });
+                    FleetEvent::Disconnected(id)
+                }
+                _ => FleetEvent::Idle,
+            },
+            // The head refuses to be one, so none of its members can be reached.
+            FromAgent::Failed { ticket: None, failure } if self.has_members_that_wait(host) => {
+                let head = self.hosts[host].name.clone();
+                for id in self.members_of(host) {
+                    self.disconnect(id, Disconnected::ToldByHead { head: head.clone(), failure: failure.clone() });
+                }
+                FleetEvent::Idle
+            }
+            message => FleetEvent::Message(host, at, message),
+        }
+    }
+
+    fn members_of(&self, head: HostIndex) -> Vec<HostIndex> {
+        self.members.range((head, 0)..=(head, MemberIndex::MAX)).map(|(_, id)| *id).collect()
+    }
+
+    fn has_members_that_wait(&self, head: HostIndex) -> bool {
+        self.members_of(head).into_iter().any(|id| self.hosts[id].tool.is_empty() && !self.hosts[id].is_disconnected())
+    }
+
+    /// Gives a host up, and with a head all hosts behind it, whose losses are told after its own.
+    fn disconnect(&mut self, id: HostIndex, loss: Disconnected) {
+        if self.hosts[id].is_disconnected() {
+            return;
+        }
+        let behind: Vec<HostIndex> =
+            self.members_of(id).into_iter().filter(|member| !self.hosts[*member].is_disconnected()).collect();
+        if behind.is_empty() {
+            return self.hosts[id].disconnect(loss);
+        }
+        let members = behind.iter().map(|member| self.hosts[*member].name.clone()).collect();
+        self.hosts[id].disconnect(Disconnected::Head { loss: Box::new(loss), members });
+        let head = self.hosts[id].name.clone();
+        for member in behind {
+            self.hosts[member].disconnect(Disconnected::WithHead { head: head.clone() });
+            self.losses_to_tell.push_back(member);
+        }
+    }
+
+    fn check_new(&self, name: &str) {
+        assert!(
+            self.hosts.iter().all(|host| host.name != name || host.is_disconnected()),
+            "host `{name}` is connected already"
+        );
+    }
+}
+
+/// What a head needs of the fleet of its members.
+impl Fleet {
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(self.event_sender.clone())
+    }
+
+    pub(crate) fn greeting(&self, name: &str) -> Result<(HostIndex, String, HostFacts), Error> {
+        let id = self.find(name)?;
+        Ok((id, self.hosts[id].tool.clone(), self.hosts[id].facts.clone()))
+    }
+
+    pub(crate) fn send(&self, host: HostIndex, message: &ToAgent) -> Result<(), Error> {
+        self.hosts[host].send(message)
+    }
+
+    pub(crate) fn clock_of(&self, host: HostIndex) -> ClockOffset {
+        self.hosts[host].clock
+    }
+
+    /// Compares clocks; the loss of a host is told by the next event about it.
+    pub(crate) fn compare_clocks_of(&mut self, hosts: &[HostIndex]) {
+        let outcomes = self.compare_clocks(hosts);
+        let lost = hosts.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err()).map(|(host, _)| *host);
+        self.losses_to_tell.extend(lost.collect::<Vec<_>>());
+    }
+
+    pub(crate) fn loss_of(&mut self, host: HostIndex) -> Error {
+        self.hosts[host].disconnect_error()
+    }
+
+    /// Gives a host up because the controller does. That is no news for the controller.
+    pub(crate) fn give_up(&mut self, host: HostIndex) {
+        self.hosts[host].disconnect(Disconnected::StepTimeout("do what its controller wants"));
     }
 }
 

@@ -8,11 +8,13 @@ use std::{
 };
 
 use fathom_engine::LiveProgress;
-use fathom_model::{Endpoints, OnLoss, PeerAddresses, PeerClock, Role, Settings, Side, Trial, units::Nanos};
+use fathom_model::{
+    Endpoints, HostRecord, MergedRecord, OnLoss, PeerAddresses, PeerClock, Role, Settings, Side, Trial, units::Nanos,
+};
 use fathom_sys::clock;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{Fleet, FleetEvent, HostIndex};
+use super::{ExpectedReply, Fleet, FleetEvent, HostIndex};
 use crate::{
     Disconnected, Error,
     agent::observer_role,
@@ -29,6 +31,16 @@ const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
 const START_LEAD_MIN: Nanos = Nanos::from_millis(50);
 /// The minimum lead with the roles of several pairs of hosts: the orders are sent one after the other, and threads of all roles wake up.
 const START_LEAD_MANY: Nanos = Nanos::from_millis(200);
+/// Up to so many pairs of a test, every record arrives whole, so that each pair has its own percentiles. Above that, records that share a
+/// stream arrive merged, with a row for each pair.
+pub const EXACT_PAIRS_MAX: usize = 64;
+/// Merging takes a millisecond for each record.
+const MERGE: ExpectedReply = ExpectedReply { verb: "merge its records", timeout: FINISH_TIMEOUT };
+/// A test and its other direction: the record of each contains the counters of all hosts. More tests are pairs of hosts of one test, and
+/// the counters of each host are in the record of the first pair that has it.
+const PAIRED_TESTS: usize = 2;
+/// The orders of hundreds of roles take longer: writing one, reading it and waking the threads of its role on a busy core.
+const START_LEAD_PER_ROLE: Nanos = Nanos::from_millis(1);
 /// The roles of two hosts and a device between them.
 const FEW_ROLES: usize = 5;
 /// The lead if there is only one role to start: enough for its workers to be ready.
@@ -68,6 +80,8 @@ pub struct TrialPlan {
     pub observers: Vec<Assignment>,
     /// Whether the tests of the other hosts go on when a host is lost. The loss of a host that only observes ends the trial.
     pub on_loss: OnLoss,
+    /// The hosts whose counters are not read, because enough others of the same machine have theirs read.
+    pub unwatched: BTreeSet<String>,
 }
 
 impl Assignment {
@@ -111,7 +125,8 @@ pub struct LostHost {
 /// The results of a trial, complete or not.
 #[derive(Debug)]
 pub struct TrialOutcome {
-    /// The records of each test, in the order of the plan; each also contains the counters of its hosts and of the observers.
+    /// The records of each test, in the order of the plan; each also contains the counters of its hosts and of the observers. With more
+    /// than two tests, the first one of a host has its counters.
     pub trials: Vec<Trial>,
     /// The latest start of all roles minus the earliest, to the accuracy of the clock comparison.
     pub start_skew: Nanos,
@@ -119,6 +134,9 @@ pub struct TrialOutcome {
     pub lost: Vec<LostHost>,
     /// The data that could not be collected, by host.
     pub unavailable: BTreeMap<String, Vec<String>>,
+    /// The records that were merged on the way, with their distributions, in a test of more than 64 pairs. What the trials have of them are
+    /// rows without distributions.
+    pub merged: Vec<MergedRecord>,
     /// The error that ended it early.
     pub error: Option<Error>,
 }
@@ -134,6 +152,7 @@ impl Fleet {
                     start_skew: Nanos::ZERO,
                     lost: Vec::new(),
                     unavailable: BTreeMap::new(),
+                    merged: Vec::new(),
                     error: Some(error),
                 };
             }
@@ -142,7 +161,8 @@ impl Fleet {
         if error.is_some() {
             course.abort();
         }
-        course.outcome(plan, error)
+        let (merged, not_merged) = course.collect_merged();
+        TrialOutcome { merged, ..course.outcome(plan, error.or(not_merged)) }
     }
 }
 
@@ -212,10 +232,17 @@ struct TrialRun<'a, 'b> {
     roles: Vec<RunningRole<'a>>,
     /// The number of roles at the front that run until they are told to finish.
     n_until_finish: usize,
+    /// The places of the roles of each host, of each test, and of each id: a host may have one for each of a thousand others.
+    by_host: BTreeMap<HostIndex, Vec<usize>>,
+    by_test: BTreeMap<usize, Vec<usize>>,
+    by_role_id: BTreeMap<RoleId, usize>,
+    /// The number of roles of each side that share a stream, in a test of many pairs.
+    n_on_stream: BTreeMap<(HostIndex, Side), usize>,
     /// The tokens by which the two sides of each test recognize each other.
     tokens: Vec<u64>,
     callbacks: &'a mut TrialCallbacks<'b>,
     on_loss: OnLoss,
+    unwatched: &'a BTreeSet<String>,
     /// The hosts that were lost while the others went on.
     lost: Vec<LostHost>,
 }
@@ -246,20 +273,47 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         }
         let tokens = plan.tests.iter().map(|_| random()).collect::<Result<_, _>>()?;
         let (on_loss, lost) = (plan.on_loss, Vec::new());
-        let mut course =
-            Self { fleet, roles: parts, n_until_finish: n_told, tokens, callbacks: supervision, on_loss, lost };
+        let (mut by_host, mut by_test): (BTreeMap<_, Vec<usize>>, BTreeMap<_, Vec<usize>>) = Default::default();
+        for (n, playing) in parts.iter().enumerate() {
+            by_host.entry(playing.id).or_default().push(n);
+            if let Some(test) = playing.test {
+                by_test.entry(test).or_default().push(n);
+            }
+        }
+        let mut n_on_stream = BTreeMap::new();
+        for playing in parts.iter().filter(|playing| plan.tests.len() > EXACT_PAIRS_MAX && playing.test.is_some()) {
+            let stream = fleet.hosts[playing.id].head().unwrap_or(playing.id);
+            *n_on_stream.entry((stream, playing.assignment.role.side)).or_default() += 1;
+        }
+        let mut course = Self {
+            n_on_stream,
+            by_role_id: parts.iter().enumerate().map(|(n, playing)| (playing.role_id, n)).collect(),
+            fleet,
+            roles: parts,
+            n_until_finish: n_told,
+            by_host,
+            by_test,
+            tokens,
+            callbacks: supervision,
+            on_loss,
+            unwatched: &plan.unwatched,
+            lost,
+        };
         course.greet_hosts()?;
         Ok(course)
     }
 
     /// Compares the clock of each host, and finds the hosts that are gone.
     fn greet_hosts(&mut self) -> Result<(), Error> {
-        let ids: BTreeSet<HostIndex> = self.roles.iter().map(|playing| playing.id).collect();
-        for id in ids {
-            let is_gone = self.fleet.hosts[id].is_disconnected();
-            let greeted =
-                if is_gone { Err(self.fleet.hosts[id].disconnect_error()) } else { self.fleet.refresh_clock(id) };
-            if let Err(error) = greeted {
+        let ids: Vec<HostIndex> = self.by_host.keys().copied().collect();
+        let (gone, there): (Vec<HostIndex>, Vec<HostIndex>) =
+            ids.into_iter().partition(|id| self.fleet.hosts[*id].is_disconnected());
+        for id in gone {
+            let error = self.fleet.hosts[id].disconnect_error();
+            self.go_on_without(id, error)?;
+        }
+        for (id, compared) in self.fleet.refresh_clocks(&there) {
+            if let Err(error) = compared {
                 self.go_on_without(id, error)?;
             }
         }
@@ -299,11 +353,26 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// The endpoints reported by the responder of an initiator's test.
     fn responder_endpoints(&self, n: usize) -> Endpoints {
-        let of_same = |playing: &&RunningRole<'_>| playing.test == self.roles[n].test;
-        match self.roles[..self.n_until_finish].iter().find(of_same).map(|responder| &responder.state) {
+        let responder = self.of_test(self.roles[n].test).find(|other| *other < self.n_until_finish);
+        match responder.map(|responder| &self.roles[responder].state) {
             Some(RoleState::Ready(endpoints)) => endpoints.clone(),
             _ => Endpoints::new(),
         }
+    }
+
+    /// The places of the roles of a test.
+    fn of_test(&self, test: Option<usize>) -> impl Iterator<Item = usize> {
+        test.and_then(|test| self.by_test.get(&test)).into_iter().flatten().copied()
+    }
+
+    /// The places of the roles at the other end of a role's test.
+    fn others_of(&self, n: usize) -> impl Iterator<Item = usize> {
+        let is_initiator = |n: usize| n >= self.n_until_finish;
+        self.of_test(self.roles[n].test).filter(move |other| is_initiator(*other) != is_initiator(n))
+    }
+
+    fn of_host(&self, host: HostIndex) -> impl Iterator<Item = usize> {
+        self.by_host.get(&host).into_iter().flatten().copied()
     }
 
     fn prepare(&mut self, n: usize, endpoints: Endpoints) -> Result<(), Error> {
@@ -312,31 +381,84 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         role.peer.extend(endpoints);
         role.meeting = self.meeting(n, role.meeting);
         // There is one observer per host: the observing role or else the first one starts it, for the interfaces of all roles there.
-        let of_host = |other: &RunningRole<'_>| other.id == playing.id;
-        let observes = |other: &RunningRole<'_>| of_host(other) && other.assignment.is_observer();
-        let watching = self.roles.iter().position(observes).or_else(|| self.roles.iter().position(of_host));
-        let is_first = watching == Some(n);
+        let observes = |other: &usize| self.roles[*other].assignment.is_observer();
+        let watching = self.of_host(playing.id).find(observes).or_else(|| self.of_host(playing.id).next());
+        let is_first = watching == Some(n) && !self.unwatched.contains(&playing.assignment.host);
         let watch = is_first.then(|| self.interfaces(playing.id));
         self.roles[n].state = RoleState::Preparing;
-        self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch })
+        let keep = self.is_kept(n);
+        self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch, keep })
+    }
+
+    /// The host at the end of the stream of a role's host: the host itself, or its head.
+    fn stream_of(&self, n: usize) -> HostIndex {
+        let host = self.roles[n].id;
+        self.fleet.hosts[host].head().unwrap_or(host)
+    }
+
+    /// Returns whether the record of a role is merged with others at the far end of its stream: in a test of many pairs, if several roles
+    /// of its side are there.
+    fn is_kept(&self, n: usize) -> bool {
+        let key = (self.stream_of(n), self.roles[n].assignment.role.side);
+        self.roles[n].test.is_some() && self.n_on_stream.get(&key).is_some_and(|n_roles| *n_roles > 1)
+    }
+
+    /// Collects the merged records of all roles whose tests are complete. Without one of them, a trial has no sums.
+    fn collect_merged(&mut self) -> (Vec<MergedRecord>, Option<Error>) {
+        for n in 0..self.roles.len() {
+            // The row of a role whose record is lost with its head says less than nothing.
+            if self.is_kept(n) && self.fleet.hosts[self.stream_of(n)].is_disconnected() {
+                self.roles[n].state = RoleState::Over(None);
+            }
+        }
+        let has_record = |playing: &RunningRole<'_>| matches!(playing.state, RoleState::Over(Some(_)));
+        let mut parts: BTreeMap<HostIndex, BTreeMap<Side, Vec<usize>>> = BTreeMap::new();
+        for n in (0..self.roles.len()).filter(|n| self.is_kept(*n)) {
+            let playing = &self.roles[n];
+            if self.of_test(playing.test).all(|other| has_record(&self.roles[other])) {
+                let of_stream = parts.entry(self.stream_of(n)).or_default();
+                of_stream.entry(playing.assignment.role.side).or_default().push(n);
+            }
+        }
+        for (host, of_sides) in &parts {
+            let role_ids = |roles: &Vec<usize>| roles.iter().map(|n| self.roles[*n].role_id).collect();
+            // A stream that is broken is reported below.
+            let _ = self.fleet.hosts[*host].send(&ToAgent::Merge { parts: of_sides.values().map(role_ids).collect() });
+        }
+        let hosts: Vec<HostIndex> = parts.keys().copied().collect();
+        let answers = self.fleet.wait_each(&hosts, MERGE, |_, _, message| match message {
+            FromAgent::Merged(records) => Some(Ok(records)),
+            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            _ => None,
+        });
+        let (mut merged, mut failed) = (Vec::new(), None);
+        for ((host, of_sides), answer) in parts.into_iter().zip(answers) {
+            let name = &self.fleet.hosts[host].name;
+            let answer =
+                answer.and_then(|answer| answer.map_err(|failure| Error::RoleFailed { host: name.clone(), failure }));
+            match answer {
+                Ok(records) => merged.extend(of_sides.into_values().zip(records).filter_map(|(roles, record)| {
+                    let hosts = roles.into_iter().map(|n| self.roles[n].assignment.host.clone()).collect();
+                    Some(MergedRecord { clock_of: name.clone(), hosts, record: record? })
+                })),
+                Err(error) => failed = Some(error),
+            }
+        }
+        (merged, failed)
     }
 
     /// Adds the token of a role's test, and the addresses of the other side if all of them are known.
     fn meeting(&self, n: usize, known: PeerAddresses) -> PeerAddresses {
         let Some(cast) = self.roles[n].test else { return known };
-        let is_initiator = |n: usize| n >= self.n_until_finish;
-        let others = (0..self.roles.len())
-            .filter(|other| is_initiator(*other) != is_initiator(n) && self.roles[*other].test == Some(cast));
-        let with: Option<Vec<IpAddr>> = others.map(|other| self.roles[other].assignment.role.address).collect();
+        let with: Option<Vec<IpAddr>> =
+            self.others_of(n).map(|other| self.roles[other].assignment.role.address).collect();
         PeerAddresses { with: with.unwrap_or_default(), token: self.tokens[cast], ..known }
     }
 
     fn interfaces(&self, id: HostIndex) -> Vec<String> {
-        let parts = self.roles.iter().filter(|playing| playing.id == id);
-        let mut interfaces: Vec<String> = parts.flat_map(|playing| playing.assignment.interfaces.clone()).collect();
-        interfaces.sort();
-        interfaces.dedup();
-        interfaces
+        let interfaces: BTreeSet<&String> =
+            self.of_host(id).flat_map(|n| &self.roles[n].assignment.interfaces).collect();
+        interfaces.into_iter().cloned().collect()
     }
 
     /// Sends the start time to all roles, each on its host's clock; returns the time on our clock.
@@ -353,9 +475,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// The clock of the host at the other end of a role, if that is a single host.
     fn peer_clock(&self, n: usize) -> Option<PeerClock> {
-        let is_initiator = |n: usize| n >= self.n_until_finish;
-        let mut peers = (0..self.roles.len())
-            .filter(|other| is_initiator(*other) != is_initiator(n) && self.roles[*other].test == self.roles[n].test);
+        let mut peers = self.others_of(n);
         let peer = self.roles[peers.next()?].id;
         let is_one = peers.all(|other| self.roles[other].id == peer);
         is_one.then(|| self.fleet.peer_clock(self.roles[n].id, peer))
@@ -368,7 +488,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// Processes events until all these roles have reached the milestone, or until an error prevents that.
     fn wait_for(&mut self, deadline: Nanos, milestone: RoleMilestone, parts: &Range<usize>) -> Result<(), Error> {
-        while let Some(behind) = parts.clone().find(|n| !self.roles[*n].has_reached(milestone)) {
+        // A role that has reached a milestone stays there, so none of those before this one is looked at again.
+        let mut left = parts.clone();
+        while let Some(behind) = left.clone().find(|n| !self.roles[*n].has_reached(milestone)) {
+            left.start = behind;
             if (self.callbacks.is_stopped)() {
                 return Err(Error::Interrupted);
             }
@@ -381,7 +504,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                     self.go_on_without(host, error)?;
                 }
                 FleetEvent::Idle if clock::now() >= deadline => {
-                    self.fleet.hosts[host].disconnect(Disconnected::StepTimeout(milestone.verb()));
+                    self.fleet.disconnect(host, Disconnected::StepTimeout(milestone.verb()));
                     let error = self.disconnected(host);
                     self.go_on_without(host, error)?;
                 }
@@ -392,12 +515,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     }
 
     fn has_role(&self, host: HostIndex) -> bool {
-        self.roles.iter().any(|playing| playing.id == host)
+        self.by_host.contains_key(&host)
     }
 
     /// Marks the roles of a disconnected host as over.
     fn disconnected(&mut self, host: HostIndex) -> Error {
-        self.roles.iter_mut().filter(|playing| playing.id == host).for_each(RunningRole::end_without_result);
+        for n in self.of_host(host).collect::<Vec<_>>() {
+            self.roles[n].end_without_result();
+        }
         self.fleet.hosts[host].disconnect_error()
     }
 
@@ -427,29 +552,33 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         Ok(())
     }
 
+    /// The role of a host with an id.
+    fn role(&mut self, host: HostIndex, ticket: RoleId) -> Option<&mut RunningRole<'a>> {
+        let n = self.by_role_id.get(&ticket)?;
+        self.roles.get_mut(*n).filter(|playing| playing.id == host)
+    }
+
     /// Processes a message from a host about one of the roles; late messages about other trials are dropped.
     fn handle_message(&mut self, host: HostIndex, message: FromAgent) -> Result<(), Error> {
-        let of = |ticket: RoleId| move |playing: &&mut RunningRole<'_>| playing.id == host && playing.role_id == ticket;
         match message {
             FromAgent::Ready { ticket, endpoints } => {
-                if let Some(playing) = self.roles.iter_mut().find(of(ticket)) {
+                if let Some(playing) = self.role(host, ticket) {
                     playing.state = RoleState::Ready(endpoints);
                 }
             }
             FromAgent::Interval { ticket, progress } => {
-                let playing = self.roles.iter_mut().find(of(ticket));
-                if let Some((playing, test)) = playing.and_then(|playing| playing.test.map(|test| (playing, test))) {
-                    let Assignment { host, role, .. } = playing.assignment;
+                let playing = self.role(host, ticket).map(|playing| (playing.assignment, playing.test));
+                if let Some((Assignment { host, role, .. }, Some(test))) = playing {
                     (self.callbacks.live)(test, host, role.side, progress.into());
                 }
             }
             FromAgent::Outcome { ticket, outcome } => {
-                if let Some(playing) = self.roles.iter_mut().find(of(ticket)) {
+                if let Some(playing) = self.role(host, ticket) {
                     playing.state = RoleState::Over(Some(outcome));
                 }
             }
             FromAgent::Failed { ticket: Some(ticket), failure } => {
-                if let Some(playing) = self.roles.iter_mut().find(of(ticket)) {
+                if let Some(playing) = self.role(host, ticket) {
                     playing.state = RoleState::Over(None);
                     if playing.is_given_up {
                         return Ok(());
@@ -462,6 +591,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             | FromAgent::Environment(_)
             | FromAgent::Counters(_)
             | FromAgent::Failed { ticket: None, .. }
+            | FromAgent::Member { .. }
+            | FromAgent::Lost { .. }
+            | FromAgent::Clocks(_)
+            | FromAgent::Merged(_)
             | FromAgent::Heartbeat
             | FromAgent::Bye => {}
         }
@@ -494,7 +627,8 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut trials = empty_trials(plan);
         let mut starts = vec![Vec::new(); plan.tests.len()];
         let mut losses: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut hosts = BTreeMap::new();
+        let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
+        let is_many = plan.tests.len() > PAIRED_TESTS;
         for playing in self.roles {
             let RoleState::Over(Some(outcome)) = playing.state else { continue };
             let RoleOutcome { record, host, unavailable: lost } = *outcome;
@@ -511,11 +645,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         for (trial, (cast, starts)) in trials.iter_mut().zip(plan.tests.iter().zip(&starts)) {
             trial.start_skew_ns = skew(starts);
             let of_test = plan.observers.iter().chain(&cast.initiators).chain(&cast.responder);
-            let of_test = of_test.filter_map(|part| Some((part.host.clone(), hosts.get(&part.host)?.clone())));
-            trial.hosts.extend(of_test);
+            for part in of_test {
+                // The counters of a host of hundreds of pairs are kept once.
+                let record = if is_many { hosts.remove(&part.host) } else { hosts.get(&part.host).cloned() };
+                trial.hosts.extend(record.map(|record| (part.host.clone(), record)));
+            }
         }
         let start_skew = skew(&starts.concat());
-        TrialOutcome { trials, start_skew, lost: self.lost, unavailable: losses, error }
+        TrialOutcome { trials, start_skew, lost: self.lost, unavailable: losses, merged: Vec::new(), error }
     }
 }
 
@@ -547,7 +684,7 @@ fn start_lead(n_parts: usize, round_trip: Nanos) -> Nanos {
     let least = match n_parts {
         0 | 1 => START_LEAD_SINGLE,
         2..=FEW_ROLES => START_LEAD_MIN,
-        _ => START_LEAD_MANY,
+        _ => START_LEAD_MANY + START_LEAD_PER_ROLE * u64::try_from(n_parts).unwrap_or_default(),
     };
     least.max(round_trip * START_LEAD_ROUND_TRIPS)
 }
@@ -572,6 +709,6 @@ mod tests {
         let millis = Nanos::from_millis;
         assert_eq!((start_lead(1, Nanos::ZERO), start_lead(2, Nanos::ZERO)), (START_LEAD_SINGLE, START_LEAD_MIN));
         assert_eq!((start_lead(1, millis(20)), start_lead(2, millis(20))), (millis(100), millis(100)));
-        assert_eq!((start_lead(25, millis(20)), start_lead(25, millis(60))), (millis(200), millis(300)));
+        assert_eq!((start_lead(25, millis(20)), start_lead(25, millis(60))), (millis(225), millis(300)));
     }
 }

@@ -1,6 +1,7 @@
 //! The offset between another host's monotonic clock and ours.
 
 use fathom_model::units::Nanos;
+use serde::{Deserialize, Serialize};
 
 /// The four times of one request and its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl ClockProbe {
 }
 
 /// The difference between their clock and ours, with its maximum error.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockOffset {
     /// Theirs minus ours, in nanoseconds.
     pub ns: i64,
@@ -51,6 +52,16 @@ impl ClockOffset {
             error: round_trip / 2 + Nanos(1),
             round_trip,
         })
+    }
+
+    /// Returns the offset of a clock that was compared with theirs, from ours: offsets and errors add up.
+    #[must_use]
+    pub fn then(self, further: Self) -> Self {
+        Self {
+            ns: self.ns.saturating_add(further.ns),
+            error: self.error + further.error,
+            round_trip: self.round_trip + further.round_trip,
+        }
     }
 
     /// Returns whether the two clocks may be equal.
@@ -106,6 +117,15 @@ mod tests {
         let offset = ClockOffset::estimate(&probes).unwrap();
         assert_eq!((offset.ns, offset.round_trip), (500 - 2_000, Nanos(44_000)));
         assert_eq!(ClockOffset::estimate(&[]), None);
+    }
+
+    #[test]
+    fn over_two_hops_offsets_and_errors_add_up() {
+        let offset = |there, back| ClockOffset::estimate(&[probe(1_000, there, back)]).unwrap();
+        let (near, far) = (offset(70_000, 80_000), offset(0, 5_001));
+        let both = near.then(far);
+        assert!(both.ns.abs_diff(2_000) <= both.error.0, "{both:?}");
+        assert_eq!(both.error, near.error + far.error);
     }
 
     #[test]

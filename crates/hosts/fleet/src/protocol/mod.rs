@@ -2,21 +2,27 @@
 //!
 //! The module has plain messages in [`frame`]s, without I/O and without a clock. In a conversation both sides send a greeting, the
 //! controller probes the clock, and for each trial it prepares roles, starts them at an instant of the agent's own clock, and collects
-//! their outcomes. Between trials it may ask for the environment and the counters of the host. Each side sends a message at least twice a second, and considers the other disconnected after 3 s of silence.
+//! their outcomes. Between trials it may ask for the environment and the counters of the host. An agent may be the head of others: then
+//! their messages travel through its stream, each with the place of its member. Each side sends a message at least twice a second, and considers the other disconnected after 3 s of silence.
 
 pub mod clock_offset;
 mod frame;
 
 use fathom_engine::LiveProgress;
-use fathom_model::{Endpoints, Environment, HostRecord, PeerClock, Record, Role, record::CounterChanges, units::Nanos};
+use std::path::PathBuf;
+
+use fathom_model::{
+    Endpoints, Environment, HostRecord, PeerClock, Record, Role, plan::HostReach, record::CounterChanges, units::Nanos,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, Preamble, encode};
 
+use self::clock_offset::ClockOffset;
 use crate::AgentFailure;
 
 /// The major version of the protocol: the first byte of each frame.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The maximum size of a message to an agent: roles and heartbeats are small.
 pub const TO_AGENT_MAX: usize = 1 << 20;
 /// The maximum size of a message to a controller: records with many flows are large.
@@ -61,6 +67,36 @@ pub struct HostFacts {
     pub held_by: Option<String>,
 }
 
+/// A host whose agent is started by the agent of its head.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its name in the run.
+    pub name: String,
+    /// How the head reaches it.
+    pub reach: MemberReach,
+    /// The run that wants the host for itself, as in a greeting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+}
+
+/// How a head reaches a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberReach {
+    /// A network namespace of the head's own machine, such as `/proc/PID/fd/N`.
+    Namespace {
+        /// The file of the namespace.
+        net: PathBuf,
+        /// How it is shown.
+        reached: String,
+    },
+    /// As a controller reaches a host: ssh, a command, TLS or the head's own machine.
+    Host(HostReach),
+}
+
+/// The place of a member in the list that its head was given.
+pub type MemberIndex = u32;
+
 /// A message from a controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -87,6 +123,28 @@ pub enum ToAgent {
         role: Box<Role>,
         /// The interfaces to watch; absent if the host's counters are not watched for this role.
         watch: Option<Vec<String>>,
+        /// Whether the first agent on the way keeps the outcome to merge it with others, and sends on a row of it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        keep: bool,
+    },
+    /// Requests the agents of these hosts, which are reached through this one from now on.
+    Lead {
+        /// The hosts.
+        members: Vec<Member>,
+    },
+    /// A message for the agent of a member.
+    Member {
+        /// The member.
+        member: MemberIndex,
+        /// The message.
+        message: Box<ToAgent>,
+    },
+    /// Requests the offsets of the clocks of all members from that of this agent.
+    Clocks,
+    /// Requests the kept records of roles, each list merged to one record, and forgets all that are kept.
+    Merge {
+        /// The roles whose records become one.
+        parts: Vec<Vec<RoleId>>,
     },
     /// Sets the start time.
     Start {
@@ -161,6 +219,24 @@ pub enum FromAgent {
         /// The reason.
         failure: AgentFailure,
     },
+    /// A message from the agent of a member.
+    Member {
+        /// The member.
+        member: MemberIndex,
+        /// The message.
+        message: Box<FromAgent>,
+    },
+    /// The last message about a member: its agent could not be started, or is gone.
+    Lost {
+        /// The member.
+        member: MemberIndex,
+        /// The reason.
+        failure: AgentFailure,
+    },
+    /// The clock of each member relative to that of this agent, on which all times of merged records are; absent for a member that is gone.
+    Clocks(Vec<Option<ClockOffset>>),
+    /// The merged records in the order of the request, on the clock of this agent; absent where nothing was kept.
+    Merged(Vec<Option<Record>>),
     /// A sign of life only.
     Heartbeat,
     /// The last message.
@@ -315,6 +391,15 @@ mod tests {
             ToAgent::Hello(Hello { tool: "fathom 0.1.0".to_owned(), facts: HostFacts::default(), run: None }),
             ToAgent::Clock { t0: Nanos(7) },
             ToAgent::Start { ticket: RoleId(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
+            ToAgent::Lead {
+                members: vec![Member {
+                    name: "c2".to_owned(),
+                    reach: MemberReach::Host(HostReach::This),
+                    run: Some("run x".to_owned()),
+                }],
+            },
+            ToAgent::Member { member: 7, message: Box::new(ToAgent::Abort { ticket: RoleId(4) }) },
+            ToAgent::Merge { parts: vec![vec![RoleId(1)], Vec::new()] },
             ToAgent::Heartbeat,
             ToAgent::Bye,
         ];

@@ -124,6 +124,8 @@ pub(crate) fn equipment(policy: Policy) -> agent::AgentConfig {
         tool: "fathom 0.1.0".to_owned(),
         liveness: Liveness::Heartbeats,
         role_log: None,
+        merge: |records| records.first().map(|(record, _)| record.clone()),
+        leading: agent::Leading::Allowed,
     }
 }
 
@@ -191,6 +193,7 @@ pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
         tests: vec![cast(from, to, measure)],
         observers: Vec::new(),
         on_loss: fathom_model::OnLoss::Fail,
+        unwatched: std::collections::BTreeSet::new(),
     }
 }
 

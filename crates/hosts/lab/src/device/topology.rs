@@ -8,7 +8,7 @@ use super::{Device, HOST};
 use crate::{
     Error, Host, Options, Result,
     family::Family,
-    wire::{End, add_addresses, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
+    wire::{End, Network, add_addresses, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
 };
 
 const A: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -77,7 +77,7 @@ fn bridged([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options
         let port = netlink.link(name).map_err(failed())?.index;
         netlink.add_port(BridgeIndex(bridge), port).map_err(failed())?;
     }
-    add_addresses(&mut netlink, bridge, BRIDGE, family).map_err(failed())?;
+    add_addresses(&mut netlink, bridge, (BRIDGE, Network::Wire), family).map_err(failed())?;
     netlink.set_up(bridge).map_err(failed())?;
     introduce(&a, B_BRIDGED, family)?;
     introduce(&b, A, family)?;

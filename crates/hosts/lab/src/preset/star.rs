@@ -8,7 +8,7 @@ use super::{Preset, Shape};
 use crate::{
     Error, Host, Options, Result,
     family::Family,
-    wire::{End, introduce, lay, mac_for, open, quiet_host},
+    wire::{End, Network, introduce, lay, mac_for, open, quiet_host},
 };
 
 /// The tested host, the system under test of RFC 2544.
@@ -17,8 +17,12 @@ pub const TESTED: &str = "sut";
 pub const SWITCH: &str = "switch";
 /// One tested host and eight companions, as the guides of cloud providers have it.
 pub(super) const N_HOSTS_DEFAULT: u32 = 9;
-/// All addresses fit into one /24 below that of the bridge, and a machine holds as many namespaces.
-pub(super) const N_HOSTS: std::ops::RangeInclusive<u32> = 2..=64;
+/// A bridge of Linux has 1023 ports at most (`BR_MAX_PORTS`), and half of them are built in a few seconds.
+pub(super) const N_HOSTS: std::ops::RangeInclusive<u32> = 2..=512;
+/// Up to so many hosts all know each other; in a larger star all know the tested host, and ask for the others by ARP when they send.
+const ALL_INTRODUCED_MAX: usize = 64;
+/// The hosts of one third octet: 0 and 255 are left out, such that no address looks like that of a network or a broadcast.
+const HOSTS_PER_OCTET: usize = 254;
 
 pub(super) const PRESET: Preset = Preset {
     name: "star",
@@ -40,7 +44,19 @@ pub(super) fn host_names(n_hosts: u32) -> Vec<String> {
 
 /// The address of a host, by its place in the list of hosts.
 fn address(place: usize) -> Ipv4Addr {
-    Ipv4Addr::new(198, 18, 0, u8::try_from(place + 1).expect("a star has at most 64 hosts"))
+    let [third, fourth] = octets(place);
+    Ipv4Addr::new(198, 18, third, fourth)
+}
+
+/// The address from which the Ethernet address of a port is derived. The port itself has none.
+fn port_address(place: usize) -> Ipv4Addr {
+    let [third, fourth] = octets(place);
+    Ipv4Addr::new(198, 19, third, fourth)
+}
+
+fn octets(place: usize) -> [u8; 2] {
+    [place / HOSTS_PER_OCTET, place % HOSTS_PER_OCTET + 1]
+        .map(|octet| u8::try_from(octet).expect("a star has at most 512 hosts"))
 }
 
 pub(super) fn build(n_hosts: u32, family: Family, options: &Options) -> Result<Vec<Host>> {
@@ -48,13 +64,12 @@ pub(super) fn build(n_hosts: u32, family: Family, options: &Options) -> Result<V
     let mut hosts = names.iter().map(|name| quiet_host(name, family)).collect::<Result<Vec<_>>>()?;
     let mut switch = quiet_host(SWITCH, family)?;
     let failed = || Error::kernel("make the bridge of host switch");
-    open(&switch)?.add_bridge("br0", mac_for(Ipv4Addr::new(198, 18, 0, 254))).map_err(failed())?;
+    open(&switch)?.add_bridge("br0", mac_for(Ipv4Addr::new(198, 19, 255, 254))).map_err(failed())?;
     for (place, host) in hosts.iter_mut().enumerate() {
         let name = format!("p{place}");
-        // The ports have no address; their Ethernet addresses are derived from these.
-        let port = Ipv4Addr::new(198, 18, 255, address(place).octets()[3]);
-        let port = End { is_port: true, ..End::new(&mut switch, &name, port) };
-        lay(End::new(host, "eth0", address(place)), port, family, options)?;
+        let port = End { is_port: true, network: Network::Star, ..End::new(&mut switch, &name, port_address(place)) };
+        let end = End { network: Network::Star, ..End::new(host, "eth0", address(place)) };
+        lay(end, port, family, options)?;
     }
     let mut netlink = open(&switch)?;
     let bridge = netlink.link("br0").map_err(failed())?.index;
@@ -64,9 +79,26 @@ pub(super) fn build(n_hosts: u32, family: Family, options: &Options) -> Result<V
     }
     netlink.set_up(bridge).map_err(failed())?;
     for (place, host) in hosts.iter().enumerate() {
-        let others = (0..hosts.len()).filter(|other| *other != place);
+        let knows_all = place == 0 || hosts.len() <= ALL_INTRODUCED_MAX;
+        let others = (0..hosts.len()).filter(|other| *other != place && (knows_all || *other == 0));
         others.map(address).try_for_each(|other| introduce(host, other, family))?;
     }
     hosts.push(switch);
     Ok(hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_host_and_every_port_of_the_largest_star_has_an_address_of_its_own() {
+        let n = usize::try_from(*N_HOSTS.end()).unwrap();
+        let all: BTreeSet<Ipv4Addr> = (0..n).flat_map(|place| [address(place), port_address(place)]).collect();
+        assert_eq!(all.len(), 2 * n);
+        assert!(all.iter().all(|address| !matches!(address.octets()[3], 0 | 255)));
+        assert_eq!((address(0), address(254)), ([198, 18, 0, 1].into(), [198, 18, 1, 1].into()));
+    }
 }

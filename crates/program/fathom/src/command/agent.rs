@@ -116,6 +116,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         trial_max: longest,
         tool: registry::TOOL.to_owned(),
         liveness: if matches.get_flag("local") { Liveness::EndOfStream } else { Liveness::Heartbeats },
+        merge: fathom_analyze::merge_records,
+        // A server's controller is not its owner: it must not make this host connect to others or start a command.
+        leading: if is_served { agent::Leading::Refused } else { agent::Leading::Allowed },
         role_log: matches.get_one::<String>("roster").map(agent::RoleLog::new),
     };
     // Programs and libraries of a test must not read or write the control streams.

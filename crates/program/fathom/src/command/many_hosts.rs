@@ -1,4 +1,4 @@
-//! `--from`, `--to`, `--topology`, `--each`, `--on-loss`: which hosts of a lab or an inventory talk to each other, and how.
+//! `--from`, `--to`, `--topology`, `--each`, `--on-loss`, `--heads`: which hosts of a lab or an inventory talk to each other, and how.
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +20,7 @@ const TO: &str = "to";
 const TOPOLOGY: &str = "topology";
 const EACH: &str = "each";
 const ON_LOSS: &str = "on-loss";
+const HEADS: &str = "heads";
 
 /// The group of all hosts but the tested one.
 pub(super) const COMPANIONS: &str = "companions";
@@ -30,7 +31,7 @@ const TOPOLOGIES: [(&str, Topology); 3] =
     [("star", Topology::Star), ("ring", Topology::Ring), ("mesh", Topology::Mesh)];
 
 /// Returns the options.
-pub(super) fn arguments() -> [Arg; 3] {
+pub(super) fn arguments() -> [Arg; 4] {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("Several hosts")
     };
@@ -48,6 +49,12 @@ pub(super) fn arguments() -> [Arg; 3] {
             "what happens if a host is lost: fail ends the run, continue goes on without it [default: fail]",
         )
         .value_parser(["fail", "continue"]),
+        text(
+            HEADS,
+            "N",
+            "connect to N of the hosts only: each is the head of a group and connects to the others [default: to all]",
+        )
+        .value_parser(clap::value_parser!(u32).range(1..)),
     ]
 }
 
@@ -87,6 +94,7 @@ pub(super) fn chosen(mut ends: TestHosts, matches: &ArgMatches) -> Result<TestHo
     if given(matches, ON_LOSS) == Some("continue") {
         ends.on_loss = OnLoss::Continue;
     }
+    ends.heads = matches.try_get_one::<u32>(HEADS).ok().flatten().copied();
     // The hosts of an inventory are chosen when it is read.
     if !is_inventory {
         if is_of_one_group(ends.topology) && ends.groups.contains_key(ALL) {

@@ -442,6 +442,7 @@ pub(crate) fn plan(
         hosts: ends.hosts.into_iter().collect(),
         groups: ends.groups,
         on_loss: ends.on_loss,
+        heads: ends.heads,
         ..Plan::new(title, tests)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct TestHosts {
     /// Whether each pair gets the whole of the totals.
     pub(crate) each: bool,
     pub(crate) on_loss: OnLoss,
+    /// The number of hosts that connect to the others, if not all are connected directly.
+    pub(crate) heads: Option<u32>,
 }
 
 impl TestHosts {
@@ -36,7 +38,7 @@ impl TestHosts {
         let (from, to) = (name(0), name(hosts.len().saturating_sub(1)));
         let via = (hosts.len() == 3).then(|| name(1));
         let (groups, on_loss) = (BTreeMap::new(), OnLoss::Fail);
-        Self { lab, hosts, groups, from, to, via, topology: None, each: false, on_loss }
+        Self { lab, hosts, groups, from, to, via, topology: None, each: false, on_loss, heads: None }
     }
 
     /// Returns a test of this kind from the initiating hosts, with the topology of the hosts and without a responder.

@@ -7,6 +7,7 @@
 mod nginx;
 mod test_bed;
 mod traces;
+mod tree;
 
 mod allow;
 mod benchmark;

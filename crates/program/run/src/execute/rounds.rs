@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
-use fathom_fleet::{Error, ErrorClass};
+use fathom_fleet::{Disconnected, EXACT_PAIRS_MAX, Error, ErrorClass};
 use fathom_model::{Link, OnLoss, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
@@ -170,8 +170,10 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
 
 /// Records the description of every host before the first trial.
 fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
-    for name in hosts.by_name.keys().cloned().collect::<Vec<_>>() {
-        let environment = hosts.environment(&name).map_err(|error| fleet_error(&error))?;
+    let names: Vec<String> = hosts.by_name.keys().cloned().collect();
+    let environments = hosts.environments(&names);
+    for (name, environment) in names.into_iter().zip(environments) {
+        let environment = environment.map_err(|error| fleet_error(&error))?;
         let mut host = hosts.fleet.describe(&name).map_err(|error| fleet_error(&error))?;
         let place = &hosts.by_name[&name];
         host.address = Some(place.address.to_string());
@@ -186,9 +188,16 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
 
 /// Records what could not be observed, and the changes on the hosts that still answer.
 fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
+    let with_counters: BTreeSet<&String> =
+        run.tests.iter().flat_map(|test| &test.trials).flat_map(|trial| trial.hosts.keys()).collect();
+    // Of hundreds of hosts, those are asked again whose counters were read: the others are namespaces of the same machines.
+    let is_asked = |name: &&String| run.hosts.len() <= EXACT_PAIRS_MAX || with_counters.contains(name);
+    let names: Vec<String> = run.hosts.keys().filter(is_asked).cloned().collect();
     for (name, host) in &mut run.hosts {
         host.unavailable.clone_from(&hosts.by_name[name].unavailable);
-        let Ok(after) = hosts.environment(name) else { continue };
+    }
+    for (name, after) in names.iter().zip(hosts.environments(&names)) {
+        let (Some(host), Ok(after)) = (run.hosts.get_mut(name), after) else { continue };
         for difference in host.environment.differences(&after) {
             let value = difference.right.unwrap_or_else(|| "gone".to_owned());
             host.changed.note(&difference.topic, &difference.name, value);
@@ -307,7 +316,7 @@ impl RunExecutor<'_> {
         }
         let names: Vec<&String> = lost.keys().collect();
         let share = self.plan.leading_tests().find_map(|test| hosts_left(test, &names)).unwrap_or_default();
-        let how: Vec<&str> = lost.values().map(String::as_str).collect();
+        let how: Vec<&str> = lost.values().map(String::as_str).filter(|how| !how.is_empty()).collect();
         run.completeness = Completeness::Incomplete { reason: format!("{share}: {}", how.join("; ")) };
     }
 
@@ -333,7 +342,13 @@ impl RunExecutor<'_> {
         }
         match error.class() {
             ErrorClass::Incomplete => {
-                let share = if let Error::Disconnected { host, .. } = error { hosts_left(test, &[host]) } else { None };
+                let share = match error {
+                    Error::Disconnected { host, loss: Disconnected::Head { members, .. }, .. } => {
+                        hosts_left(test, &members.iter().chain([host]).collect::<Vec<_>>())
+                    }
+                    Error::Disconnected { host, .. } => hosts_left(test, &[host]),
+                    _ => None,
+                };
                 let reason = share.map_or_else(|| error.to_string(), |share| format!("{share}: {error}"));
                 *completeness = Completeness::Incomplete { reason };
                 Ok(false)

@@ -6,7 +6,9 @@ use std::{
 };
 
 use fathom_engine::LiveProgress;
-use fathom_fleet::{Assignment, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
+use fathom_fleet::{
+    Assignment, Disconnected, EXACT_PAIRS_MAX, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan,
+};
 use fathom_model::{
     Derivation, LinkTrial, OnLoss, PeerAddresses, Role, Settings, Side, Trial, Unit, ValueKind,
     benchmark::OwnMaximum,
@@ -86,7 +88,10 @@ impl RunExecutor<'_> {
                 hosts_live.add(n, clock::now(), rate.per_sec(live), live.measuring);
                 // The percentile is that of one pair, and means nothing beside the sum.
                 progress.show(&LiveProgress { p99: None, ..live }, &rate.unit.show(hosts_live.total()));
-                progress.show_hosts(&hosts_live.lines(clock::now(), rate.unit));
+                // Above that, hosts report together.
+                if progress.is_shown() && pairs.len() <= EXACT_PAIRS_MAX {
+                    progress.show_hosts(&hosts_live.lines(clock::now(), rate.unit));
+                }
             } else if side == rate.side && n == 0 {
                 progress.show(&live, &rate.text(live));
             }
@@ -100,11 +105,13 @@ impl RunExecutor<'_> {
         let mut outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
         outcome.trials.iter_mut().for_each(|trial| self.secrets.mask_trial(trial));
         for lost in &outcome.lost {
-            self.lost.borrow_mut().insert(lost.host.clone(), lost.error.to_string());
+            // The error of a head names all hosts that were lost with it.
+            let is_told = matches!(&lost.error, Error::Disconnected { loss: Disconnected::WithHead { .. }, .. });
+            let how = if is_told { String::new() } else { lost.error.to_string() };
+            self.lost.borrow_mut().insert(lost.host.clone(), how);
         }
         if !test.pairs.is_empty() {
-            let trials = std::mem::take(&mut outcome.trials);
-            outcome.trials = vec![self.joined(test, &pairs, trials, outcome.start_skew, hosts)];
+            outcome.trials = vec![self.joined(test, &pairs, &mut outcome, hosts)];
         }
         for (host, losses) in std::mem::take(&mut outcome.unavailable) {
             hosts.add_unavailable(&host, losses);
@@ -133,25 +140,19 @@ impl RunExecutor<'_> {
     }
 
     /// Joins the trials of all pairs to the one trial of the test.
-    fn joined(
-        &self,
-        test: &CheckedTest,
-        pairs: &[(usize, &Pair)],
-        trials: Vec<Trial>,
-        start_skew_ns: Nanos,
-        hosts: &Hosts,
-    ) -> Trial {
-        let mut joined =
-            Trial { start_skew_ns, lost: self.lost.borrow().keys().cloned().collect(), ..Trial::default() };
-        for ((_, pair), trial) in pairs.iter().zip(trials) {
+    fn joined(&self, test: &CheckedTest, pairs: &[(usize, &Pair)], outcome: &mut TrialOutcome, hosts: &Hosts) -> Trial {
+        let lost = self.lost.borrow().keys().cloned().collect();
+        let mut joined = Trial { start_skew_ns: outcome.start_skew, lost, ..Trial::default() };
+        for ((_, pair), trial) in pairs.iter().zip(std::mem::take(&mut outcome.trials)) {
             joined.round = trial.round;
             joined.hosts.extend(trial.hosts);
             joined.links.push(LinkTrial { from: pair.from.clone(), to: pair.to.clone(), records: trial.records });
         }
         let offset = |name: &String| Some((name.clone(), hosts.fleet.describe(name).ok()?.clock_offset_ns));
-        let clocks = joined.links.iter().flat_map(|link| std::iter::once(&link.from).chain(&link.to));
-        let clocks = clocks.collect::<BTreeSet<_>>().into_iter().filter_map(offset).collect();
-        fathom_analyze::join_pairs(&mut joined, (&test.from, test.to.as_deref()), &clocks);
+        let names = joined.links.iter().flat_map(|link| std::iter::once(&link.from).chain(&link.to));
+        let names = names.chain(outcome.merged.iter().map(|merged| &merged.clock_of));
+        let clocks = names.collect::<BTreeSet<_>>().into_iter().filter_map(offset).collect();
+        fathom_analyze::join_pairs(&mut joined, (&test.from, test.to.as_deref()), &clocks, &outcome.merged);
         joined
     }
 
@@ -185,6 +186,7 @@ impl RunExecutor<'_> {
             observers: self.plan.plan().via.iter().map(bystander).collect(),
             tests: std::iter::once(test).chain(self.plan.reverse_of(test)).map(cast).collect(),
             on_loss: OnLoss::Fail,
+            unwatched: BTreeSet::new(),
         }
     }
 
@@ -209,8 +211,30 @@ impl RunExecutor<'_> {
             let Assignment { host, role, interfaces } = assignment;
             observers.entry(host).or_insert_with(|| Assignment::observer(host, role, interfaces.clone()));
         }
-        let observers = observers.into_values().collect();
-        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss }
+        // The tested host comes first: it is the end that most pairs have.
+        let mut n_pairs: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, pair) in pairs {
+            std::iter::once(&pair.from).chain(&pair.to).for_each(|host| *n_pairs.entry(host).or_default() += 1);
+        }
+        let mut names: Vec<&str> = observers.keys().copied().collect();
+        names.sort_by_key(|name| std::cmp::Reverse(n_pairs.get(name).copied()));
+        let unwatched = self.unwatched(&names, hosts);
+        let observers = observers.into_values().filter(|observer| !unwatched.contains(&observer.host)).collect();
+        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, unwatched }
+    }
+
+    /// Returns the hosts whose counters are not read, because enough hosts of the same machine before them have theirs read.
+    fn unwatched(&self, names: &[&str], hosts: &Hosts) -> BTreeSet<String> {
+        let mut n_watched: BTreeMap<&str, usize> = BTreeMap::new();
+        let is_extra = |name: &&&str| {
+            let machine = hosts.fleet.facts(name).ok().and_then(|facts| facts.boot_id.as_deref());
+            machine.is_some_and(|machine| {
+                let n = n_watched.entry(machine).or_default();
+                *n += 1;
+                *n > WATCHED_PER_MACHINE_MAX
+            })
+        };
+        names.iter().filter(is_extra).map(|name| (*name).to_owned()).collect()
     }
 
     /// Returns the options that a role is given.
@@ -241,6 +265,9 @@ impl RunExecutor<'_> {
         }
     }
 }
+
+/// Most counters of a host of a lab are those of the machine, and reading them all five times a second takes a millisecond for each host.
+const WATCHED_PER_MACHINE_MAX: usize = 16;
 
 /// The parts of a role that differ from one trial or pair to the next.
 struct RoleParts {

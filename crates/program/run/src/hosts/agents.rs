@@ -4,7 +4,8 @@ use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket},
-    thread,
+    os::fd::{AsFd as _, AsRawFd as _},
+    process, thread,
 };
 
 use fathom_fleet::{
@@ -14,6 +15,7 @@ use fathom_fleet::{
         kubernetes::{self, PodFailure, Pods},
         ssh::{self, SshFailure},
     },
+    protocol::MemberReach,
     tls::Key,
 };
 use fathom_lab::{Lab, device};
@@ -35,7 +37,8 @@ use crate::{
 /// A started agent with its host, or the reason why there is none.
 type StartedAgent = Result<(AgentStream, PathHost), UserError>;
 
-/// Starts the agents of all hosts of a plan. Connections to other machines are made at the same time. The pods run already.
+/// Starts the agents of all hosts of a plan that are not behind a head. Connections to other machines are made at the same time. The pods run
+/// already.
 ///
 /// # Errors
 /// If an agent on this machine cannot be started. Errors of other machines are in the result, so that all of them can be told.
@@ -43,16 +46,18 @@ pub(super) fn start_all(
     plan: &Plan,
     labs: &PlanLabs,
     pods: Option<&Pods>,
+    is_direct: impl Fn(&str) -> bool,
 ) -> anyhow::Result<BTreeMap<String, StartedAgent>> {
     let mut started = BTreeMap::new();
     let agent_elsewhere = |name: &String, reach: &HostReach| match (reach, pods) {
         (HostReach::Kubernetes(host), Some(pods)) => pod_agent(name, host, pods),
         _ => agent_elsewhere(name, reach),
     };
-    for (name, reach) in plan.hosts.iter().filter(|(_, reach)| reach.is_on_this_machine()) {
+    let direct = || plan.hosts.iter().filter(|(name, _)| is_direct(name));
+    for (name, reach) in direct().filter(|(_, reach)| reach.is_on_this_machine()) {
         started.insert(name.clone(), Ok(agent_here(name, reach, plan, (labs, pods))?));
     }
-    let elsewhere: Vec<_> = plan.hosts.iter().filter(|(_, reach)| !reach.is_on_this_machine()).collect();
+    let elsewhere: Vec<_> = direct().filter(|(_, reach)| !reach.is_on_this_machine()).collect();
     if let [(name, reach)] = elsewhere.as_slice() {
         started.insert((*name).clone(), agent_elsewhere(name, reach));
         return Ok(started);
@@ -74,6 +79,51 @@ pub(super) fn start_all(
         }
     });
     Ok(started)
+}
+
+/// Returns how the head of a host reaches it, how that is shown, and its place on the path.
+///
+/// # Errors
+/// If the host has no address on the path that is known here, or no key, or is a host of a lab that its head cannot enter.
+pub(super) fn member(
+    name: &str,
+    reach: &HostReach,
+    plan: &Plan,
+    labs: &PlanLabs,
+) -> Result<(MemberReach, String, PathHost), UserError> {
+    let (lab, host, lab_name) = match reach {
+        HostReach::Lab(host) => {
+            let lab = labs.own.as_ref().ok_or_else(|| no_lab_error(name))?;
+            (lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))
+        }
+        HostReach::LabUp(lab, host) => (&labs.up[lab], host, lab.as_str()),
+        HostReach::Ssh(host) => {
+            let address = host.data.map_or_else(|| ssh_address(name, host), Ok)?;
+            let reached = format!("ssh {}", ssh::destination(host));
+            return Ok((MemberReach::Host(reach.clone()), reached, elsewhere(address)));
+        }
+        HostReach::Exec(host) => {
+            return Ok((MemberReach::Host(reach.clone()), host.command.join(" "), elsewhere(host.data)));
+        }
+        HostReach::Tls { address, key: Some(_), data } => {
+            let at = data.map_or_else(|| resolve(address).map(|at| at.ip()), Ok)?;
+            return Ok((MemberReach::Host(reach.clone()), format!("tls {address}"), elsewhere(at)));
+        }
+        HostReach::Tls { address, .. } => return Err(no_key_error(address)),
+        HostReach::This | HostReach::At(_) | HostReach::Kubernetes(_) | HostReach::Inventory(_) => {
+            let what = format!("host `{name}` is reached from here only, not through a head");
+            return Err(UserError::new(Exit::Usage, what).with_line("use", "a group without it, or leave out --heads"));
+        }
+    };
+    let (place, reached) = lab_place(lab, host, lab_name)?;
+    Ok((lab_reach(lab, host, &reached)?, reached, place))
+}
+
+fn no_key_error(address: &str) -> UserError {
+    UserError::new(Exit::Preflight, format!("{address} answers only to its key")).with_line(
+        "use",
+        "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
+    )
 }
 
 fn no_thread_error(cause: &io::Error) -> UserError {
@@ -332,9 +382,16 @@ fn resolve(address: &str) -> Result<SocketAddr, UserError> {
 }
 
 fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStream, PathHost)> {
+    let (place, reached) = lab_place(lab, host, lab_name)?;
+    let host = lab.host(host).map_err(|error| lab_error(&error))?;
+    let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
+    Ok((link, place))
+}
+
+/// Returns the place of a host of a lab, and how it is reached.
+fn lab_place(lab: &Lab, host: &str, lab_name: &str) -> Result<(PathHost, String), UserError> {
     let host = lab.host(host).map_err(|error| lab_error(&error))?;
     let reached = format!("namespace {} of lab {lab_name}", host.name());
-    let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
     let mut interfaces = host.interfaces().iter().map(|interface| interface.name.clone());
     let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
     let missing = lab.missing_features().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
@@ -347,16 +404,28 @@ fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStre
         unavailable: missing.chain(device.iter().flat_map(|device| device.unavailable.clone())).collect(),
         device,
     };
-    Ok((link, place))
+    Ok((place, reached))
+}
+
+/// Returns how a head of the same lab reaches a host of it.
+///
+/// # Errors
+/// In a lab without root, whose namespaces only its own children can enter.
+fn lab_reach(lab: &Lab, host: &str, reached: &str) -> Result<MemberReach, UserError> {
+    let host = lab.host(host).map_err(|error| lab_error(&error))?;
+    if host.namespaces().user.is_some() {
+        let what = "heads in a lab need root: only a child of this program can enter the hosts of a lab without it";
+        return Err(
+            UserError::new(Exit::Preflight, what).with_line("fix", "start fathom as root, or leave out --heads")
+        );
+    }
+    // This program keeps the namespace open until the run is over.
+    let net = format!("/proc/{}/fd/{}", process::id(), host.namespaces().net.as_fd().as_raw_fd());
+    Ok(MemberReach::Namespace { net: net.into(), reached: reached.to_owned() })
 }
 
 fn served_agent(address: &str, key: Option<&str>, data: Option<IpAddr>) -> StartedAgent {
-    let key = key.ok_or_else(|| {
-        UserError::new(Exit::Preflight, format!("{address} answers only to its key")).with_line(
-            "use",
-            "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
-        )
-    })?;
+    let key = key.ok_or_else(|| no_key_error(address))?;
     let key: Key = key.parse().map_err(|error| fleet_error(&error))?;
     let at = resolve(address)?;
     let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_error(&error))?;

@@ -150,6 +150,7 @@ fn run_trials(
         via: None,
         groups: BTreeMap::new(),
         on_loss: fathom_model::OnLoss::Fail,
+        heads: None,
         lab: Some(lab),
         hosts: hosts.map(|name| (name.to_owned(), HostReach::Lab(name.to_owned()))).into(),
     })?;

@@ -89,7 +89,7 @@ pub struct WordError {
 const ADDRESS: &str = "a host name or an address";
 const USER: &str = "a user name: letters, digits and . _ - @ + \\, without spaces, and no - at the front";
 const JUMP: &str = "a jump host: [USER@]HOST[:PORT], or the name of another host";
-const PATH: &str = "a path without quotes and line breaks, and no - at the front";
+const PATH: &str = "a path without quotes, $, `, !, \\ and line breaks, and no - at the front";
 
 impl SshHost {
     /// Checks that no word can be taken for an option, and that none means something to a shell.
@@ -139,10 +139,11 @@ pub fn is_jump_word(text: &str) -> bool {
     user.is_none_or(is_user_word) && is_host_word(host) && port.is_none_or(|port| port_number(port).is_some())
 }
 
-/// Returns whether a text is a path that a shell keeps whole inside single quotes.
+/// Returns whether a text is a path that every shell keeps whole inside single quotes and inside double quotes.
 #[must_use]
 pub fn is_path_word(text: &str) -> bool {
-    let is_known = |c: char| !c.is_control() && c != '\'' && c != '"' && c != '\\';
+    // `!` calls the history of csh, also between quotes.
+    let is_known = |c: char| !c.is_control() && !"'\"\\$`!".contains(c);
     !text.is_empty() && !text.starts_with('-') && text.chars().all(is_known)
 }
 
@@ -161,7 +162,7 @@ mod tests {
         for jump in ["-J", "", "a b", "x@-y", "-x@y", "a:0", "a:b", "a,b", "a@b@-c"] {
             assert!(!is_jump_word(jump), "{jump}");
         }
-        for path in ["-x", "", "a'b", "a\nb", "a\\b", "a\"b"] {
+        for path in ["-x", "", "a'b", "a\nb", "a\\b", "a\"b", "/opt/$(id)/f", "/opt/`id`/f", "$HOME/f", "a!b"] {
             assert!(!is_path_word(path), "{path}");
         }
     }

@@ -30,7 +30,7 @@ pub struct SshHost {
     /// The user there; absent for that of `ssh_config`, or the same name as here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The hosts that lead there, the nearest first, each as `[USER@]HOST[:PORT]`; empty for those of `ssh_config`.
+    /// The hosts that lead there, the last hop before the host first, each as `[USER@]HOST[:PORT]`; empty for those of `ssh_config`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jump: Vec<String>,
     /// A file with a private key; absent for the agent and the keys of `ssh_config`.
@@ -59,8 +59,9 @@ pub struct SshHost {
 pub struct ExecHost {
     /// The program and its arguments, such as `srun -N1 -w node1 fathom agent --stdio`. No shell reads them.
     pub command: Vec<String>,
-    /// Its address on the path under test.
-    pub data: IpAddr,
+    /// Its address on the path under test. A plan has it; an inventory may leave it to a look-up of the host's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<IpAddr>,
 }
 
 /// A host of an inventory, before the inventory is read.
@@ -164,6 +165,8 @@ mod tests {
         }
         for path in ["-x", "", "a'b", "a\nb", "a\\b", "a\"b", "/opt/$(id)/f", "/opt/`id`/f", "$HOME/f", "a!b"] {
             assert!(!is_path_word(path), "{path}");
+            let host = SshHost { address: "b".to_owned(), program: Some(path.to_owned()), ..SshHost::default() };
+            assert_eq!(host.check_words().unwrap_err().key, "program", "{path}");
         }
     }
 

@@ -18,6 +18,9 @@ mod threads;
 pub mod tls;
 
 pub use agent_failure::{AgentFailure, ErrorClass};
-pub use controller::{Assignment, Fleet, HostLink, LostHost, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
+pub use controller::{
+    Assignment, Fleet, HostClaims, HostLink, LostHost, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan,
+};
 pub use error::{Disconnected, Error, ProcessEnd};
 pub use launcher::{AgentStream, Liveness, Opening};
+pub use threads::TASK_LIMIT_HINT;

@@ -1,6 +1,6 @@
 //! One host from the controller's point of view.
 
-use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
+use std::{net::Shutdown, os::unix::net::UnixStream, process::ExitStatus, thread::JoinHandle};
 
 use fathom_model::units::Nanos;
 
@@ -29,13 +29,14 @@ pub(super) struct ConnectedHost {
     writer: Option<JoinHandle<()>>,
     process: Option<AgentProcess>,
     lost: Option<DisconnectedHost>,
+    is_given_up: bool,
 }
 
 /// The state of a disconnected host.
 struct DisconnectedHost {
     /// Taken by the first error that reports it.
     reason: Option<Disconnected>,
-    exit: Option<String>,
+    exit: Option<ExitStatus>,
     stderr: String,
 }
 
@@ -67,6 +68,7 @@ impl ConnectedHost {
             writer: Some(speaker),
             process,
             lost: None,
+            is_given_up: false,
         };
         host.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default(), run: None }))?;
         Ok(host)
@@ -100,26 +102,38 @@ impl ConnectedHost {
 
     /// Gives the host up: closes its stream, so that its agent exits, and records how it exited. Only the first disconnect counts.
     pub(super) fn disconnect(&mut self, loss: Disconnected) {
+        // A hung agent does not exit on its own, and before the greeting there is no agent.
+        let is_hung = matches!(loss, Disconnected::HeartbeatTimeout)
+            || self.tool.is_empty() && matches!(loss, Disconnected::StepTimeout(_));
+        self.end(loss, if is_hung { Nanos::ZERO } else { END_TIMEOUT });
+    }
+
+    /// Gives up a host that has not greeted, because nobody wants it any more.
+    pub(super) fn give_up(&mut self) {
+        self.is_given_up = true;
+        self.end(Disconnected::Closed, Nanos::ZERO);
+    }
+
+    fn end(&mut self, loss: Disconnected, patience: Nanos) {
         if self.is_disconnected() {
             return;
         }
         // The stream may already be closed.
         let _ = self.stream.shutdown(Shutdown::Both);
-        // A hung agent does not exit on its own, and before the greeting there is no agent.
-        let is_hung = matches!(loss, Disconnected::HeartbeatTimeout)
-            || self.tool.is_empty() && matches!(loss, Disconnected::StepTimeout(_));
-        let patience = if is_hung { Nanos::ZERO } else { END_TIMEOUT };
-        let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unzip();
-        self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
+        let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unwrap_or_default();
+        self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr });
     }
 
     /// Returns the error of a disconnected host.
     pub(super) fn disconnect_error(&mut self) -> Error {
+        if self.is_given_up {
+            return Error::Interrupted;
+        }
         let lost = self.lost.as_mut().expect("only a lost host is asked how");
         Error::Disconnected {
             host: self.name.clone(),
             loss: lost.reason.take().unwrap_or(Disconnected::Closed),
-            exit: lost.exit.clone(),
+            exit: lost.exit,
             stderr: lost.stderr.clone(),
         }
     }

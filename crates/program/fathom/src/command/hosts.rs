@@ -10,13 +10,15 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{
     HostRole, Inventory, Plan,
     plan::HostReach,
+    shell::shell_words,
     units::{BitsPerSec, Nanos, approximate},
 };
 use fathom_run::{
     exit::{Exit, UserError},
     files::{self, FileReaders},
     hosts::{HostUse, Hosts},
-    inventory, store,
+    inventory::{self, InventoryFile},
+    store,
     terminal::sanitized,
 };
 use fathom_sys::clock;
@@ -100,15 +102,16 @@ fn path(matches: &ArgMatches) -> &Path {
 }
 
 /// Returns the inventory, and the names of the chosen hosts.
-fn chosen(matches: &ArgMatches) -> Result<(Inventory, Vec<String>), UserError> {
-    let inventory = inventory::read(path(matches))?;
+fn chosen(matches: &ArgMatches) -> Result<(InventoryFile, Vec<String>), UserError> {
+    let file = inventory::read(path(matches))?;
+    let inventory = &file.inventory;
     let words: Vec<&str> = matches.get_many::<String>("names").into_iter().flatten().map(String::as_str).collect();
     let names = if words.is_empty() {
         inventory.hosts.keys().cloned().collect()
     } else {
-        inventory::select(&inventory, &words.join(","), path(matches))?
+        inventory::select(inventory, &words.join(","), path(matches))?
     };
-    Ok((inventory, names))
+    Ok((file, names))
 }
 
 fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -135,7 +138,7 @@ struct HostList {
 }
 
 fn list(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let (mut inventory, names) = chosen(matches)?;
+    let (InventoryFile { mut inventory, .. }, names) = chosen(matches)?;
     inventory.hosts.retain(|name, _| names.contains(name));
     for host in inventory.hosts.values_mut() {
         // A key is a secret.
@@ -156,7 +159,7 @@ fn list(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let of_host = |members: &[String]| members.contains(name);
         let groups: Vec<&str> =
             inventory.groups.iter().filter(|(_, members)| of_host(members)).map(|(group, _)| group.as_str()).collect();
-        rows.push([name.clone(), way(&host.reach), data, roles(&host.roles), groups.join(", ")]);
+        rows.push([name.clone(), reached_by(&host.reach), data, roles(&host.roles), groups.join(", ")]);
     }
     print_table(&mut out, &rows)?;
     Ok(Exit::Pass)
@@ -171,13 +174,13 @@ fn roles(roles: &[HostRole]) -> String {
 }
 
 /// Returns how a host is reached, in words.
-fn way(reach: &HostReach) -> String {
+fn reached_by(reach: &HostReach) -> String {
     match reach {
         HostReach::This | HostReach::At(_) => "this machine".to_owned(),
         HostReach::Lab(lab) | HostReach::LabUp(lab, _) => format!("lab {lab}"),
         HostReach::Tls { address, .. } => format!("tls {address}"),
         HostReach::Ssh(host) => format!("ssh {}", fathom_fleet::launcher::ssh::destination(host)),
-        HostReach::Exec(host) => host.command.join(" "),
+        HostReach::Exec(host) => shell_words(&host.command),
         HostReach::Inventory(reference) => format!("inventory, {}", reference.host),
     }
 }
@@ -234,16 +237,27 @@ struct CheckedHost {
 }
 
 fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let (inventory, names) = chosen(matches)?;
-    let mut reaches: BTreeMap<String, HostReach> =
-        names.iter().map(|name| (name.clone(), inventory.hosts[name].reach.clone())).collect();
+    let (file, names) = chosen(matches)?;
+    let mut reaches: BTreeMap<String, HostReach> = BTreeMap::new();
+    let mut unknown: BTreeMap<String, UserError> = BTreeMap::new();
+    for name in &names {
+        match file.reach(name) {
+            Ok(reach) => drop(reaches.insert(name.clone(), reach)),
+            Err(error) => drop(unknown.insert(name.clone(), error)),
+        }
+    }
     measurement::complete_hosts(reaches.values_mut(), matches)?;
     let plan = Plan { hosts: reaches, ..Plan::new("check hosts", Vec::new()) };
     let id = store::run_id(&jiff::Zoned::now(), clock::wall().0);
-    let (mut hosts, errors) = Hosts::connect_each(&plan, &id, HostUse::Shared)?;
+    let (mut hosts, mut errors) = Hosts::connect_each(&plan, &id, HostUse::Shared, &|| false)?;
+    errors.extend(unknown);
     let mut checked: Vec<CheckedHost> = Vec::new();
     for name in &names {
-        let mut host = CheckedHost { name: name.clone(), reached_by: way(&plan.hosts[name]), ..CheckedHost::default() };
+        let mut host = CheckedHost {
+            name: name.clone(),
+            reached_by: reached_by(&file.inventory.hosts[name].reach),
+            ..CheckedHost::default()
+        };
         let outcome = match errors.get(name) {
             Some(error) => Err(error.to_string()),
             None => host.ask(&mut hosts).map_err(|error| error.to_string()),
@@ -253,7 +267,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
         checked.push(host);
     }
     hosts.close()?;
-    add_shared_machines(&mut checked);
+    remark_shared_addresses(&mut checked);
     let n_ready = checked.iter().filter(|host| host.is_ready).count();
     let exit = if n_ready == checked.len() { Exit::Pass } else { Exit::Preflight };
     let mut out = io::stdout().lock();
@@ -267,7 +281,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 /// Names hosts that have the same address on the path, which one of them must have by mistake.
-fn add_shared_machines(checked: &mut [CheckedHost]) {
+fn remark_shared_addresses(checked: &mut [CheckedHost]) {
     let addresses: Vec<(String, Option<String>)> =
         checked.iter().map(|host| (host.name.clone(), host.address.clone())).collect();
     for host in checked {
@@ -297,12 +311,12 @@ impl CheckedHost {
         self.capabilities = capabilities.split_whitespace().map(str::to_owned).collect();
         if self.device.is_none() {
             self.remarks.push(format!(
-                "no device of it has the address {}; data = \"…\" names the one of the test",
+                "none of its interfaces has the address {}; data = \"…\" names the one of the test",
                 place.address
             ));
         }
         if !self.capabilities.iter().any(|one| one == "net_raw") {
-            self.remarks.push("it may not send raw frames and probes: sudo = true, or user = \"root\"".to_owned());
+            self.remarks.push("it cannot send raw frames and probes: sudo = true, or user = \"root\"".to_owned());
         }
         if let Some(run) = &self.in_use_by {
             self.remarks.push(format!("it is in use by {run}"));
@@ -338,7 +352,7 @@ impl CheckedHost {
 }
 
 fn print_checked(out: &mut impl io::Write, checked: &[CheckedHost], n_ready: usize) -> io::Result<()> {
-    let titles = ["host", "state", "version", "cores", "device", "speed", "clock", "may"].map(str::to_owned);
+    let titles = ["host", "state", "version", "cores", "device", "speed", "clock", "capabilities"].map(str::to_owned);
     let rows: Vec<[String; 8]> = std::iter::once(titles).chain(checked.iter().map(CheckedHost::row)).collect();
     print_table(out, &rows)?;
     for host in checked {

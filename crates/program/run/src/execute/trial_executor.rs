@@ -8,7 +8,7 @@ use std::{
 use fathom_engine::LiveProgress;
 use fathom_fleet::{Assignment, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
 use fathom_model::{
-    Derivation, LinkTrial, OnLoss, PeerAddresses, Role, Settings, Side, Trial, Unit, ValueKind,
+    Derivation, LinkTrial, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
     benchmark::OwnMaximum,
     plan::HostReach,
     units::{Nanos, approximate},
@@ -352,6 +352,13 @@ pub(super) fn progress_line(plan: &CheckedPlan, surroundings: &RunOptions) -> Pr
 
 pub(super) fn new_run_id() -> String {
     store::run_id(&Zoned::now(), clock::wall().0)
+}
+
+/// Connects to all hosts, unless a signal arrives before that is done.
+pub(super) fn connect(plan: &Plan, signals: &SignalWatch, run_id: &str) -> anyhow::Result<Hosts> {
+    let hosts = Hosts::connect(plan, run_id, &|| signals.received().is_some());
+    check_interrupted(signals)?;
+    hosts
 }
 
 /// Returns an error if a signal arrived before the first trial.

@@ -214,7 +214,7 @@ impl ControllerListener {
 fn thread_error(what: &str, error: &fathom_sys::Error) -> UserError {
     UserError::new(Exit::Preflight, format!("cannot {what}"))
         .with_causes(error)
-        .with_line("fix", "raise the limit of tasks: ulimit -u, or pids.max of the container")
+        .with_line("fix", fathom_fleet::TASK_LIMIT_HINT)
 }
 
 fn listen_error(address: SocketAddr, error: &io::Error) -> UserError {

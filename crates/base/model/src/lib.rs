@@ -28,6 +28,7 @@ pub mod role;
 pub mod run;
 pub mod search;
 pub mod settings;
+pub mod shell;
 pub mod steps;
 pub mod summary;
 pub mod time_division;

@@ -66,7 +66,7 @@ impl HostReach {
             Self::At(address) => Some(*address),
             Self::Tls { data, .. } => *data,
             Self::Ssh(host) => host.data,
-            Self::Exec(host) => Some(host.data),
+            Self::Exec(host) => host.data,
             Self::Kubernetes(host) => host.data,
             Self::This | Self::Lab(_) | Self::LabUp(..) | Self::Inventory(_) => None,
         }

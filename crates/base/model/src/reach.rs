@@ -30,7 +30,7 @@ pub struct SshHost {
     /// The user there; absent for that of `ssh_config`, or the same name as here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The hosts that lead there, the nearest first, each as `[USER@]HOST[:PORT]`; empty for those of `ssh_config`.
+    /// The hosts that lead there, the last hop before the host first, each as `[USER@]HOST[:PORT]`; empty for those of `ssh_config`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jump: Vec<String>,
     /// A file with a private key; absent for the agent and the keys of `ssh_config`.
@@ -59,8 +59,9 @@ pub struct SshHost {
 pub struct ExecHost {
     /// The program and its arguments, such as `srun -N1 -w node1 fathom agent --stdio`. No shell reads them.
     pub command: Vec<String>,
-    /// Its address on the path under test.
-    pub data: IpAddr,
+    /// Its address on the path under test. A plan has it; an inventory may leave it to a look-up of the host's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<IpAddr>,
 }
 
 /// A host of an inventory, before the inventory is read.
@@ -89,7 +90,7 @@ pub struct WordError {
 const ADDRESS: &str = "a host name or an address";
 const USER: &str = "a user name: letters, digits and . _ - @ + \\, without spaces, and no - at the front";
 const JUMP: &str = "a jump host: [USER@]HOST[:PORT], or the name of another host";
-const PATH: &str = "a path without quotes and line breaks, and no - at the front";
+const PATH: &str = "a path without quotes, $, `, !, \\ and line breaks, and no - at the front";
 
 impl SshHost {
     /// Checks that no word can be taken for an option, and that none means something to a shell.
@@ -139,10 +140,11 @@ pub fn is_jump_word(text: &str) -> bool {
     user.is_none_or(is_user_word) && is_host_word(host) && port.is_none_or(|port| port_number(port).is_some())
 }
 
-/// Returns whether a text is a path that a shell keeps whole inside single quotes.
+/// Returns whether a text is a path that every shell keeps whole inside single quotes and inside double quotes.
 #[must_use]
 pub fn is_path_word(text: &str) -> bool {
-    let is_known = |c: char| !c.is_control() && c != '\'' && c != '"' && c != '\\';
+    // `!` calls the history of csh, also between quotes.
+    let is_known = |c: char| !c.is_control() && !"'\"\\$`!".contains(c);
     !text.is_empty() && !text.starts_with('-') && text.chars().all(is_known)
 }
 
@@ -161,8 +163,10 @@ mod tests {
         for jump in ["-J", "", "a b", "x@-y", "-x@y", "a:0", "a:b", "a,b", "a@b@-c"] {
             assert!(!is_jump_word(jump), "{jump}");
         }
-        for path in ["-x", "", "a'b", "a\nb", "a\\b", "a\"b"] {
+        for path in ["-x", "", "a'b", "a\nb", "a\\b", "a\"b", "/opt/$(id)/f", "/opt/`id`/f", "$HOME/f", "a!b"] {
             assert!(!is_path_word(path), "{path}");
+            let host = SshHost { address: "b".to_owned(), program: Some(path.to_owned()), ..SshHost::default() };
+            assert_eq!(host.check_words().unwrap_err().key, "program", "{path}");
         }
     }
 

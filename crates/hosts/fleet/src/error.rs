@@ -1,6 +1,6 @@
 //! The reasons why a host cannot be used, or was disconnected.
 
-use std::{fmt, io};
+use std::{fmt, io, process::ExitStatus};
 
 use crate::{
     AgentFailure, ErrorClass,
@@ -107,6 +107,15 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
+    /// This machine does not have the program that starts agents elsewhere.
+    #[error("cannot start `{program}` here")]
+    NoLauncher {
+        /// The program, such as `ssh`.
+        program: String,
+        /// The error from the kernel.
+        #[source]
+        cause: io::Error,
+    },
     /// Nothing listens at the address, or there is no reply.
     #[error("cannot reach {address}")]
     Unreachable {
@@ -190,14 +199,14 @@ pub enum Error {
         hint: String,
     },
     /// An agent died, hung or was disconnected.
-    #[error("host `{host}` was lost: {loss}{}", lines(exit.as_deref(), stderr))]
+    #[error("host `{host}` was lost: {loss}{}", lines(*exit, stderr))]
     Disconnected {
         /// The host's name.
         host: String,
         /// The kind of disconnect.
         loss: Disconnected,
         /// The exit status of its process, if it was a child and has exited.
-        exit: Option<String>,
+        exit: Option<ExitStatus>,
         /// The end of its standard error.
         stderr: String,
     },
@@ -225,7 +234,7 @@ pub enum Error {
 }
 
 /// The exit status and the last output of a child, as a suffix of a message.
-fn lines(exit: Option<&str>, stderr: &str) -> String {
+fn lines(exit: Option<ExitStatus>, stderr: &str) -> String {
     let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}"));
     let stderr = stderr.trim_end();
     if stderr.is_empty() { exit } else { format!("{exit}\n{stderr}") }
@@ -235,7 +244,7 @@ fn lines(exit: Option<&str>, stderr: &str) -> String {
 #[derive(Debug, Default)]
 pub struct ProcessEnd {
     /// Its exit status, if it was a child and has exited.
-    pub exit: Option<String>,
+    pub exit: Option<ExitStatus>,
     /// The end of its standard error.
     pub stderr: String,
     /// What it printed in place of a greeting.
@@ -245,7 +254,7 @@ pub struct ProcessEnd {
 impl fmt::Display for ProcessEnd {
     /// Writes it as a suffix of a message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&lines(self.exit.as_deref(), &self.stderr))?;
+        f.write_str(&lines(self.exit, &self.stderr))?;
         if self.printed.is_empty() { Ok(()) } else { write!(f, "\nit printed: {}", self.printed) }
     }
 }
@@ -278,6 +287,7 @@ impl Error {
             Self::BehindHead { .. } => ErrorClass::Preflight,
             Self::Certificate { .. }
             | Self::System { .. }
+            | Self::NoLauncher { .. }
             | Self::Unreachable { .. }
             | Self::NotAFathomServer { .. }
             | Self::WrongFingerprint { .. }

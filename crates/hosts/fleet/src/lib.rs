@@ -20,8 +20,9 @@ pub mod tls;
 
 pub use agent_failure::{AgentFailure, ErrorClass};
 pub use controller::{
-    Assignment, EXACT_PAIRS_MAX, Fleet, HostLink, LostHost, MemberLink, TestRoles, TrialCallbacks, TrialOutcome,
-    TrialPlan,
+    Assignment, EXACT_PAIRS_MAX, Fleet, HostClaims, HostLink, LostHost, MemberLink, TestRoles, TrialCallbacks,
+    TrialOutcome, TrialPlan,
 };
 pub use error::{Disconnected, Error, ProcessEnd};
 pub use launcher::{AgentStream, Liveness, Opening};
+pub use threads::TASK_LIMIT_HINT;

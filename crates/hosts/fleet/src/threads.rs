@@ -7,6 +7,9 @@ use std::{
     thread::JoinHandle,
 };
 
+/// The way out for a host that cannot start another thread.
+pub const TASK_LIMIT_HINT: &str = "raise the limit of tasks: ulimit -u, or pids.max of the container";
+
 /// Starts a thread, or returns an error if the host cannot create one.
 pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     let words = |cause: io::Error| io::Error::new(cause.kind(), format!("no thread left: {cause}"));

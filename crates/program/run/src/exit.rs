@@ -67,6 +67,13 @@ impl UserError {
         self
     }
 
+    /// Adds the name of the host that it is about at its beginning.
+    #[must_use]
+    pub fn of_host(mut self, name: &str) -> Self {
+        self.what = format!("host `{name}`: {}", self.what);
+        self
+    }
+
     /// Returns the message without its lines.
     pub fn what(&self) -> &str {
         &self.what

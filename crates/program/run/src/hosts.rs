@@ -7,7 +7,9 @@ mod plan_pods;
 use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
 
 use anyhow::Context as _;
-use fathom_fleet::{AgentStream, ErrorClass, Fleet, HostLink, MemberLink, launcher::kubernetes::Pods, protocol::Member};
+use fathom_fleet::{
+    AgentStream, ErrorClass, Fleet, HostClaims, HostLink, MemberLink, launcher::kubernetes::Pods, protocol::Member,
+};
 use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, preset};
 use fathom_model::{
     Environment, Plan,
@@ -107,17 +109,26 @@ impl Hosts {
     /// Builds the plan's lab, starts an agent on every host at once, and records the agents in the journal of this run.
     ///
     /// Hosts behind `ssh` and other commands are held for this run: another run on them is refused until this one ends.
-    pub fn connect(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
-        Self::connect_all(plan, run_id, HostUse::Exclusive)
+    /// Once `is_stopped` says so, all hosts are given up, and the outcome is an error.
+    pub fn connect(plan: &Plan, run_id: &str, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<Self> {
+        Self::connect_all(plan, run_id, HostUse::Exclusive, is_stopped)
     }
 
     /// As [`Self::connect`], but only to look: runs on the same hosts are not refused.
     pub fn connect_to_watch(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
-        Self::connect_all(plan, run_id, HostUse::Shared)
+        Self::connect_all(plan, run_id, HostUse::Shared, &|| false)
     }
 
-    fn connect_all(plan: &Plan, run_id: &str, host_use: HostUse) -> anyhow::Result<Self> {
-        let (hosts, errors) = Self::connect_each(plan, run_id, host_use)?;
+    fn connect_all(
+        plan: &Plan,
+        run_id: &str,
+        host_use: HostUse,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> anyhow::Result<Self> {
+        let (hosts, errors) = Self::connect_each(plan, run_id, host_use, is_stopped)?;
+        if is_stopped() {
+            return Err(fleet_error(&fathom_fleet::Error::Interrupted).into());
+        }
         if errors.is_empty() { Ok(hosts) } else { Err(not_ready(errors, plan.hosts.len()).into()) }
     }
 
@@ -126,6 +137,7 @@ impl Hosts {
         plan: &Plan,
         run_id: &str,
         host_use: HostUse,
+        is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<(Self, BTreeMap<String, UserError>)> {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
@@ -135,27 +147,38 @@ impl Hosts {
         let mut hosts = Self { fleet, by_name: BTreeMap::new(), pods: None, labs: Vec::new(), journal };
         let labs = PlanLabs::of(plan, &state)?;
         let mut errors = BTreeMap::new();
-        let mut links = Vec::new();
+        let mut places = BTreeMap::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
         // A served host has a limit of controllers, and hosts of this machine belong to its user.
-        let is_held = |reach: &HostReach| matches!(reach, HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_));
+        let is_held =
+            |reach: &HostReach| matches!(reach, HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_));
         let run_of = |reach: &HostReach| run.clone().filter(|_| is_held(reach));
         // First, since they take long, and an agent elsewhere does not wait for that.
-        hosts.pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
-        for (name, started) in agents::start_all(plan, &labs, hosts.pods.as_ref(), |name| heads.is_direct(name))? {
-            match started {
-                Ok((stream, place)) => {
-                    hosts.record(&stream)?;
-                    let run = run_of(&plan.hosts[&name]);
-                    links.push((HostLink { name, stream, run }, place));
+        let pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
+        let starting = agents::Starting { plan, labs: &labs, pods: pods.as_ref(), heads: &heads };
+        starting.start_all(is_stopped, |name, started| {
+            let (stream, place) = match started {
+                Ok(started) => started,
+                Err(error) => {
+                    errors.insert(name, error);
+                    return Ok(());
                 }
-                Err(error) => drop(errors.insert(name, error)),
+            };
+            hosts.record(&stream)?;
+            let link = HostLink { name: name.clone(), stream, run: run_of(&plan.hosts[&name]) };
+            match hosts.fleet.begin(link) {
+                Ok(()) => drop(places.insert(name, place)),
+                Err(error) => {
+                    let error = agents::start_error(&name, &plan.hosts[&name], &error, None);
+                    errors.insert(name, error);
+                }
             }
-        }
-        // Nobody is greeted if a host is missing, unless the others are of use on their own.
-        if errors.is_empty() || host_use == HostUse::Shared {
-            errors.extend(hosts.greet(plan, links));
-        }
+            Ok(())
+        })?;
+        hosts.pods = pods;
+        // A run without one of its hosts does not take the others from other runs. They are greeted all the same, to tell all errors.
+        let claims = if errors.is_empty() { HostClaims::Made } else { HostClaims::Left };
+        errors.extend(hosts.greet(plan, places, claims, run.as_deref(), is_stopped));
         if errors.is_empty() {
             let member = |name: &str, reach: &HostReach| agents::member(name, reach, plan, &labs);
             match heads.links(plan, member, run_of) {
@@ -174,18 +197,23 @@ impl Hosts {
         self.journal.record(Entry::Process(agent)).map_err(|error| lab_error(&error).into())
     }
 
-    /// Greets all agents at once. Returns the errors of those that do not answer.
-    fn greet(&mut self, plan: &Plan, links: Vec<(HostLink, PathHost)>) -> BTreeMap<String, UserError> {
-        let (links, places): (Vec<HostLink>, Vec<PathHost>) = links.into_iter().unzip();
-        let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
-        let runs: Vec<Option<String>> = links.iter().map(|link| link.run.clone()).collect();
-        let outcomes = self.fleet.connect_all(links);
+    /// Waits for the greetings of all agents. Returns the errors of those that do not answer.
+    fn greet(
+        &mut self,
+        plan: &Plan,
+        places: BTreeMap<String, PathHost>,
+        claims: HostClaims,
+        run: Option<&str>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> BTreeMap<String, UserError> {
+        let names: Vec<String> = places.keys().cloned().collect();
+        let outcomes = self.fleet.finish(&names, claims, is_stopped);
         let mut errors = BTreeMap::new();
-        for (((name, place), run), outcome) in names.into_iter().zip(places).zip(runs).zip(outcomes) {
+        for ((name, place), outcome) in places.into_iter().zip(outcomes) {
             match outcome {
                 Ok(()) => drop(self.by_name.insert(name, place)),
                 Err(error) => {
-                    let error = agents::start_error(&name, &plan.hosts[&name], &error, run.as_deref());
+                    let error = agents::start_error(&name, &plan.hosts[&name], &error, run);
                     errors.insert(name, error);
                 }
             }

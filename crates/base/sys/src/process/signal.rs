@@ -151,7 +151,11 @@ impl Drop for SignalWatch {
 }
 
 /// Returns whether one of the descriptors became readable (or hung up) within the time; a signal ends the wait early.
-pub(crate) fn poll_readable(descriptors: &[BorrowedFd<'_>], patience: Nanos) -> Result<bool> {
+///
+/// # Errors
+/// Any error of `poll`.
+#[expect(clippy::missing_panics_doc, reason = "a remainder below 1e9 always fits")]
+pub fn poll_readable(descriptors: &[BorrowedFd<'_>], patience: Nanos) -> Result<bool> {
     let mut polled: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = Timespec {
         tv_sec: i64::try_from(patience.0 / 1_000_000_000).unwrap_or(i64::MAX),

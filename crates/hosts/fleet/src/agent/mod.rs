@@ -423,9 +423,8 @@ impl Agent {
 
 /// Returns the failure of a host that cannot start another thread.
 fn thread_failure(what: &str, cause: &io::Error) -> AgentFailure {
-    let hint = "raise the limit of tasks: ulimit -u, or pids.max of the container";
     let failure = AgentFailure::new(ErrorClass::Preflight, format!("cannot {what}"));
-    AgentFailure { hint: Some(hint.to_owned()), causes: vec![cause.to_string()], ..failure }
+    AgentFailure { hint: Some(threads::TASK_LIMIT_HINT.to_owned()), causes: vec![cause.to_string()], ..failure }
 }
 
 /// Sends a message; if it is too long for the controller, sends a failure instead.

@@ -1,6 +1,6 @@
 //! One host from the controller's point of view.
 
-use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
+use std::{net::Shutdown, os::unix::net::UnixStream, process::ExitStatus, thread::JoinHandle};
 
 use fathom_model::units::Nanos;
 
@@ -28,6 +28,7 @@ pub(super) struct ConnectedHost {
     send_queue: SendQueue<ToAgent>,
     way: Way,
     lost: Option<DisconnectedHost>,
+    is_given_up: bool,
 }
 
 /// How messages get to a host.
@@ -42,7 +43,7 @@ enum Way {
 struct DisconnectedHost {
     /// Taken by the first error that reports it.
     reason: Option<Disconnected>,
-    exit: Option<String>,
+    exit: Option<ExitStatus>,
     stderr: String,
 }
 
@@ -72,6 +73,7 @@ impl ConnectedHost {
             send_queue: outbox,
             way: Way::Stream { stream, writer: Some(speaker), process },
             lost: None,
+            is_given_up: false,
         };
         host.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default(), run: None }))?;
         Ok(host)
@@ -145,6 +147,20 @@ impl ConnectedHost {
 
     /// Gives the host up: closes its stream, so that its agent exits, and records how it exited. Only the first disconnect counts.
     pub(super) fn disconnect(&mut self, loss: Disconnected) {
+        // A hung agent does not exit on its own, and before the greeting there is no agent.
+        let cause = if let Disconnected::Head { loss, .. } = &loss { loss } else { &loss };
+        let is_hung = matches!(cause, Disconnected::HeartbeatTimeout)
+            || self.tool.is_empty() && matches!(cause, Disconnected::StepTimeout(_));
+        self.end(loss, if is_hung { Nanos::ZERO } else { END_TIMEOUT });
+    }
+
+    /// Gives up a host that has not greeted, because nobody wants it any more.
+    pub(super) fn give_up(&mut self) {
+        self.is_given_up = true;
+        self.end(Disconnected::Closed, Nanos::ZERO);
+    }
+
+    fn end(&mut self, loss: Disconnected, patience: Nanos) {
         if self.is_disconnected() {
             return;
         }
@@ -158,22 +174,20 @@ impl ConnectedHost {
         };
         // The stream may already be closed.
         let _ = stream.shutdown(Shutdown::Both);
-        // A hung agent does not exit on its own, and before the greeting there is no agent.
-        let cause = if let Disconnected::Head { loss, .. } = &loss { loss } else { &loss };
-        let is_hung = matches!(cause, Disconnected::HeartbeatTimeout)
-            || self.tool.is_empty() && matches!(cause, Disconnected::StepTimeout(_));
-        let patience = if is_hung { Nanos::ZERO } else { END_TIMEOUT };
-        let (exit, stderr) = process.as_mut().map(|process| process.end(patience)).unzip();
-        self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
+        let (exit, stderr) = process.as_mut().map(|process| process.end(patience)).unwrap_or_default();
+        self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr });
     }
 
     /// Returns the error of a disconnected host.
     pub(super) fn disconnect_error(&mut self) -> Error {
+        if self.is_given_up {
+            return Error::Interrupted;
+        }
         let lost = self.lost.as_mut().expect("only a lost host is asked how");
         Error::Disconnected {
             host: self.name.clone(),
             loss: lost.reason.take().unwrap_or(Disconnected::Closed),
-            exit: lost.exit.clone(),
+            exit: lost.exit,
             stderr: lost.stderr.clone(),
         }
     }

@@ -112,6 +112,15 @@ pub struct MemberLink {
     pub reached: String,
 }
 
+/// Whether the runs of [`HostLink`]s ask for their hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostClaims {
+    /// Each run gets its hosts, or an error.
+    Made,
+    /// The hosts are only looked at.
+    Left,
+}
+
 /// The connected hosts of a run; dropping it says goodbye to all.
 pub struct Fleet {
     tool: String,
@@ -169,9 +178,27 @@ impl Fleet {
     /// # Panics
     /// If a host with one of the names is already connected.
     pub fn connect_all(&mut self, links: Vec<HostLink>) -> Vec<Result<(), Error>> {
-        let begun: Vec<Result<HostIndex, Error>> = links.into_iter().map(|link| self.begin(link)).collect();
+        let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
+        let begun: Vec<Result<(), Error>> = links.into_iter().map(|link| self.begin(link)).collect();
+        let open: Vec<String> =
+            names.into_iter().zip(&begun).filter(|(_, begun)| begun.is_ok()).map(|(name, _)| name).collect();
+        let mut greeted = self.finish(&open, HostClaims::Made, &|| false).into_iter();
+        begun.into_iter().map(|begun| begun.and_then(|()| greeted.next().expect("each host has an outcome"))).collect()
+    }
+
+    /// Waits for the greetings of hosts that were begun, and compares their clocks with ours. The outcomes are in the order of the names.
+    ///
+    /// # Errors
+    /// As [`Self::connect_all`], and [`Error::Interrupted`] once `is_stopped` says so, and [`Error::UnknownHost`].
+    pub fn finish(
+        &mut self,
+        names: &[String],
+        claims: HostClaims,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Vec<Result<(), Error>> {
+        let begun: Vec<Result<HostIndex, Error>> = names.iter().map(|name| self.find(name)).collect();
         let ids: Vec<HostIndex> = begun.iter().flatten().copied().collect();
-        let greetings = self.wait_each(&ids, GREET, |_, _, message| match message {
+        let greetings = self.wait_each_unless(&ids, GREET, is_stopped, |_, _, message| match message {
             FromAgent::Hello(greeting) => Some(greeting),
             _ => None,
         });
@@ -186,7 +213,7 @@ impl Fleet {
             }
         }
         let greeted: Vec<HostIndex> = ids.into_iter().filter(|id| !refused.contains_key(id)).collect();
-        for &id in &greeted {
+        for &id in greeted.iter().filter(|_| claims == HostClaims::Made) {
             // After the greetings, so that no refusal is taken for a message of a host that has greeted already. A stream that breaks is
             // reported below.
             let _ = self.hosts[id].claim(&self.tool);
@@ -202,8 +229,14 @@ impl Fleet {
         begun.into_iter().map(outcome).collect()
     }
 
-    /// Adds a host, whose agent has not greeted yet.
-    fn begin(&mut self, link: HostLink) -> Result<HostIndex, Error> {
+    /// Adds a host, whose agent has not greeted yet, and keeps it alive from now on: an agent that hears nothing for 3 s ends.
+    ///
+    /// # Errors
+    /// If the stream cannot be used, or a thread is missing.
+    ///
+    /// # Panics
+    /// If a host with this name is already connected.
+    pub fn begin(&mut self, link: HostLink) -> Result<(), Error> {
         self.check_new(&link.name);
         let id = self.hosts.len();
         let tell = self.event_sender.clone();
@@ -212,7 +245,7 @@ impl Fleet {
             let _ = tell.send(FleetInput::FromHost(HostEvent { host: id, at, event: heard }));
         })?;
         self.hosts.push(host);
-        Ok(id)
+        Ok(())
     }
 
     /// The program on a host, from its agent's greeting, such as `fathom 0.1.0`.
@@ -484,6 +517,17 @@ impl Fleet {
         &mut self,
         ids: &[HostIndex],
         step: ExpectedReply,
+        pick: impl FnMut(HostIndex, Nanos, FromAgent) -> Option<T>,
+    ) -> Vec<Result<T, Error>> {
+        self.wait_each_unless(ids, step, &|| false, pick)
+    }
+
+    /// As [`Self::wait_each`]; once `is_stopped`, the hosts that have not answered are given up.
+    fn wait_each_unless<T>(
+        &mut self,
+        ids: &[HostIndex],
+        step: ExpectedReply,
+        is_stopped: &dyn Fn() -> bool,
         mut pick: impl FnMut(HostIndex, Nanos, FromAgent) -> Option<T>,
     ) -> Vec<Result<T, Error>> {
         let deadline = clock::now() + step.timeout;
@@ -492,6 +536,12 @@ impl Fleet {
             let is_open = |id: &HostIndex| !answers.contains_key(id) && !self.hosts[*id].is_disconnected();
             let open: Vec<HostIndex> = ids.iter().copied().filter(is_open).collect();
             if open.is_empty() {
+                break;
+            }
+            if is_stopped() {
+                for id in open {
+                    self.hosts[id].give_up();
+                }
                 break;
             }
             match self.next_event(deadline) {

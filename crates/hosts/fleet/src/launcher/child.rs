@@ -8,7 +8,7 @@ use std::{
         unix::{net::UnixStream, process::CommandExt},
     },
     path::Path,
-    process::{Child, ChildStderr, Command, Stdio},
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver},
@@ -40,7 +40,7 @@ pub struct AgentProcess {
     child: Child,
     stderr: Arc<Mutex<VecDeque<u8>>>,
     stderr_closed: Receiver<()>,
-    ended: Option<String>,
+    is_over: bool,
 }
 
 /// Starts `program agent --stdio --local` on this machine.
@@ -66,16 +66,20 @@ pub fn namespace(program: &Path, namespaces: &Namespaces, place: impl Into<Strin
 /// The child dies with this process, and a Ctrl-C on the terminal does not reach it: the controller decides how a run ends.
 ///
 /// # Errors
-/// If it cannot be started.
+/// [`Error::NoLauncher`] if there is no such program, [`Error::System`] if it cannot be started.
 pub fn command(mut command: Command, namespaces: Option<&Namespaces>, reached: String) -> Result<AgentStream, Error> {
-    let what = format!("start an agent with {}", command.get_program().display());
+    let program = command.get_program().display().to_string();
+    let what = format!("start an agent with {program}");
     let system = |cause| Error::System { what: what.clone(), cause };
     let (near, far) = UnixStream::pair().map_err(system)?;
     let far_output = far.try_clone().map_err(system)?;
     command.stdin(OwnedFd::from(far)).stdout(OwnedFd::from(far_output)).stderr(Stdio::piped()).process_group(0);
     let place = namespaces.map_or(ProcessPlace::Here, ProcessPlace::In);
     let start = ProcessSpec { command, place, bond: ParentBond::DiesWithParent };
-    let mut child = start.spawn().map_err(|error| system(error.source))?;
+    let mut child = start.spawn().map_err(|error| match error.source {
+        cause if cause.kind() == io::ErrorKind::NotFound => Error::NoLauncher { program, cause },
+        cause => system(cause),
+    })?;
     let stderr = child.stderr.take();
     let process = AgentProcess::new(child, stderr).map_err(system)?;
     let (liveness, opening) = (Liveness::Heartbeats, Opening::Frame);
@@ -125,7 +129,7 @@ impl AgentProcess {
             let _ = child.wait();
             return Err(cause);
         }
-        Ok(Self { child, stderr: kept, stderr_closed, ended: None })
+        Ok(Self { child, stderr: kept, stderr_closed, is_over: false })
     }
 
     /// The process id.
@@ -137,18 +141,21 @@ impl AgentProcess {
     /// Waits for it to exit, or ends it after `patience`; returns its exit status and the last 4 KiB of its standard error.
     ///
     /// The stream should be closed first, so that the agent exits on its own.
-    pub fn end(&mut self, patience: Nanos) -> (String, String) {
-        if self.ended.is_none() {
-            self.ended = Some(self.wait_or_kill(patience));
-        }
+    pub fn end(&mut self, patience: Nanos) -> (Option<ExitStatus>, String) {
+        let exit = self.wait_or_kill(patience);
         // Takes the available output at the end of the stream or at the timeout.
         let _ = self.stderr_closed.recv_timeout(STDERR_TIMEOUT.as_duration());
         let kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         let stderr = String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<_>>()).into_owned();
-        (self.ended.clone().unwrap_or_default(), stderr)
+        (exit, stderr)
     }
 
-    fn wait_or_kill(&mut self, patience: Nanos) -> String {
+    fn wait_or_kill(&mut self, patience: Nanos) -> Option<ExitStatus> {
+        if self.is_over {
+            // The status of a child that was waited for is kept.
+            return self.child.wait().ok();
+        }
+        self.is_over = true;
         let has_ended = Pidfd::open(self.child.id()).and_then(|process| {
             // A launcher that is asked takes what it started with it: `srun` cancels its job.
             Ok(process.wait(patience)?
@@ -158,15 +165,13 @@ impl AgentProcess {
             // The child is not reaped yet, so the pid is still its own.
             let _ = self.child.kill();
         }
-        self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+        self.child.wait().ok()
     }
 }
 
 impl Drop for AgentProcess {
     fn drop(&mut self) {
-        if self.ended.is_none() {
-            self.ended = Some(self.wait_or_kill(END_TIMEOUT));
-        }
+        self.wait_or_kill(END_TIMEOUT);
     }
 }
 

@@ -14,11 +14,22 @@ pub mod kubernetes;
 mod serve;
 pub mod ssh;
 
-use std::os::unix::net::UnixStream;
+use std::os::{fd::AsFd as _, unix::net::UnixStream};
+
+use fathom_engine::{Stop, StopFlag};
+use fathom_model::units::Nanos;
+use fathom_sys::{clock, process::signal};
 
 pub(crate) use child::END_TIMEOUT;
 pub use child::{AgentProcess, command, exec, namespace, self_exec};
 pub use serve::tls;
+
+use crate::{Disconnected, Error, ProcessEnd};
+
+/// The wait for the first bytes of an agent elsewhere: ssh takes a few seconds, and reports a host that does not answer after 10 s.
+const LOGIN_TIMEOUT: Nanos = Nanos::from_secs(15);
+/// The interval for checking whether the agent is still wanted.
+const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 
 /// How a disconnect of the other side is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,4 +64,39 @@ pub struct AgentStream {
     pub liveness: Liveness,
     /// What the bytes from the agent begin with.
     pub opening: Opening,
+}
+
+impl AgentStream {
+    /// Waits until the agent or the way to it has written something or has ended: the login is over then.
+    ///
+    /// # Errors
+    /// [`Error::NoAgent`] if nothing is written within 15 s, [`Error::Interrupted`] if `stop` is set meanwhile, [`Error::System`] for
+    /// an error of the kernel.
+    pub fn logged_in(mut self, stop: &StopFlag) -> Result<Self, Error> {
+        let deadline = clock::now() + LOGIN_TIMEOUT;
+        loop {
+            let left = deadline.since(clock::now());
+            let has_come = signal::poll_readable(&[self.stream.as_fd()], left.min(STOP_CHECK_EVERY));
+            let what = || format!("wait for the agent behind {}", self.reached);
+            if has_come.map_err(|error| Error::System { what: what(), cause: error.source })? {
+                return Ok(self);
+            }
+            if stop.state() != Stop::Continue {
+                self.give_up();
+                return Err(Error::Interrupted);
+            }
+            if left == Nanos::ZERO {
+                let (exit, stderr) = self.process.as_mut().map(|process| process.end(Nanos::ZERO)).unwrap_or_default();
+                let end = Box::new(ProcessEnd { exit, stderr, printed: String::new() });
+                return Err(Error::NoAgent { host: self.reached, loss: Disconnected::StepTimeout("greet"), end });
+            }
+        }
+    }
+
+    /// Ends the process without the time that an agent gets to end its tests.
+    pub(crate) fn give_up(mut self) {
+        if let Some(process) = &mut self.process {
+            process.end(Nanos::ZERO);
+        }
+    }
 }

@@ -11,13 +11,15 @@ use fathom_fleet::launcher::kubernetes::{self, RbacSubject};
 use fathom_model::{
     HostRole, Inventory, Plan,
     plan::HostReach,
+    shell::shell_words,
     units::{BitsPerSec, Nanos, approximate},
 };
 use fathom_run::{
     exit::{Exit, UserError},
     files::{self, FileReaders},
     hosts::{HostUse, Hosts},
-    inventory, store,
+    inventory::{self, InventoryFile},
+    store,
     terminal::sanitized,
 };
 use fathom_sys::{clock, process::signal};
@@ -114,15 +116,16 @@ fn path(matches: &ArgMatches) -> &Path {
 }
 
 /// Returns the inventory, and the names of the chosen hosts.
-fn chosen(matches: &ArgMatches) -> Result<(Inventory, Vec<String>), UserError> {
-    let inventory = inventory::read(path(matches))?;
+fn chosen(matches: &ArgMatches) -> Result<(InventoryFile, Vec<String>), UserError> {
+    let file = inventory::read(path(matches))?;
+    let inventory = &file.inventory;
     let words: Vec<&str> = matches.get_many::<String>("names").into_iter().flatten().map(String::as_str).collect();
     let names = if words.is_empty() {
         inventory.hosts.keys().cloned().collect()
     } else {
-        inventory::select(&inventory, &words.join(","), path(matches))?
+        inventory::select(inventory, &words.join(","), path(matches))?
     };
-    Ok((inventory, names))
+    Ok((file, names))
 }
 
 fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -168,7 +171,7 @@ struct HostList {
 }
 
 fn list(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let (mut inventory, names) = chosen(matches)?;
+    let (InventoryFile { mut inventory, .. }, names) = chosen(matches)?;
     inventory.hosts.retain(|name, _| names.contains(name));
     for host in inventory.hosts.values_mut() {
         // A key is a secret.
@@ -189,7 +192,7 @@ fn list(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let of_host = |members: &[String]| members.contains(name);
         let groups: Vec<&str> =
             inventory.groups.iter().filter(|(_, members)| of_host(members)).map(|(group, _)| group.as_str()).collect();
-        rows.push([name.clone(), way(&host.reach), data, roles(&host.roles), groups.join(", ")]);
+        rows.push([name.clone(), reached_by(&host.reach), data, roles(&host.roles), groups.join(", ")]);
     }
     print_table(&mut out, &rows)?;
     Ok(Exit::Pass)
@@ -204,13 +207,13 @@ fn roles(roles: &[HostRole]) -> String {
 }
 
 /// Returns how a host is reached, in words.
-fn way(reach: &HostReach) -> String {
+fn reached_by(reach: &HostReach) -> String {
     match reach {
         HostReach::This | HostReach::At(_) => "this machine".to_owned(),
         HostReach::Lab(lab) | HostReach::LabUp(lab, _) => format!("lab {lab}"),
         HostReach::Tls { address, .. } => format!("tls {address}"),
         HostReach::Ssh(host) => format!("ssh {}", fathom_fleet::launcher::ssh::destination(host)),
-        HostReach::Exec(host) => host.command.join(" "),
+        HostReach::Exec(host) => shell_words(&host.command),
         HostReach::Kubernetes(host) => kubernetes::destination(host),
         HostReach::Inventory(reference) => format!("inventory, {}", reference.host),
     }
@@ -268,21 +271,35 @@ struct CheckedHost {
 }
 
 fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let (inventory, names) = chosen(matches)?;
-    let mut reaches: BTreeMap<String, HostReach> =
-        names.iter().map(|name| (name.clone(), inventory.hosts[name].reach.clone())).collect();
+    let (file, names) = chosen(matches)?;
+    let mut reaches: BTreeMap<String, HostReach> = BTreeMap::new();
+    let mut unknown: BTreeMap<String, UserError> = BTreeMap::new();
+    for name in &names {
+        match file.reach(name) {
+            Ok(reach) => drop(reaches.insert(name.clone(), reach)),
+            Err(error) => drop(unknown.insert(name.clone(), error)),
+        }
+    }
     measurement::complete_hosts(reaches.values_mut(), matches)?;
     let plan = Plan { hosts: reaches, ..Plan::new("check hosts", Vec::new()) };
     if measurement::rendered(&plan, HostUse::Shared, matches)? {
         return Ok(Exit::Pass);
     }
     // Pods that were started are deleted also after ctrl-C.
-    let _signals = signal::watch()?;
+    let signals = signal::watch()?;
     let id = store::run_id(&jiff::Zoned::now(), clock::wall().0);
-    let (mut hosts, errors) = Hosts::connect_each(&plan, &id, HostUse::Shared)?;
+    let (mut hosts, mut errors) = Hosts::connect_each(&plan, &id, HostUse::Shared, &|| signals.received().is_some())?;
+    if let Some(signal) = signals.received() {
+        return Err(UserError::new(Exit::Signalled(signal), "interrupted before all hosts were asked").into());
+    }
+    errors.extend(unknown);
     let mut checked: Vec<CheckedHost> = Vec::new();
     for name in &names {
-        let mut host = CheckedHost { name: name.clone(), reached_by: way(&plan.hosts[name]), ..CheckedHost::default() };
+        let mut host = CheckedHost {
+            name: name.clone(),
+            reached_by: reached_by(&file.inventory.hosts[name].reach),
+            ..CheckedHost::default()
+        };
         let outcome = match errors.get(name) {
             Some(error) => Err(error.to_string()),
             None => host.ask(&mut hosts, &plan.hosts[name]).map_err(|error| error.to_string()),
@@ -292,7 +309,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
         checked.push(host);
     }
     hosts.close()?;
-    add_shared_machines(&mut checked);
+    remark_shared_addresses(&mut checked);
     let n_ready = checked.iter().filter(|host| host.is_ready).count();
     let exit = if n_ready == checked.len() { Exit::Pass } else { Exit::Preflight };
     let mut out = io::stdout().lock();
@@ -306,7 +323,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 /// Names hosts that have the same address on the path, which one of them must have by mistake.
-fn add_shared_machines(checked: &mut [CheckedHost]) {
+fn remark_shared_addresses(checked: &mut [CheckedHost]) {
     let addresses: Vec<(String, Option<String>)> =
         checked.iter().map(|host| (host.name.clone(), host.address.clone())).collect();
     for host in checked {
@@ -336,7 +353,7 @@ impl CheckedHost {
         self.capabilities = capabilities.split_whitespace().map(str::to_owned).collect();
         if self.device.is_none() {
             self.remarks.push(format!(
-                "no device of it has the address {}; data = \"…\" names the one of the test",
+                "none of its interfaces has the address {}; data = \"…\" names the one of the test",
                 place.address
             ));
         }
@@ -345,7 +362,7 @@ impl CheckedHost {
                 HostReach::Kubernetes(_) => "capabilities = [\"NET_RAW\"] in [kubernetes]",
                 _ => "sudo = true, or user = \"root\"",
             };
-            self.remarks.push(format!("it may not send raw frames and probes: {fix}"));
+            self.remarks.push(format!("it cannot send raw frames and probes: {fix}"));
         }
         if let Some(run) = &self.in_use_by {
             self.remarks.push(format!("it is in use by {run}"));
@@ -381,7 +398,7 @@ impl CheckedHost {
 }
 
 fn print_checked(out: &mut impl io::Write, checked: &[CheckedHost], n_ready: usize) -> io::Result<()> {
-    let titles = ["host", "state", "version", "cores", "device", "speed", "clock", "may"].map(str::to_owned);
+    let titles = ["host", "state", "version", "cores", "device", "speed", "clock", "capabilities"].map(str::to_owned);
     let rows: Vec<[String; 8]> = std::iter::once(titles).chain(checked.iter().map(CheckedHost::row)).collect();
     print_table(out, &rows)?;
     for host in checked {

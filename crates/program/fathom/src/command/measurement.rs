@@ -18,6 +18,7 @@ use fathom_model::{
     host_port::{bracketed, port_number, split_host_port},
     plan::{HostReach, LabPlan},
     reach::PushedBinary,
+    shell::shell_word,
     units::Nanos,
 };
 
@@ -170,7 +171,11 @@ pub(crate) fn complete_hosts<'h>(
 /// Returns the hosts of the inventory that the options name; none without an inventory. With a target outside, only the first side.
 pub(crate) fn hosts_of_inventory(matches: &ArgMatches, sides: NamedSides) -> Result<Option<TestHosts>, UserError> {
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>(HOSTS) else { return Ok(None) };
-    let mut ends = many_hosts::of_inventory(&inventory::read(path)?, path, matches, sides == NamedSides::Both)?;
+    let file = inventory::read(path)?;
+    let mut ends = many_hosts::of_inventory(&file.inventory, path, matches, sides == NamedSides::Both)?;
+    for (name, reach) in &mut ends.hosts {
+        *reach = file.reach(name)?;
+    }
     complete_hosts(ends.hosts.iter_mut().map(|(_, reach)| reach), matches)?;
     Ok(Some(ends))
 }
@@ -455,10 +460,7 @@ pub(super) fn command_line() -> String {
         let shown = match word.split_once('=') {
             _ if is_key => "KEY".to_owned(),
             Some(("--key", _)) => "--key=KEY".to_owned(),
-            _ if word.contains([' ', '\'', '"', '$', '*', '<', '>', '|', '&', ';']) => {
-                format!("'{}'", word.replace('\'', "'\\''"))
-            }
-            _ => word.clone(),
+            _ => shell_word(&word),
         };
         is_key = word == "--key";
         words.push(shown);

@@ -88,7 +88,8 @@ impl NamedSource {
         let reach = match (lab, matches.get_one::<PathBuf>("hosts")) {
             (Some(lab), _) => HostReach::LabUp(lab.clone(), host.clone()),
             (None, Some(file)) => {
-                let mut reach = inventory::host(&inventory::read(file)?, host, file)?.1.reach.clone();
+                let read = inventory::read(file)?;
+                let mut reach = read.reach(&inventory::host(&read.inventory, host, file)?.0)?;
                 measurement::complete_hosts(std::iter::once(&mut reach), matches)?;
                 reach
             }

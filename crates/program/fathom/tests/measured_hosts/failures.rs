@@ -17,7 +17,9 @@ fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
          [hosts.missing]\ncontrol = \"10.99.0.2\"\nprogram = \"fathom-that-is-not\"\ndata = \"10.98.0.5\"\n\
          [hosts.prints]\ncontrol = \"10.99.0.2\"\nlauncher = [\"echo\", \"Please choose\"]\ndata = \"10.98.0.6\"\n\
          [hosts.absent]\nlauncher = [\"no-such-launcher\", \"{host}\"]\ndata = \"10.98.0.7\"\n\
-         [hosts.other]\nlauncher = [\"printf\", 'OTHER']\ndata = \"10.98.0.8\"\n";
+         [hosts.other]\nlauncher = [\"printf\", 'OTHER']\ndata = \"10.98.0.8\"\n\
+         [hosts.behind]\ncontrol = \"10.99.0.2\"\njump = \"10.99.0.3\"\nssh_config = \"stranger.conf\"\ndata = \"10.98.0.9\"\n\
+         [hosts.hidden]\ncontrol = \"10.99.0.2\"\njump = \"10.99.0.3\"\nssh_config = \"unknown.conf\"\ndata = \"10.98.0.10\"\n";
     // A greeting of version 9, with its length.
     let further = further.replace("OTHER", "\\x09\\x00\\x00\\x00\\x1f{\"hello\":{\"tool\":\"fathom 9.0\"}}");
     rack.inventory("rack.toml", "", &further);
@@ -29,16 +31,57 @@ fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
         ("missing", &["host `missing`: there is no fathom on it", "--push-binary"]),
         ("prints", &["host `prints`: its command starts no agent", "it printed: Please choose"]),
         ("absent", &["host `absent`: cannot start `no-such-launcher` here"]),
+        ("behind", &["host `behind`: its jump host `10.99.0.3`: it accepts no key of this user", "IdentityFile"]),
+        ("hidden", &["host `hidden`: its jump host `10.99.0.3`: its host key is not known here", "fingerprint"]),
         ("other", &["host `other` runs fathom 9.0 with protocol 9", "run the same version"]),
     ];
     for (name, words) in expected {
         rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", name, "--quiet"]).refused(3, words);
     }
+    // A host that cannot even be started does not hide what is wrong with the others.
+    let both = &["2 of 2 hosts are not ready", "missing: there is no fathom on it", "absent: cannot start"];
+    rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "missing", "--to", "absent", "--quiet"]).refused(3, both);
     rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", "b10"])
         .refused(2, &["no host or group `b10`", "known"]);
     let together = rack.fathom(&["hosts", "check", "--hosts", "rack.toml"]).code(3);
-    assert!(together.stdout.contains("3 of 11 hosts are ready"), "{}", together.stdout);
+    assert!(together.stdout.contains("3 of 13 hosts are ready"), "{}", together.stdout);
     rack.is_clean();
+}
+
+#[test]
+fn a_program_path_with_a_command_in_it_runs_nothing() {
+    let Some(rack) = Rack::build(2) else { return };
+    let touched = rack.path("touched");
+    let program = format!("program = \"/opt/$(touch {})/fathom\"", touched.display());
+    rack.inventory("rack.toml", &program, "");
+    rack.fathom(&["hosts", "check", "--hosts", "rack.toml", "--push-binary"])
+        .refused(2, &["program `/opt/$(touch", "is not a path"]);
+    assert!(!touched.exists());
+    rack.is_clean();
+}
+
+#[test]
+fn a_run_that_is_stopped_while_it_connects_ends_at_once_and_leaves_nothing() {
+    let Some(mut rack) = Rack::build(3) else { return };
+    // A host whose login never begins, one whose command says nothing, and one that asks for the program and does not read it.
+    let silent = rack.enter(1, || std::net::TcpListener::bind((Rack::address(1), 2224)).unwrap());
+    rack.start_sshd(3, "ForceCommand echo fathom-push needs $(uname -s) $(uname -m); exec sleep 10");
+    let further = "[hosts.silent]\ncontrol = \"10.99.0.2\"\nport = 2224\ndata = \"10.98.0.1\"\n\
+         [hosts.hangs]\nlauncher = [\"sleep\", \"60\"]\ndata = \"10.98.0.2\"\n\
+         [hosts.copies]\ncontrol = \"10.99.0.4\"\nport = 2222\ndata = \"10.98.0.3\"\n";
+    rack.inventory("rack.toml", "", further);
+    for name in ["silent", "hangs", "copies"] {
+        let words = ["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", name, "--quiet", "--push-binary"];
+        let running = rack.start(&words);
+        rack.agent(2);
+        let begin = clock::now();
+        running.handle().send(Signal::Interrupt).unwrap();
+        running.ends().code(130);
+        let took = clock::now() - begin;
+        assert!(took < Nanos::from_secs(3), "{name}: it took {took}");
+        rack.is_clean();
+    }
+    drop(silent);
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Rack {
         let port = if further.is_empty() { 22 } else { 2222 };
         let config = format!(
             "HostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\nListenAddress {}:{port}\n\
-             MaxStartups 100\n{further}\n",
+             {further}\n",
             self.path("host_key").display(),
             self.path("authorized_keys").display(),
             Self::address(number)

@@ -43,6 +43,42 @@ fn nine_hosts_are_ready_within_three_seconds_and_leave_nothing_behind() {
 }
 
 #[test]
+fn many_hosts_behind_one_jump_host_do_not_exceed_its_limit_of_logins() {
+    let Some(rack) = Rack::build(9) else { return };
+    // 32 logins through a server that drops some of more than ten: each host four times, with an address of its own on the path.
+    let host = |number: usize| {
+        let control = 3 + number % 8;
+        format!(
+            "[hosts.v{number}]\ncontrol = \"10.99.0.{control}\"\njump = \"sut\"\ndata = \"10.96.0.{}\"\n",
+            number + 1
+        )
+    };
+    rack.inventory("rack.toml", "", &(0..32).map(host).collect::<String>());
+    let result = rack.fathom(&["hosts", "check", "v[0-31]", "--hosts", "rack.toml"]).succeeded();
+    assert!(result.stdout.contains("32 of 32 hosts are ready"), "{}", result.stdout);
+    rack.is_clean();
+}
+
+#[test]
+fn this_machine_tests_with_a_host_that_only_ssh_knows_by_name() {
+    let Some(rack) = Rack::build(1) else { return };
+    let config = fs::read_to_string(rack.path("ssh.conf")).unwrap();
+    rack.write("alias.conf", &format!("Host alias\n  HostName 10.99.0.2\nHost *\n{config}"));
+    let program = rack.stage.program().display();
+    rack.write(
+        "rack.toml",
+        &format!(
+            "[hosts.here]\nlauncher = \"self\"\n[hosts.alias]\nssh_config = \"alias.conf\"\nprogram = \"{program}\"\n"
+        ),
+    );
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "here", "--to", "alias", "--test", "rr", "--json"];
+    let run = rack.fathom(&[&words, BRIEF].concat()).run();
+    assert_eq!(run.hosts["here"].address.as_deref(), Some("10.99.0.1"));
+    assert_eq!(run.hosts["alias"].address.as_deref(), Some("10.99.0.2"));
+    rack.is_clean();
+}
+
+#[test]
 fn a_test_runs_between_two_hosts_and_a_plan_names_them_by_the_inventory() {
     let Some(rack) = Rack::build(3) else { return };
     rack.inventory("rack.toml", "", "[groups]\nhalf = [\"b2\"]");
@@ -122,7 +158,7 @@ fn the_program_is_copied_where_it_is_missing_and_removed_or_kept() {
     );
     let words = ["hosts", "check", "keeps", "--hosts", "kept.toml", "--push-binary=keep", "--json"];
     let checked = rack.fathom(&words).succeeded();
-    assert!(checked.stdout.contains("no device of it has the address 10.99.0.55"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("none of its interfaces has the address 10.99.0.55"), "{}", checked.stdout);
     let kept: Vec<_> =
         fs::read_dir(cache.join("fathom")).unwrap().map(|entry| entry.unwrap().path().join("fathom")).collect();
     assert_eq!(kept.len(), 1);
@@ -152,6 +188,20 @@ fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
     let full = rack.fathom(&["hosts", "check", "full", "--hosts", "rack.toml", "--push-binary"]).code(3);
     assert!(full.stdout.contains("host `full`: fathom cannot be copied there"), "{}", full.stdout);
     assert!(clock::now() - begin < Nanos::from_secs(15));
+
+    // A folder for temporary files that may hold no programs.
+    let folder = rack.path("noexec");
+    fs::create_dir(&folder).unwrap();
+    let mount = format!("mount -t tmpfs -o noexec none {0}; TMPDIR={0}; export TMPDIR", folder.display());
+    rack.start_sshd(4, &format!("ForceCommand exec unshare --mount sh -c '{mount}; eval \"$SSH_ORIGINAL_COMMAND\"'"));
+    rack.inventory(
+        "noexec.toml",
+        "program = \"/nonexistent/fathom\"",
+        "[hosts.noexec]\ncontrol = \"10.99.0.5\"\nport = 2222\ndata = \"10.99.0.55\"",
+    );
+    let noexec = rack.fathom(&["hosts", "check", "noexec", "--hosts", "noexec.toml", "--push-binary"]).code(3);
+    let words = ["host `noexec`: it does not run the fathom that was copied there", "use --push-binary=keep"];
+    assert!(words.iter().all(|words| noexec.stdout.contains(words)), "{}", noexec.stdout);
 
     // A processor of another kind, as its `uname` says.
     fs::create_dir(rack.path("other")).unwrap();

@@ -18,7 +18,7 @@ use super::{
     estimate,
     pairs::Pair,
     search_spec::SearchSpec,
-    trial_executor::{RunExecutor, check_interrupted, new_run_id, progress_line},
+    trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
 };
 use crate::{
     allow,
@@ -42,8 +42,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let signals = signal::watch()?;
     if measures_before_it_connects(plan) {
         // Reports a host that does not answer before anything is measured.
-        Hosts::connect(plan.plan(), &new_run_id())?.close()?;
-        check_interrupted(&signals)?;
+        connect(plan.plan(), &signals, &new_run_id())?.close()?;
     }
     let own = benchmark::own_maxima(plan, surroundings, &signals)?;
     check_interrupted(&signals)?;
@@ -52,8 +51,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let now = Zoned::now();
     let (shown, secrets) = Secrets::of(plan.plan());
     let mut run = new_run(shown, plan, &secrets.mask(&surroundings.command), &now)?;
-    let mut hosts = Hosts::connect(plan.plan(), &run.id)?;
-    check_interrupted(&signals)?;
+    let mut hosts = connect(plan.plan(), &signals, &run.id)?;
     describe_hosts(&mut run, &mut hosts)?;
     let mut course = RunExecutor {
         plan,
@@ -82,7 +80,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
 /// Checks that the targets of a plan are allowed and that all its hosts answer. Measures nothing.
 pub fn check_hosts(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<()> {
     check_targets(plan, surroundings)?;
-    Hosts::connect(plan.plan(), &new_run_id())?.close()
+    Hosts::connect(plan.plan(), &new_run_id(), &|| false)?.close()
 }
 
 /// Returns true if the tool measures its own maximum before it connects to a remote host.

@@ -10,7 +10,7 @@ use fathom_fleet::{
     Assignment, Disconnected, EXACT_PAIRS_MAX, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan,
 };
 use fathom_model::{
-    Derivation, LinkTrial, OnLoss, PeerAddresses, Role, Settings, Side, Trial, Unit, ValueKind,
+    Derivation, LinkTrial, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
     benchmark::OwnMaximum,
     plan::HostReach,
     units::{Nanos, approximate},
@@ -383,6 +383,13 @@ pub(super) fn progress_line(plan: &CheckedPlan, surroundings: &RunOptions) -> Pr
 
 pub(super) fn new_run_id() -> String {
     store::run_id(&Zoned::now(), clock::wall().0)
+}
+
+/// Connects to all hosts, unless a signal arrives before that is done.
+pub(super) fn connect(plan: &Plan, signals: &SignalWatch, run_id: &str) -> anyhow::Result<Hosts> {
+    let hosts = Hosts::connect(plan, run_id, &|| signals.received().is_some());
+    check_interrupted(signals)?;
+    hosts
 }
 
 /// Returns an error if a signal arrived before the first trial.

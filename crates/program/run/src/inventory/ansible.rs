@@ -23,8 +23,24 @@ const PROGRAM: &str = "ansible-inventory";
 /// Groups that Ansible makes itself.
 const OWN_GROUPS: [&str; 2] = ["all", "ungrouped"];
 /// Variables that say how a host is reached, and that have no counterpart here.
-const NOT_IMPORTED: [&str; 5] =
-    ["ansible_ssh_pass", "ansible_password", "ansible_ssh_extra_args", "ansible_become_user", "ansible_become_method"];
+const NOT_IMPORTED: [&str; 8] = [
+    "ansible_ssh_pass",
+    "ansible_password",
+    "ansible_ssh_args",
+    "ansible_ssh_extra_args",
+    "ansible_become_user",
+    "ansible_become_method",
+    "ansible_become_pass",
+    "ansible_become_password",
+];
+/// Our keys of a host, with the variable that each one comes from.
+const SOURCES: [(&str, &str); 5] = [
+    ("control", "ansible_host"),
+    ("data", "fathom_data"),
+    ("user", "ansible_user"),
+    ("identity", "ansible_ssh_private_key_file"),
+    ("jump", "ansible_ssh_common_args"),
+];
 
 /// An imported inventory.
 #[derive(Debug)]
@@ -76,9 +92,28 @@ pub fn import(path: &Path) -> Result<ImportedInventory, UserError> {
     // Whatever is wrong with it is found now, and not when it is used.
     parse(&imported.text, path).map_err(|error| {
         let what = format!("{}: it cannot be imported as it is", path.display());
-        UserError::new(Exit::Usage, what).with_line("why", error.to_string())
+        UserError::new(Exit::Usage, what).with_line("why", of_ansible(error.what(), path))
     })?;
     Ok(imported)
+}
+
+/// Turns an error about the generated text, which nobody sees, into one about the variable of the host.
+fn of_ansible(error: &str, path: &Path) -> String {
+    let behind_path = error.strip_prefix(&format!("{}:", path.display())).unwrap_or(error);
+    let is_line = |text: &str| text.chars().all(|c| c.is_ascii_digit());
+    let what = behind_path.split_once(": ").filter(|(line, _)| is_line(line)).map_or(behind_path, |(_, what)| what);
+    let Some((place, what)) = what.strip_prefix("hosts.").and_then(|what| what.split_once(": ")) else {
+        return what.to_owned();
+    };
+    for (key, variable) in SOURCES {
+        if let Some(host) = place.strip_suffix(&format!(".{key}")) {
+            return format!("host {host}, {variable}: {what}");
+        }
+        if let Some(value) = what.strip_prefix(&format!("{key} ")) {
+            return format!("host {place}, {variable}: {value}");
+        }
+    }
+    format!("host {place}: {what}")
 }
 
 /// Runs `ansible-inventory` on a file.
@@ -154,9 +189,12 @@ fn host_keys(name: &str, vars: &BTreeMap<String, Value>, remarks: &mut Vec<Strin
     text_key("user", word(&["ansible_user", "ansible_ssh_user"]));
     text_key("identity", word(&["ansible_ssh_private_key_file", "ansible_private_key_file"]));
     let arguments = word(&["ansible_ssh_common_args"]).unwrap_or_default();
-    let jump = jump_of(&arguments);
-    if jump.is_none() && !arguments.trim().is_empty() {
-        remarks.push(format!("host {name}: ansible_ssh_common_args is not imported; ~/.ssh/config can say the same"));
+    let (jump, rest) = jump_of(&arguments);
+    if !rest.is_empty() {
+        let rest = rest.join(" ");
+        remarks.push(format!(
+            "host {name}: of ansible_ssh_common_args, `{rest}` is not imported; ~/.ssh/config can say the same"
+        ));
     }
     text_key("jump", jump);
     if let Some(port) = word(&["ansible_port", "ansible_ssh_port"]) {
@@ -181,19 +219,27 @@ fn host_keys(name: &str, vars: &BTreeMap<String, Value>, remarks: &mut Vec<Strin
     keys
 }
 
-/// Returns the jump host in arguments of ssh, if there is one.
-fn jump_of(arguments: &str) -> Option<String> {
+/// Returns the jump hosts in arguments of ssh, if there are some, and the other arguments.
+fn jump_of(arguments: &str) -> (Option<String>, Vec<&str>) {
+    let mut jump = None;
+    let mut rest = Vec::new();
     let mut words = arguments.split([' ', '"', '\'']).filter(|word| !word.is_empty());
     while let Some(word) = words.next() {
-        if word == "-J" {
-            return words.next().map(str::to_owned);
-        }
-        let option = word.strip_prefix("-o").unwrap_or(word);
-        if let Some(jump) = option.strip_prefix("ProxyJump=") {
-            return Some(jump.to_owned());
+        let (flag, value) = match word {
+            "-J" | "-o" => (word, words.next().unwrap_or_default()),
+            _ => word.split_at(if word.starts_with("-J") || word.starts_with("-o") { 2 } else { 0 }),
+        };
+        let found = if flag == "-J" { Some(value) } else { value.strip_prefix("ProxyJump=") };
+        match found.filter(|_| !flag.is_empty()) {
+            // ssh_config(5): no jump host.
+            Some("none") => {}
+            // The first one counts.
+            Some(found) if jump.is_none() => jump = Some(found.to_owned()),
+            _ if flag == word => rest.extend([flag, value].into_iter().filter(|word| !word.is_empty())),
+            _ => rest.push(word),
         }
     }
-    None
+    (jump, rest)
 }
 
 #[cfg(test)]
@@ -207,7 +253,7 @@ mod tests {
             "sut": {"ansible_host": "192.0.2.1", "ansible_user": "root", "ansible_port": 2222, "ansible_become": true, "fathom_data": "10.0.0.1"},
             "b1": {"ansible_host": "192.0.2.2", "ansible_ssh_common_args": "-o ProxyJump=me@gate -v", "http_port": 80},
             "here": {"ansible_connection": "local"},
-            "box": {"ansible_connection": "docker", "ansible_password": "secret"}}},
+            "box": {"ansible_connection": "docker", "ansible_password": "secret", "ansible_become_pass": "secret"}}},
         "all": {"children": ["ungrouped", "rack", "load"]},
         "rack": {"children": ["load", "empty"], "hosts": ["sut"]},
         "load": {"hosts": ["b1", "b2"]},
@@ -221,7 +267,7 @@ mod tests {
     #[test]
     fn hosts_variables_and_nested_groups_are_taken_over() {
         let imported = converted(LIST);
-        let inventory = parse(&imported.text, Path::new("hosts.json")).unwrap();
+        let inventory = parse(&imported.text, Path::new("hosts.json")).unwrap().inventory;
         let HostReach::Ssh(sut) = &inventory.hosts["sut"].reach else { panic!("{}", imported.text) };
         assert_eq!((sut.address.as_str(), sut.user.as_deref(), sut.port), ("192.0.2.1", Some("root"), Some(2222)));
         assert!(sut.sudo && sut.data == Some([10, 0, 0, 1].into()));
@@ -238,11 +284,49 @@ mod tests {
         assert_eq!(
             imported.remarks,
             [
+                "host b1: of ansible_ssh_common_args, `-v` is not imported; ~/.ssh/config can say the same",
                 "host box: ansible_connection docker is not imported; write launcher = [\"…\", \"fathom\", \"agent\", \"--stdio\"]",
-                "host box: ansible_password is not imported"
+                "host box: ansible_password is not imported",
+                "host box: ansible_become_pass is not imported"
             ]
         );
         assert!(!imported.text.contains("secret"));
+    }
+
+    #[test]
+    fn jump_hosts_are_taken_out_of_the_arguments_of_ssh() {
+        let cases: &[(&str, Option<&str>, &[&str])] = &[
+            ("-o ProxyJump=a,b", Some("a,b"), &[]),
+            ("-oProxyJump=me@a:22 -C", Some("me@a:22"), &["-C"]),
+            ("-J a -o Port=22", Some("a"), &["-o", "Port=22"]),
+            ("-Ja,b", Some("a,b"), &[]),
+            ("-o ProxyJump=none", None, &[]),
+            ("-o ProxyCommand=\"ssh -W %h:%p gate\"", None, &["-o", "ProxyCommand=", "ssh", "-W", "%h:%p", "gate"]),
+            ("", None, &[]),
+        ];
+        for (arguments, jump, rest) in cases {
+            let (found, left) = jump_of(arguments);
+            assert_eq!((found.as_deref(), left.as_slice()), (*jump, *rest), "{arguments}");
+        }
+        let list = r#"{"_meta":{"hostvars":{"b1":{"ansible_ssh_common_args":"-o ProxyJump=a,me@b:22"}}}}"#;
+        let inventory = parse(&converted(list).text, Path::new("hosts.json")).unwrap().inventory;
+        assert!(matches!(&inventory.hosts["b1"].reach, HostReach::Ssh(b1) if b1.jump == ["me@b:22", "a"]));
+    }
+
+    #[test]
+    fn a_mistake_is_named_by_host_and_variable() {
+        let cases = [
+            (r#""ansible_host": "-v""#, "host b1, ansible_host: `-v` is not a host name"),
+            (r#""fathom_data": "b.example""#, "host b1, fathom_data: `b.example` is not an IP address"),
+            (r#""ansible_user": "two words""#, "host b1, ansible_user: `two words` is not a user name"),
+            (r#""ansible_ssh_common_args": "-J a/b""#, "host b1, ansible_ssh_common_args: `a/b` is neither"),
+        ];
+        for (variable, expected) in cases {
+            let imported = converted(&format!("{{\"_meta\":{{\"hostvars\":{{\"b1\":{{{variable}}}}}}}}}"));
+            let path = Path::new("hosts.json");
+            let error = of_ansible(parse(&imported.text, path).unwrap_err().what(), path);
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 
     #[test]

@@ -6,12 +6,9 @@ use fathom_model::{inventory::expand, reach::is_host_word};
 
 use super::{
     reaches::{HostEntries, HostEntry},
-    text::{GroupText, HostText, InventoryText, SourceText, key},
+    text::{ALL, GroupText, HostText, InventoryText, SourceText, key},
 };
 use crate::exit::UserError;
-
-/// The group of all hosts, unless the file has one of this name.
-const ALL: &str = "all";
 
 /// A group of the file.
 struct WrittenGroup<'a> {

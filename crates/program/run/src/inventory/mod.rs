@@ -5,7 +5,10 @@ mod groups;
 mod reaches;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use fathom_model::{
     Inventory, InventoryHost, Plan,
@@ -19,22 +22,44 @@ use crate::{
     exit::{Exit, UserError},
     files,
 };
+use reaches::OpenValue;
 use text::{InventoryText, SourceText};
 
 /// The maximum size of an inventory: thousands of hosts.
 const INVENTORY_MAX: u64 = 4 << 20;
 
-/// Reads and checks an inventory.
+/// An inventory as its file has it. What needs more than the file is found host by host.
+#[derive(Debug)]
+pub struct InventoryFile {
+    pub inventory: Inventory,
+    open: BTreeMap<String, OpenValue>,
+}
+
+impl InventoryFile {
+    /// Returns how a host is reached, with its key from a file and its address from a look-up where the inventory has none.
+    ///
+    /// # Errors
+    /// If the host is unknown, its key file has no key, or its name has no address.
+    pub fn reach(&self, name: &str) -> Result<HostReach, UserError> {
+        let host = self.inventory.hosts.get(name);
+        let mut reach =
+            host.ok_or_else(|| UserError::new(Exit::Usage, format!("there is no host `{name}`")))?.reach.clone();
+        self.open.get(name).map_or(Ok(()), |open| open.find(&mut reach))?;
+        Ok(reach)
+    }
+}
+
+/// Reads and checks an inventory, and nothing but its file.
 ///
 /// # Errors
 /// For a file that cannot be read, and for the first mistake in it with its line, its key and the way out.
-pub fn read(path: &Path) -> Result<Inventory, UserError> {
+pub fn read(path: &Path) -> Result<InventoryFile, UserError> {
     let text = files::read_text(path, INVENTORY_MAX).map_err(|error| UserError::from_error(Exit::Usage, &error))?;
     parse(&text, path)
 }
 
 /// Reads an inventory from a text. Files that it names are relative to the folder of `path`.
-fn parse(text: &str, path: &Path) -> Result<Inventory, UserError> {
+fn parse(text: &str, path: &Path) -> Result<InventoryFile, UserError> {
     let source = SourceText { path, text };
     let written: InventoryText = toml::from_str(text).map_err(|error| not_toml(&source, &error))?;
     if let Some(schema) = written.schema.as_ref().filter(|schema| *schema.get_ref() != SCHEMA) {
@@ -49,8 +74,8 @@ fn parse(text: &str, path: &Path) -> Result<Inventory, UserError> {
             user_error.with_line("fix", "[groups]  companions = \"10.0.0.[2-9]\", or [hosts.NAME] for each host")
         );
     }
-    let hosts = reaches::reaches(&entries, written.kubernetes.as_ref(), &source)?;
-    Ok(Inventory { hosts, groups })
+    let (hosts, open) = reaches::reaches(&entries, written.kubernetes.as_ref(), &source)?;
+    Ok(InventoryFile { inventory: Inventory { hosts, groups }, open })
 }
 
 /// Returns the error of a file that is not TOML, or has a key that an inventory has not.
@@ -105,6 +130,7 @@ pub fn host<'i>(inventory: &'i Inventory, name: &str, path: &Path) -> Result<(St
 /// # Errors
 /// If an inventory cannot be read, or has no such host, or if no file is named.
 pub fn resolve(plan: &mut Plan, given: Option<&Path>, folder: &Path) -> Result<(), UserError> {
+    let mut read_files: BTreeMap<PathBuf, InventoryFile> = BTreeMap::new();
     for (name, reach) in &mut plan.hosts {
         let HostReach::Inventory(reference) = reach else { continue };
         let own: Option<PathBuf> = reference.file.as_ref().map(|file| folder.join(file));
@@ -113,9 +139,12 @@ pub fn resolve(plan: &mut Plan, given: Option<&Path>, folder: &Path) -> Result<(
                 UserError::new(Exit::Usage, format!("host `{name}` is in an inventory, and no file is named"));
             return Err(user_error.with_line("use", "--hosts FILE, or file = \"hosts.toml\" beside host in the plan"));
         };
-        let inventory = read(path)?;
-        let (_, found) = host(&inventory, &reference.host, path)?;
-        *reach = found.reach.clone();
+        if !read_files.contains_key(path) {
+            read_files.insert(path.to_owned(), read(path)?);
+        }
+        let file = &read_files[path];
+        let (found, _) = host(&file.inventory, &reference.host, path)?;
+        *reach = file.reach(&found)?;
     }
     Ok(())
 }
@@ -132,7 +161,8 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<Inventory, String> {
-        parse(text, Path::new("rack/hosts.toml")).map_err(|error| error.to_string())
+        let file = parse(text, Path::new("rack/hosts.toml"));
+        file.map(|file| file.inventory).map_err(|error| error.to_string())
     }
 
     fn error(text: &str) -> String {
@@ -186,11 +216,11 @@ mod tests {
         assert!(unknown.contains("hosts.b1: its cluster is unknown") && unknown.contains("[kubernetes]"), "{unknown}");
         assert!(matches!(with("\"tls\"").unwrap(), HostReach::Tls { address, .. } if address == "b1:7700"));
         let command = ["srun", "-w", "b1", "fathom", "agent"].map(str::to_owned).to_vec();
-        let expected = HostReach::Exec(ExecHost { command, data: IpAddr::from([10, 0, 0, 2]) });
+        let expected = HostReach::Exec(ExecHost { command, data: Some(IpAddr::from([10, 0, 0, 2])) });
         assert_eq!(with("[\"srun\", \"-w\", \"{host}\", \"fathom\", \"agent\"]").unwrap(), expected);
         assert!(with("\"rsh\"").unwrap_err().contains("launcher: there is no launcher `rsh`"));
         let unknown = with("[\"srun\", \"{node}\"]").unwrap_err();
-        assert!(unknown.contains("launcher: `{node}` stands for nothing"), "{unknown}");
+        assert!(unknown.contains("launcher: unknown placeholder `{node}`"), "{unknown}");
     }
 
     #[test]
@@ -212,7 +242,7 @@ mod tests {
             ("\"bench\"", "\"--all\"", "rack/hosts.toml:1: kubernetes: namespace `--all` is not a namespace"),
             ("\"pod\"", "\"bridge\"", "rack/hosts.toml:4: unknown variant `bridge`"),
             ("\"n1\"", "\"N1\"", "rack/hosts.toml:8: hosts.sut: control `N1` is not the name of a node"),
-            ("\"n1\"", "\"n2\"", "rack/hosts.toml:11: hosts.\"b[2-3]\": it is reached as host `sut` is"),
+            ("\"n1\"", "\"n2\"", "rack/hosts.toml:11: hosts.\"b[2-3]\": it has the same connection settings as host `sut`"),
         ];
         for (from, to, expected) in cases {
             assert!(wrong(from, to).starts_with(expected), "{}", wrong(from, to));
@@ -225,7 +255,7 @@ mod tests {
             ("[hosts.a]\ncolour = 1\n", "rack/hosts.toml:2: unknown field `colour`"),
             ("schema = \"x\"\n", "rack/hosts.toml:1: schema: this program reads `fathom.hosts/1`, not `x`"),
             ("[hosts.a]\n[hosts.a]\n", "rack/hosts.toml:2: duplicate key"),
-            ("[hosts.\"b[1-3]\"]\n\n[hosts.b2]\n", "rack/hosts.toml:3: hosts.b2: host `b2` is there twice"),
+            ("[hosts.\"b[1-3]\"]\n\n[hosts.b2]\n", "rack/hosts.toml:3: hosts.b2: host `b2` is defined twice"),
             ("[hosts.\"b[3-1]\"]\n", "rack/hosts.toml:1: hosts.\"b[3-1]\": `b[3-1]` is not a range of names"),
             (
                 "[hosts.\"b[1-3]\"]\ndata = \"10.0.0.[1-2]\"\n",
@@ -258,7 +288,12 @@ mod tests {
             ),
             (
                 "[hosts.a]\ncontrol = \"x\"\n[hosts.b]\ncontrol = \"x\"\n",
-                "rack/hosts.toml:3: hosts.b: it is reached as host `a` is",
+                "rack/hosts.toml:3: hosts.b: it has the same connection settings as host `a`",
+            ),
+            ("[hosts.\"all\"]\n", "rack/hosts.toml:1: hosts.all: `all` is the group of all hosts"),
+            (
+                "[hosts.a]\njump = \"b,c/d\"\n",
+                "rack/hosts.toml:2: hosts.a.jump: `c/d` is neither a host of this file nor [USER@]HOST[:PORT]",
             ),
             ("[hosts.a]\nlauncher = \"lab\"\n", "rack/hosts.toml:1: hosts.a: its lab is unknown"),
             ("[hosts.a]\nport = 70000\n", "rack/hosts.toml:2: invalid value"),
@@ -268,6 +303,28 @@ mod tests {
             let error = error(text);
             assert!(error.starts_with(expected), "{text}\n{error}");
         }
+    }
+
+    #[test]
+    fn a_host_that_is_not_used_stands_in_the_way_of_no_other() {
+        let text = "[hosts.good]\ncontrol = \"127.0.0.1\"\nlauncher = [\"x\", \"{host}\"]\n[hosts.nameless]\ncontrol = \
+                    \"no.such.name.invalid\"\nlauncher = [\"x\"]\n\n[hosts.keyless]\nlauncher = \"tls\"\nkey_file = \"none\"\n";
+        let file = parse(text, Path::new("rack/hosts.toml")).unwrap();
+        assert!(matches!(file.reach("good").unwrap(), HostReach::Exec(host) if host.data.is_some()));
+        let error = |name: &str| file.reach(name).unwrap_err().to_string();
+        let nameless = "rack/hosts.toml:4: hosts.nameless: its address on the path under test is unknown";
+        assert!(error("nameless").starts_with(nameless), "{}", error("nameless"));
+        let keyless = "rack/hosts.toml:10: hosts.keyless.key_file: rack/none has no key";
+        assert!(error("keyless").starts_with(keyless), "{}", error("keyless"));
+    }
+
+    #[test]
+    fn jump_hosts_are_hosts_of_the_file_or_a_list_as_ssh_takes_it() {
+        let text = "[hosts.gate]\ncontrol = \"192.0.2.1\"\nuser = \"me\"\njump = \"outer\"\n[hosts.a]\njump = \"gate,near\"\n\
+                    [hosts.b]\njump = \"far,gate\"\n";
+        let inventory = read_text(text).unwrap();
+        assert_eq!(ssh(&inventory, "a").jump, ["near", "me@192.0.2.1", "outer"]);
+        assert_eq!(ssh(&inventory, "b").jump, ["me@192.0.2.1", "far"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fathom_fleet::tls::{Identity, Key};
+use fathom_fleet::tls::Identity;
 use fathom_model::{
     HostRole, InventoryHost,
     host_port::bracketed,
@@ -19,8 +19,11 @@ use fathom_model::{
 };
 use toml::Spanned;
 
-use super::text::{HostText, InventoryText, LauncherText, SourceText, key};
-use crate::{exit::UserError, files, target};
+use super::text::{ALL, HostText, InventoryText, LauncherText, SourceText, key};
+use crate::{
+    exit::{Exit, UserError},
+    files, target,
+};
 
 /// The port of a `fathom serve`.
 const AGENT_PORT: u16 = 7700;
@@ -95,9 +98,13 @@ pub(super) fn expand_hosts(written: &InventoryText, source: &SourceText<'_>) -> 
                 let what = format!("`{}` is not a name", name.escape_debug());
                 return Err(wrong(what).with_line("fix", "use letters, digits and . _ -, and no - at the front"));
             }
+            if name == ALL {
+                let fix = "give the host another name";
+                return Err(wrong(format!("`{ALL}` is the group of all hosts")).with_line("fix", fix));
+            }
             if let Some(other) = entries.by_name.get(&name) {
                 let line = source.line(other.span.start);
-                return Err(wrong(format!("host `{name}` is there twice"))
+                return Err(wrong(format!("host `{name}` is defined twice"))
                     .with_line("also", format!("line {line}: {}", other.place))
                     .with_line("fix", "keep one of them"));
             }
@@ -152,16 +159,57 @@ impl RangeOfHosts<'_> {
     }
 }
 
+/// A value of a host that needs more than its file: it is found when the host is used, so that no host stands in the way of others.
+#[derive(Debug)]
+pub(super) enum OpenValue {
+    /// The address on the path under test of a host behind a command, which does not say at which address its host is.
+    Address { control: String, place: String },
+    /// The key of a served host, in a file.
+    Key { file: String, place: String },
+}
+
+impl OpenValue {
+    /// Adds the value to how the host is reached.
+    pub(super) fn find(&self, reach: &mut HostReach) -> Result<(), UserError> {
+        match (self, reach) {
+            (Self::Address { control, place }, HostReach::Exec(host)) => {
+                let found = target::resolve(control).ok().and_then(|addresses| addresses.first().copied());
+                host.data = Some(found.ok_or_else(|| {
+                    let what = format!("{place}: its address on the path under test is unknown: `{control}` has none");
+                    UserError::new(Exit::Usage, what).with_line("fix", "data = \"10.0.0.2\"")
+                })?);
+            }
+            (Self::Key { file, place }, HostReach::Tls { key, .. }) => {
+                let wrong = |why: String| {
+                    UserError::new(Exit::Usage, format!("{place}.key_file: {file} has no key")).with_line("why", why)
+                };
+                let read =
+                    files::read_text(Path::new(file), KEY_FILE_MAX).map_err(|error| wrong(format!("{error:#}")))?;
+                let found = read
+                    .parse()
+                    .or_else(|error| Identity::parse(&read).map(|identity| identity.key()).map_err(|_| error));
+                *key = Some(found.map_err(|error| wrong(error.to_string()))?.to_string());
+            }
+            (Self::Address { .. } | Self::Key { .. }, _) => {}
+        }
+        Ok(())
+    }
+}
+
+/// The hosts by name, and what is not known of some yet.
+type ReachedHosts = (BTreeMap<String, InventoryHost>, BTreeMap<String, OpenValue>);
+
 /// Returns how each host is reached.
 pub(super) fn reaches(
     entries: &HostEntries,
     cluster: Option<&Spanned<KubernetesCluster>>,
     source: &SourceText<'_>,
-) -> Result<BTreeMap<String, InventoryHost>, UserError> {
+) -> Result<ReachedHosts, UserError> {
     if let Some(cluster) = cluster {
         let wrong = |error: WordError| source.error(&cluster.span(), format!("kubernetes: {error}"));
         cluster.get_ref().check_words().map_err(wrong)?;
     }
+    let mut open = BTreeMap::new();
     let mut hosts: BTreeMap<String, InventoryHost> = BTreeMap::new();
     for name in &entries.order {
         let entry = &entries.by_name[name];
@@ -176,12 +224,15 @@ pub(super) fn reaches(
             }
             if host.reach == reach || is_same_node(&host.reach, &reach) {
                 let fix = "give each host a control address of its own, or one name";
-                return Err(reader.wrong(&format!("it is reached as host `{other}` is")).with_line("fix", fix));
+                return Err(reader
+                    .wrong(&format!("it has the same connection settings as host `{other}`"))
+                    .with_line("fix", fix));
             }
         }
+        open.extend(reader.open_value(&reach).map(|value| (name.clone(), value)));
         hosts.insert(name.clone(), InventoryHost { reach, roles: entry.text.roles.clone().unwrap_or_default() });
     }
-    Ok(hosts)
+    Ok((hosts, open))
 }
 
 /// Returns whether two hosts are pods on the same node.
@@ -228,7 +279,7 @@ impl EntryReader<'_> {
                     );
                 }
                 let address = format!("{}:{}", bracketed(&self.entry.control), text.port.unwrap_or(AGENT_PORT));
-                Ok(HostReach::Tls { address, key: self.key()?, data: self.entry.data })
+                Ok(HostReach::Tls { address, key: text.key.clone(), data: self.entry.data })
             }
             other => {
                 let span = launcher.map(Spanned::span).unwrap_or_default();
@@ -267,38 +318,40 @@ impl EntryReader<'_> {
         Ok(host)
     }
 
-    /// Returns the jump hosts, the nearest to this host first.
+    /// Returns the jump hosts, the last one before this host first.
     fn jumps(&self) -> Result<Vec<String>, UserError> {
         let mut jumps = Vec::new();
         let mut way = vec![self.name.to_owned()];
         let mut next = self.entry.text.jump.as_ref();
-        while let Some(jump) = next {
+        while let Some(jump) = next.take() {
             let wrong = |what: String| self.source.error(&jump.span(), format!("{}.jump: {what}", self.entry.place));
-            let word = jump.get_ref();
-            let Some(entry) = self.entries.by_name.get(word) else {
-                if !is_jump_word(word) {
-                    return Err(wrong(format!(
-                        "`{}` is neither a host of this file nor [USER@]HOST[:PORT]",
-                        word.escape_debug()
-                    )));
+            // In the order of `ssh -J`: the first one is connected to first, so only that one may need a jump host of its own.
+            for (idx, word) in jump.get_ref().split(',').enumerate().collect::<Vec<_>>().into_iter().rev() {
+                let Some(entry) = self.entries.by_name.get(word) else {
+                    if !is_jump_word(word) {
+                        return Err(wrong(format!(
+                            "`{}` is neither a host of this file nor [USER@]HOST[:PORT]",
+                            word.escape_debug()
+                        )));
+                    }
+                    jumps.push(word.to_owned());
+                    continue;
+                };
+                let is_loop = way.iter().any(|one| one == word);
+                way.push(word.to_owned());
+                if is_loop {
+                    let span = self.entry.text.jump.as_ref().map_or_else(|| jump.span(), Spanned::span);
+                    let what = format!("{}.jump: it leads back to `{word}`: {}", self.entry.place, way.join(", "));
+                    return Err(self
+                        .source
+                        .error(&span, what)
+                        .with_line("fix", "one of these hosts must be reachable from here without a jump"));
                 }
-                jumps.push(word.clone());
-                return Ok(jumps);
-            };
-            let is_loop = way.contains(word);
-            way.push(word.clone());
-            if is_loop {
-                let span = self.entry.text.jump.as_ref().map_or_else(|| jump.span(), Spanned::span);
-                let what = format!("{}.jump: it leads back to `{word}`: {}", self.entry.place, way.join(", "));
-                return Err(self
-                    .source
-                    .error(&span, what)
-                    .with_line("fix", "one of these hosts must be reachable from here without a jump"));
+                let user = entry.text.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+                let port = entry.text.port.map(|port| format!(":{port}")).unwrap_or_default();
+                jumps.push(format!("{user}{}{port}", bracketed(&entry.control)));
+                next = entry.text.jump.as_ref().filter(|_| idx == 0);
             }
-            let user = entry.text.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-            let port = entry.text.port.map(|port| format!(":{port}")).unwrap_or_default();
-            jumps.push(format!("{user}{}{port}", bracketed(&entry.control)));
-            next = entry.text.jump.as_ref();
         }
         Ok(jumps)
     }
@@ -320,20 +373,26 @@ impl EntryReader<'_> {
             self.filled(word).map_err(|what| wrong(what).with_line("use", "{host}, {name}, {user}, {port}"))
         });
         let command = command.collect::<Result<Vec<_>, _>>()?;
-        let data = match self.entry.data.or_else(|| self.entry.control.parse().ok()) {
-            Some(data) => data,
-            None => self.resolved()?,
-        };
+        let data = self.entry.data.or_else(|| self.entry.control.parse().ok());
         Ok(HostReach::Exec(ExecHost { command, data }))
     }
 
-    /// Looks the control address up: a command does not say at which address its host is.
-    fn resolved(&self) -> Result<IpAddr, UserError> {
-        let found = target::resolve(&self.entry.control).ok().and_then(|addresses| addresses.first().copied());
-        found.ok_or_else(|| {
-            self.wrong(&format!("its address on the path under test is unknown: `{}` has none", self.entry.control))
-                .with_line("fix", "data = \"10.0.0.2\"")
-        })
+    /// Returns what is found only when the host is used.
+    fn open_value(&self, reach: &HostReach) -> Option<OpenValue> {
+        let place =
+            |at: usize| format!("{}:{}: {}", self.source.path.display(), self.source.line(at), self.entry.place);
+        match reach {
+            HostReach::Exec(ExecHost { data: None, .. }) => {
+                Some(OpenValue::Address { control: self.entry.control.clone(), place: place(self.entry.span.start) })
+            }
+            HostReach::Tls { key: None, .. } => self
+                .entry
+                .text
+                .key_file
+                .as_ref()
+                .map(|file| OpenValue::Key { file: self.path(file.get_ref()), place: place(file.span().start) }),
+            _ => None,
+        }
     }
 
     /// Replaces the placeholders of a word.
@@ -354,28 +413,13 @@ impl EntryReader<'_> {
                 "name" => Some(self.name.to_owned()),
                 "user" => text.user.clone(),
                 "port" => text.port.map(|port| port.to_string()),
-                _ => return Err(format!("`{{{name}}}` stands for nothing")),
+                _ => return Err(format!("unknown placeholder `{{{name}}}`")),
             };
-            filled.push_str(&value.ok_or_else(|| format!("`{{{name}}}` stands for nothing: this host has no {name}"))?);
+            filled.push_str(&value.ok_or_else(|| format!("`{{{name}}}` has no value: this host has no {name}"))?);
             rest = behind;
         }
         filled.push_str(rest);
         Ok(filled)
-    }
-
-    /// Returns the key of a served host, as written or from its file.
-    fn key(&self) -> Result<Option<String>, UserError> {
-        let text = &self.entry.text;
-        let Some(file) = text.key_file.as_ref().filter(|_| text.key.is_none()) else { return Ok(text.key.clone()) };
-        let path = self.path(file.get_ref());
-        let wrong = |why: String| {
-            let what = format!("{}.key_file: {path} has no key", self.entry.place);
-            self.source.error(&file.span(), what).with_line("why", why)
-        };
-        let read = files::read_text(Path::new(&path), KEY_FILE_MAX).map_err(|error| wrong(format!("{error:#}")))?;
-        let key =
-            read.parse().or_else(|error| Identity::parse(&read).map(|identity| identity.key()).map_err(|_| error));
-        key.map(|key: Key| Some(key.to_string())).map_err(|error| wrong(error.to_string()))
     }
 
     /// Returns the path of a file that the inventory names: relative to its folder, or to the home of the user.

@@ -12,9 +12,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use fathom_model::{reach::SshHost, units::Nanos};
+use fathom_engine::StopFlag;
+use fathom_model::{
+    host_port::bracketed,
+    reach::SshHost,
+    shell::{shell_word, shell_words},
+    units::Nanos,
+};
 
-pub use failure::SshFailure;
+pub use failure::{KEYGEN, SshFailure, failed_jump};
 
 use super::{AgentStream, Opening, command};
 use crate::Error;
@@ -22,12 +28,18 @@ use crate::Error;
 /// The wait for the connection. The agent's greeting has 15 s, so ssh reports a host that does not answer before that.
 const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(10);
 
+/// The beginning of the name of the folder for a copy that is removed.
+const COPY_FOLDER: &str = "fathom-push.";
+/// The beginning of the path of a copy that is kept, in the cache folder of the user.
+const KEPT_FOLDER: &str = "fathom/pushed-";
+
 /// Starts an agent on a host by `ssh`, and copies `own_program` there first if it is missing and the host says so.
 ///
 /// # Errors
-/// [`Error::Word`] for a host whose words are not safe on a command line, [`Error::System`] if there is no `ssh`, [`Error::Push`] if the
-/// program cannot be copied, [`Error::NoAgent`] if the connection ends while it is copied.
-pub fn ssh(host: &SshHost, own_program: &Path) -> Result<AgentStream, Error> {
+/// [`Error::Word`] for a host whose words are not safe on a command line, [`Error::NoLauncher`] if there is no `ssh`, [`Error::Push`] if
+/// the program cannot be copied, [`Error::NoAgent`] if the connection ends while it is copied, [`Error::Interrupted`] if `stop` is set
+/// meanwhile.
+pub fn ssh(host: &SshHost, own_program: &Path, stop: &StopFlag) -> Result<AgentStream, Error> {
     let reached = destination(host);
     host.check_words().map_err(|cause| Error::Word { reached: reached.clone(), cause })?;
     let mut ssh = base(host);
@@ -39,12 +51,21 @@ pub fn ssh(host: &SshHost, own_program: &Path) -> Result<AgentStream, Error> {
     let binary = push::OwnBinary::read(own_program)?;
     ssh.arg(push::script(host, kept, &binary));
     let link = command(ssh, None, format!("ssh {reached}"))?;
-    push::push(link, &reached, &binary)
+    push::push(link, &reached, &binary, stop)
 }
 
-/// Returns the name or address that `ssh` connects to for a host, after the user's configuration. Connects to nothing.
+/// Where `ssh` connects to for a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshRoute {
+    /// The name or address of the host.
+    pub hostname: String,
+    /// What it connects to first: the host, the first jump host, or the command of `ProxyCommand`.
+    pub first_hop: String,
+}
+
+/// Returns where `ssh` connects to for a host, after the user's configuration. Connects to nothing.
 #[must_use]
-pub fn hostname(host: &SshHost) -> Option<String> {
+pub fn route(host: &SshHost) -> Option<SshRoute> {
     host.check_words().ok()?;
     let mut ssh = Command::new("ssh");
     // ssh(1): `-G` prints the configuration and exits.
@@ -52,7 +73,17 @@ pub fn hostname(host: &SshHost) -> Option<String> {
     let output =
         with_options(ssh, host).args(["--", &host.address]).stdin(Stdio::null()).stderr(Stdio::null()).output();
     let text = String::from_utf8(output.ok()?.stdout).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("hostname ")).map(str::to_owned)
+    route_of(&text)
+}
+
+/// Reads the output of `ssh -G`.
+fn route_of(text: &str) -> Option<SshRoute> {
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    let hostname = value("hostname")?;
+    let is_set = |text: &&str| *text != "none";
+    let first_jump = value("proxyjump").filter(is_set).and_then(|jumps| jumps.split(',').next());
+    let first_hop = first_jump.or_else(|| value("proxycommand").filter(is_set)).unwrap_or(hostname);
+    Some(SshRoute { hostname: hostname.to_owned(), first_hop: first_hop.to_owned() })
 }
 
 /// Returns how a host is shown: `user@address:port`, as far as they are set.
@@ -60,28 +91,31 @@ pub fn hostname(host: &SshHost) -> Option<String> {
 pub fn destination(host: &SshHost) -> String {
     let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
     let port = host.port.map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{user}{}{port}", fathom_model::host_port::bracketed(&host.address))
+    format!("{user}{}{port}", bracketed(&host.address))
 }
 
 /// Returns the words of a shell that opens the same connection by hand, such as `ssh -p 2222 root@b1`.
 #[must_use]
 pub fn by_hand(host: &SshHost) -> String {
-    let mut words = vec!["ssh".to_owned()];
-    words.extend(host.ssh_config.iter().flat_map(|file| ["-F".to_owned(), quoted(file)]));
-    words.extend(host.identity.iter().flat_map(|file| ["-i".to_owned(), quoted(file)]));
+    shell_words(words_by_hand("ssh", host, |jumps| ["-J".to_owned(), jumps]))
+}
+
+/// Returns the words of a shell that put a key of the user on a host. ssh-copy-id(1) has no `-J`.
+fn copy_id_by_hand(host: &SshHost) -> String {
+    shell_words(words_by_hand("ssh-copy-id", host, |jumps| ["-o".to_owned(), format!("ProxyJump={jumps}")]))
+}
+
+fn words_by_hand(tool: &str, host: &SshHost, jump_option: impl Fn(String) -> [String; 2]) -> Vec<String> {
+    let mut words = vec![tool.to_owned()];
+    words.extend(host.ssh_config.iter().flat_map(|file| ["-F".to_owned(), file.clone()]));
+    words.extend(host.identity.iter().flat_map(|file| ["-i".to_owned(), file.clone()]));
     words.extend(host.port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]));
     if !host.jump.is_empty() {
-        words.extend(["-J".to_owned(), jump_chain(host)]);
+        words.extend(jump_option(jump_chain(host)));
     }
     let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
     words.push(format!("{user}{}", host.address));
-    words.join(" ")
-}
-
-/// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-~".contains(c));
-    if is_plain { word.to_owned() } else { format!("'{word}'") }
+    words
 }
 
 /// Returns `ssh` with all options and the host; the command for the host follows.
@@ -128,7 +162,8 @@ fn jump_chain(host: &SshHost) -> String {
 }
 
 /// Returns the command that starts the agent, for the login shell of the user.
-fn agent_command(host: &SshHost) -> String {
+#[must_use]
+pub fn agent_command(host: &SshHost) -> String {
     format!("{}{} agent --stdio", sudo(host), program(host))
 }
 
@@ -137,13 +172,12 @@ fn sudo(host: &SshHost) -> &'static str {
 }
 
 /// Returns the program as a shell reads it; `~/` is the user's home.
-#[must_use]
-pub fn program(host: &SshHost) -> String {
+fn program(host: &SshHost) -> String {
     match host.program.as_deref() {
         None => "fathom".to_owned(),
         Some(path) => match path.strip_prefix("~/") {
-            Some(rest) => format!("\"$HOME\"/{}", quoted(rest)),
-            None => quoted(path),
+            Some(rest) => format!("\"$HOME\"/{}", shell_word(rest)),
+            None => shell_word(path),
         },
     }
 }
@@ -182,8 +216,30 @@ mod tests {
     #[test]
     fn a_host_with_a_word_that_is_an_option_starts_nothing() {
         let host = SshHost { address: "-oProxyCommand=touch /tmp/owned".to_owned(), ..SshHost::default() };
-        let error = ssh(&host, Path::new("/proc/self/exe")).unwrap_err();
+        let error = ssh(&host, Path::new("/proc/self/exe"), &StopFlag::default()).unwrap_err();
         assert!(matches!(error, Error::Word { .. }), "{error}");
-        assert_eq!(hostname(&host), None);
+        assert_eq!(route(&host), None);
+    }
+
+    #[test]
+    fn every_word_by_hand_is_quoted_for_the_shell() {
+        let host = SshHost {
+            address: "b1".to_owned(),
+            user: Some("DOMAIN\\me".to_owned()),
+            identity: Some("/my keys/id".to_owned()),
+            ..SshHost::default()
+        };
+        assert_eq!(by_hand(&host), "ssh -i '/my keys/id' 'DOMAIN\\me@b1'");
+    }
+
+    #[test]
+    fn the_first_hop_is_the_first_jump_host_of_the_configuration() {
+        let hop = |text: &str| route_of(text).map(|route| (route.hostname, route.first_hop));
+        let pair = |name: &str, hop: &str| Some((name.to_owned(), hop.to_owned()));
+        assert_eq!(hop("user me\nhostname 10.0.0.2\nport 22\n"), pair("10.0.0.2", "10.0.0.2"));
+        assert_eq!(hop("hostname b\nproxyjump me@far:23,near\n"), pair("b", "me@far:23"));
+        assert_eq!(hop("hostname b\nproxycommand ssh gate -W %h:%p\n"), pair("b", "ssh gate -W %h:%p"));
+        assert_eq!(hop("hostname b\nproxyjump none\nproxycommand none\n"), pair("b", "b"));
+        assert_eq!(hop(""), None);
     }
 }

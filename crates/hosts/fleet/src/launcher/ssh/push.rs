@@ -6,13 +6,18 @@
 use std::{
     env, fs,
     io::{self, Read, Write as _},
+    os::unix::net::UnixStream,
     path::Path,
-    time::Duration,
 };
 
-use fathom_model::reach::{PushedBinary, SshHost};
+use fathom_engine::{Stop, StopFlag};
+use fathom_model::{
+    reach::{PushedBinary, SshHost},
+    units::Nanos,
+};
+use fathom_sys::clock;
 
-use super::{program, sudo};
+use super::{COPY_FOLDER, KEPT_FOLDER, program, sudo};
 use crate::{AgentStream, Disconnected, Error, Opening, ProcessEnd, launcher::END_TIMEOUT};
 
 /// Marks the lines of the script among those of a login shell.
@@ -20,7 +25,11 @@ const MARK: &str = "fathom-push ";
 /// The most that a login shell and the script may print.
 const TEXT_MAX: usize = 64 << 10;
 /// The wait for the next byte of the script, and for the host to take the next bytes of the program.
-const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+const STEP_TIMEOUT: Nanos = Nanos::from_secs(20);
+/// The most bytes of one write.
+const WRITE_MAX: usize = 64 << 10;
+/// The interval for checking whether the copy is still wanted.
+const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 
 /// This program, to be copied.
 pub(super) struct OwnBinary {
@@ -50,7 +59,7 @@ pub(super) fn script(host: &SshHost, kept: PushedBinary, binary: &OwnBinary) -> 
     let receive = "head -c \"$n\" >\"$f\" && [ $(wc -c <\"$f\") -eq \"$n\" ] && chmod 700 \"$f\"";
     let rest = match kept {
         PushedBinary::Remove => format!(
-            "d=$(mktemp -d \"${{TMPDIR:-/tmp}}/fathom-push.XXXXXX\") || {{ echo {MARK}failed; exit 1; }}; f=\"$d/fathom\"; \
+            "d=$(mktemp -d \"${{TMPDIR:-/tmp}}/{COPY_FOLDER}XXXXXX\") || {{ echo {MARK}failed; exit 1; }}; f=\"$d/fathom\"; \
              trap \"rm -rf \\\"$d\\\"\" EXIT HUP INT TERM; \
              if {receive}; then echo {MARK}done; else echo {MARK}failed; exit 1; fi; \
              {sudo}\"$f\" agent --stdio --unlink"
@@ -64,7 +73,7 @@ pub(super) fn script(host: &SshHost, kept: PushedBinary, binary: &OwnBinary) -> 
     let kept_one = match kept {
         PushedBinary::Remove => String::new(),
         PushedBinary::Keep => format!(
-            "k=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/fathom/pushed-{digest}\"; \
+            "k=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/{KEPT_FOLDER}{digest}\"; \
              if [ -x \"$k/fathom\" ]; then echo {MARK}here; exec {sudo}\"$k/fathom\" agent --stdio; fi; "
         ),
     };
@@ -72,19 +81,27 @@ pub(super) fn script(host: &SshHost, kept: PushedBinary, binary: &OwnBinary) -> 
 }
 
 /// Talks to the script until the agent starts, and returns the stream to the agent.
-pub(super) fn push(mut link: AgentStream, reached: &str, binary: &OwnBinary) -> Result<AgentStream, Error> {
-    match converse(&mut link, reached, binary) {
+pub(super) fn push(
+    mut link: AgentStream,
+    reached: &str,
+    binary: &OwnBinary,
+    stop: &StopFlag,
+) -> Result<AgentStream, Error> {
+    match converse(&mut link, reached, binary, stop) {
         Ok(()) => Ok(AgentStream { opening: Opening::TextThenFrame, ..link }),
+        Err(_) if stop.state() != Stop::Continue => {
+            link.give_up();
+            Err(Error::Interrupted)
+        }
         Err(PushProblem::Refused(error)) => {
             drop(link.stream);
             Err(error)
         }
         Err(PushProblem::Ended { cause, printed, has_asked }) => {
             drop(link.stream);
-            let (exit, stderr) = link.process.as_mut().map(|process| process.end(END_TIMEOUT)).unzip();
-            let stderr = stderr.unwrap_or_default();
+            let (exit, stderr) = link.process.as_mut().map(|process| process.end(END_TIMEOUT)).unwrap_or_default();
             if has_asked {
-                return Err(copy_error(reached, binary, &stderr));
+                return Err(copy_error(reached, binary, &stderr, cause.as_ref()));
             }
             let loss = cause.map_or(Disconnected::Closed, Disconnected::Io);
             let end = Box::new(ProcessEnd { exit, stderr, printed });
@@ -104,15 +121,58 @@ enum PushProblem {
     },
 }
 
-fn converse(link: &mut AgentStream, reached: &str, binary: &OwnBinary) -> Result<(), PushProblem> {
+/// A stream on which each step has a time limit and can be stopped.
+struct StepStream<'a> {
+    stream: &'a UnixStream,
+    stop: &'a StopFlag,
+}
+
+impl StepStream<'_> {
+    /// Repeats a step that the stream refuses for now, until its time limit.
+    fn step<T>(&mut self, mut attempt: impl FnMut(&mut &UnixStream) -> io::Result<T>) -> io::Result<T> {
+        let deadline = clock::now() + STEP_TIMEOUT;
+        loop {
+            match attempt(&mut self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if self.stop.state() != Stop::Continue {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            if clock::now() >= deadline {
+                let what = format!("the host did nothing for {STEP_TIMEOUT}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+        }
+    }
+}
+
+impl Read for StepStream<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.step(|stream| stream.read(bytes))
+    }
+}
+
+impl io::Write for StepStream<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // A long block would be written for as long as the host takes some of it, without a look at the flag.
+        self.step(|stream| stream.write(&bytes[..bytes.len().min(WRITE_MAX)]))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn converse(link: &mut AgentStream, reached: &str, binary: &OwnBinary, stop: &StopFlag) -> Result<(), PushProblem> {
     let mut printed = String::new();
     let mut has_asked = false;
-    let stream = &mut link.stream;
     let mut talk = || -> io::Result<Option<Error>> {
-        stream.set_read_timeout(Some(STEP_TIMEOUT))?;
-        stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+        link.stream.set_read_timeout(Some(STOP_CHECK_EVERY.as_duration()))?;
+        link.stream.set_write_timeout(Some(STOP_CHECK_EVERY.as_duration()))?;
+        let mut stream = StepStream { stream: &link.stream, stop };
         loop {
-            let line = next_line(&mut *stream, &mut printed)?;
+            let line = next_line(&mut stream, &mut printed)?;
             let mut words = line.split(' ');
             match words.next() {
                 Some("here" | "done") => break,
@@ -128,8 +188,8 @@ fn converse(link: &mut AgentStream, reached: &str, binary: &OwnBinary) -> Result
                 _ => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(None).map(|()| None)
+        link.stream.set_read_timeout(None)?;
+        link.stream.set_write_timeout(None).map(|()| None)
     };
     match talk() {
         Ok(None) => Ok(()),
@@ -176,25 +236,28 @@ fn unlike(reached: &str, system: &str, machine: &str) -> Option<Error> {
     }
     let show = |word: &str| word.chars().filter(char::is_ascii_graphic).take(20).collect::<String>();
     let (system, machine) = (show(system), show(machine));
-    Some(Error::Push {
-        reached: reached.to_owned(),
-        reason: format!("it is {system} on {machine}, and this program is for Linux on {here}"),
-        hint: format!(
+    let hint = if system == "Linux" {
+        format!(
             "cargo build --release --target {machine}-unknown-linux-musl, then scp target/{machine}-unknown-linux-musl/release/fathom there, to its PATH"
-        ),
-    })
+        )
+    } else {
+        "take a host with Linux; fathom runs on no other system".to_owned()
+    };
+    let reason = format!("it is {system} on {machine}, and this program is for Linux on {here}");
+    Some(Error::Push { reached: reached.to_owned(), reason, hint })
 }
 
 /// Returns the error of a copy that did not become complete.
-fn copy_error(reached: &str, binary: &OwnBinary, stderr: &str) -> Error {
+fn copy_error(reached: &str, binary: &OwnBinary, stderr: &str, cause: Option<&io::Error>) -> Error {
     let size = fathom_model::units::Bytes(u64::try_from(binary.bytes.len()).unwrap_or(u64::MAX));
-    let last = stderr.trim().lines().last().unwrap_or("the connection ended");
+    let of_stream = cause.map_or_else(|| "the connection ended".to_owned(), io::Error::to_string);
+    let last = stderr.trim().lines().last().map_or(of_stream, str::to_owned);
     let hint = if stderr.contains("No space left") || stderr.contains("quota") {
         format!("free {size} there in /tmp, or with --push-binary=keep in ~/.cache")
     } else {
         "--push-binary=keep copies it to ~/.cache; program = \"…\" names one that is there".to_owned()
     };
-    Error::Push { reached: reached.to_owned(), reason: last.to_owned(), hint }
+    Error::Push { reached: reached.to_owned(), reason: last, hint }
 }
 
 #[cfg(test)]
@@ -205,13 +268,44 @@ mod tests {
     fn the_script_is_one_word_of_any_shell() {
         let binary = OwnBinary { bytes: Vec::new(), digest: "00ff".to_owned() };
         for kept in [PushedBinary::Remove, PushedBinary::Keep] {
-            for program in [None, Some("/opt/two words/fathom"), Some("~/bin/fathom")] {
-                let host = SshHost { program: program.map(str::to_owned), ..SshHost::default() };
+            for program in [None, Some("/opt/two words/fathom"), Some("~/bin/fathom"), Some("/opt/#1 (a);b/fathom")] {
+                let host =
+                    SshHost { address: "b".to_owned(), program: program.map(str::to_owned), ..SshHost::default() };
+                assert!(host.check_words().is_ok());
                 let script = script(&host, kept, &binary);
                 let inner = script.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
                 assert!(!inner.contains(['\'', '\n', '!']), "{inner}");
             }
         }
+    }
+
+    #[test]
+    fn a_host_that_takes_nothing_is_told_from_a_connection_that_ended() {
+        let binary = OwnBinary { bytes: vec![0; 10], digest: "00ff".to_owned() };
+        let slow = io::Error::new(io::ErrorKind::TimedOut, "the host did nothing for 20 s");
+        assert!(copy_error("b", &binary, "", Some(&slow)).to_string().ends_with("the host did nothing for 20 s"));
+        assert!(copy_error("b", &binary, "", None).to_string().ends_with("the connection ended"));
+    }
+
+    #[test]
+    fn a_copy_that_is_stopped_ends_at_once() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut link = AgentStream {
+            stream: near,
+            reached: "b".to_owned(),
+            process: None,
+            liveness: crate::Liveness::Heartbeats,
+            opening: Opening::Frame,
+        };
+        // A host that asks for the program, and then reads none of it.
+        (&far).write_all(format!("{MARK}needs Linux {}\n", env::consts::ARCH).as_bytes()).unwrap();
+        let binary = OwnBinary { bytes: vec![0; 8 << 20], digest: "00ff".to_owned() };
+        let stop = StopFlag::default();
+        stop.abort();
+        let begin = clock::now();
+        let problem = converse(&mut link, "b", &binary, &stop).unwrap_err();
+        assert!(matches!(problem, PushProblem::Ended { has_asked: true, .. }));
+        assert!(clock::now() - begin < Nanos::from_secs(10), "before its time limit");
     }
 
     #[test]
@@ -228,7 +322,8 @@ mod tests {
         let error = unlike("b", "Linux", "riscv64").unwrap();
         assert!(error.to_string().contains("it is Linux on riscv64"), "{error}");
         assert!(error.hint().unwrap().contains("--target riscv64-unknown-linux-musl"));
-        assert!(unlike("b", "Darwin", env::consts::ARCH).is_some());
+        let darwin = unlike("b", "Darwin", env::consts::ARCH).unwrap();
+        assert!(!darwin.hint().unwrap().contains("linux-musl"), "{darwin}");
         assert!(unlike("b", "Linux", env::consts::ARCH).is_none());
     }
 }

@@ -163,5 +163,5 @@ pub(super) fn test_max(matches: &ArgMatches) -> anyhow::Result<Nanos> {
 pub(super) fn thread_error(what: &str, error: &fathom_sys::Error) -> UserError {
     UserError::new(Exit::Preflight, format!("cannot {what}"))
         .with_causes(error)
-        .with_line("fix", "raise the limit of tasks: ulimit -u, or pids.max of the container")
+        .with_line("fix", fathom_fleet::TASK_LIMIT_HINT)
 }

@@ -18,9 +18,9 @@ use crate::{
     execute::{
         RunOptions,
         checked_plan::{CheckedPlan, CheckedTest},
-        trial_executor::{RunExecutor, check_interrupted, new_run_id, progress_line},
+        trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
     },
-    hosts::{Hosts, fleet_error},
+    hosts::fleet_error,
     secrets::Secrets,
 };
 
@@ -209,7 +209,7 @@ fn run_unkept(
     surroundings: &RunOptions,
     signals: &SignalWatch,
 ) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
-    let mut hosts = Hosts::connect(plan.plan(), &new_run_id())?;
+    let mut hosts = connect(plan.plan(), signals, &new_run_id())?;
     let executor = RunExecutor {
         plan,
         options: surroundings,

@@ -182,7 +182,7 @@ impl RawController {
     }
 
     fn prepare(&mut self, ticket: u64, role: Role) {
-        self.send(&ToAgent::Prepare { ticket: RoleId(ticket), role: Box::new(role), watch: None });
+        self.send(&ToAgent::Prepare { ticket: RoleId(ticket), role: Box::new(role), watch: None, keep: false });
     }
 
     /// The endpoints of a prepared role, or the reason why it is not run.

@@ -288,7 +288,9 @@ mod tests {
         let others: Vec<Socket> = (0..8).map(|_| bound_at(at.port())).collect();
         let clients: Vec<std::net::UdpSocket> =
             (0..64).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        clients.iter().for_each(|client| assert_eq!(client.send_to(b"x", at).unwrap(), 1));
+        for client in &clients {
+            assert_eq!(client.send_to(b"x", at).unwrap(), 1);
+        }
         for other in &others {
             assert_eq!(socket::recv_from(other, &mut [0], socket::Wait::Never).unwrap().map(|(n, _)| n), None);
         }

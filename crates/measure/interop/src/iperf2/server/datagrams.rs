@@ -618,13 +618,15 @@ mod tests {
 
     fn datagram(header: Option<ClientHeader>, number: u64, is_end: bool) -> Vec<u8> {
         let mut bytes = vec![0; 200];
-        header.iter().for_each(|header| header.write_datagram(&mut bytes));
+        if let Some(header) = header {
+            header.write_datagram(&mut bytes);
+        }
         DatagramNumber { number, is_end }.write(&mut bytes);
         bytes
     }
 
-    fn asking(mode: TestMode) -> Option<ClientHeader> {
-        Some(ClientHeader { mode, n_flows: 1, port: 5002, is_extended: true, ..ClientHeader::default() })
+    fn asking(mode: TestMode) -> ClientHeader {
+        ClientHeader { mode, n_flows: 1, port: 5002, is_extended: true, ..ClientHeader::default() }
     }
 
     #[test]
@@ -634,7 +636,11 @@ mod tests {
             serving(ServerOptions { is_client_allowed, flows_max: 1, ..ServerOptions::default() }, |server| {
                 server.take_from(1000, &datagram(None, 1, false));
                 let from = SocketAddr::from(([127, 0, 0, 2], 1000));
-                server.take(&Datagram { bytes: &datagram(asking(TestMode::Reverse), 1, false), received: None, from });
+                server.take(&Datagram {
+                    bytes: &datagram(Some(asking(TestMode::Reverse)), 1, false),
+                    received: None,
+                    from,
+                });
                 server.take(&Datagram { bytes: &datagram(None, 1, false), received: None, from });
                 assert_eq!((server.n_receiving(), server.peers.len()), (1, 1));
                 assert_eq!(server.state.totals().rejected, 2);
@@ -664,8 +670,8 @@ mod tests {
         let remarks = serving(ServerOptions { flows_max: 1, ..ServerOptions::default() }, |server| {
             let _other = server.state.admit_back().unwrap();
             for mode in [TestMode::Tradeoff, TestMode::Dual] {
-                server.take_from(1000, &datagram(asking(mode), 1, false));
-                server.take_from(1000, &datagram(asking(mode), 2, true));
+                server.take_from(1000, &datagram(Some(asking(mode)), 1, false));
+                server.take_from(1000, &datagram(Some(asking(mode)), 2, true));
             }
             let totals = server.state.totals();
             assert_eq!((totals.finished, totals.failed), (2, 2), "both came, and neither got a flow back");

@@ -30,7 +30,7 @@ pub enum Disconnected {
         /// The head.
         head: String,
         /// How the host was lost there.
-        failure: AgentFailure,
+        failure: Box<AgentFailure>,
     },
     /// The head of the host was lost, and every host behind it with it.
     WithHead {
@@ -226,7 +226,7 @@ pub enum Error {
         /// The head's name.
         head: String,
         /// The reason.
-        failure: AgentFailure,
+        failure: Box<AgentFailure>,
     },
     /// The trial was interrupted.
     #[error("interrupted")]
@@ -269,7 +269,7 @@ impl Error {
     /// Returns the text of an error about a host without the name of that host, which the reader adds.
     fn without_host(&self) -> String {
         match self {
-            Self::Disconnected { loss, exit, stderr, .. } => format!("{loss}{}", lines(exit.as_deref(), stderr)),
+            Self::Disconnected { loss, exit, stderr, .. } => format!("{loss}{}", lines(*exit, stderr)),
             Self::NoAgent { loss, end, .. } => format!("no agent answers: {loss}{end}"),
             Self::RoleFailed { failure, .. } => failure.message.clone(),
             other => other.to_string(),
@@ -284,8 +284,8 @@ impl Error {
             Self::Disconnected { .. } | Self::Interrupted => ErrorClass::Incomplete,
             Self::RoleFailed { failure, .. } => failure.class,
             // Nothing was started yet, whatever the head met.
-            Self::BehindHead { .. } => ErrorClass::Preflight,
-            Self::Certificate { .. }
+            Self::BehindHead { .. }
+            | Self::Certificate { .. }
             | Self::System { .. }
             | Self::NoLauncher { .. }
             | Self::Unreachable { .. }
@@ -318,7 +318,8 @@ impl Error {
                 "look for losses on the path: fathom probe HOST, and fathom probe HOST --test mtu for large packets",
             ),
             Self::Version { .. } => Some("run the same version of fathom on both hosts"),
-            Self::RoleFailed { failure, .. } | Self::BehindHead { failure, .. } => failure.hint.as_deref(),
+            Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
+            Self::BehindHead { failure, .. } => failure.hint.as_deref(),
             Self::Push { hint, .. } => Some(hint),
             _ => None,
         }
@@ -328,7 +329,8 @@ impl Error {
     #[must_use]
     pub fn causes(&self) -> Vec<String> {
         match self {
-            Self::RoleFailed { failure, .. } | Self::BehindHead { failure, .. } => failure.causes.clone(),
+            Self::RoleFailed { failure, .. } => failure.causes.clone(),
+            Self::BehindHead { failure, .. } => failure.causes.clone(),
             error => causes(error),
         }
     }

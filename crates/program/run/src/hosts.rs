@@ -155,7 +155,8 @@ impl Hosts {
         let run_of = |reach: &HostReach| run.clone().filter(|_| is_held(reach));
         // First, since they take long, and an agent elsewhere does not wait for that.
         let pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
-        let starting = agents::Starting { plan, labs: &labs, pods: pods.as_ref(), heads: &heads };
+        let is_direct = |name: &str| heads.is_direct(name);
+        let starting = agents::Starting { plan, labs: &labs, pods: pods.as_ref(), is_direct: &is_direct };
         starting.start_all(is_stopped, |name, started| {
             let (stream, place) = match started {
                 Ok(started) => started,

@@ -93,6 +93,7 @@ impl ConnectedHost {
             send_queue: self.send_queue.clone(),
             way: Way::Behind { head, member },
             lost: None,
+            is_given_up: false,
         }
     }
 

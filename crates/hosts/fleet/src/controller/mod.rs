@@ -389,15 +389,12 @@ impl Fleet {
             let offsets = head.and_then(|head| told.get(&head));
             let place = member.and_then(|member| usize::try_from(member).ok());
             let offset = offsets.zip(place).and_then(|(offsets, place)| offsets.get(place).copied().flatten());
-            match (offset, head) {
-                (Some(offset), Some(head)) => {
-                    self.hosts[id].clock = self.hosts[head].clock.then(offset);
-                    self.hosts[id].clock_compared_at = now;
-                }
-                _ => {
-                    self.disconnect(id, Disconnected::StepTimeout(COMPARE_CLOCKS.verb));
-                    failed.insert(id, self.hosts[id].disconnect_error());
-                }
+            if let (Some(offset), Some(head)) = (offset, head) {
+                self.hosts[id].clock = self.hosts[head].clock.then(offset);
+                self.hosts[id].clock_compared_at = now;
+            } else {
+                self.disconnect(id, Disconnected::StepTimeout(COMPARE_CLOCKS.verb));
+                failed.insert(id, self.hosts[id].disconnect_error());
             }
         }
         failed
@@ -665,7 +662,7 @@ impl Fleet {
             FromAgent::Lost { member, failure } => match self.members.get(&(host, member)).copied() {
                 Some(id) if !self.hosts[id].is_disconnected() => {
                     let head = self.hosts[host].name.clone();
-                    self.disconnect(id, Disconnected::ToldByHead { head, failure });
+                    self.disconnect(id, Disconnected::ToldByHead { head, failure: Box::new(failure) });
                     FleetEvent::Disconnected(id)
                 }
                 _ => FleetEvent::Idle,
@@ -673,6 +670,7 @@ impl Fleet {
             // The head refuses to be one, so none of its members can be reached.
             FromAgent::Failed { ticket: None, failure } if self.has_members_that_wait(host) => {
                 let head = self.hosts[host].name.clone();
+                let failure = Box::new(failure);
                 for id in self.members_of(host) {
                     self.disconnect(id, Disconnected::ToldByHead { head: head.clone(), failure: failure.clone() });
                 }

@@ -2,6 +2,7 @@
 
 use std::{env, path::Path, thread};
 
+use fathom_engine::StopFlag;
 use fathom_model::plan::HostReach;
 use fathom_sys::{
     netlink::namespace::{Namespaces, NetNs},
@@ -56,13 +57,15 @@ fn start(reach: &MemberReach, program: &Path) -> Result<AgentStream, Error> {
             let place = Namespaces { user: None, net, confinement: Confinement::default() };
             launcher::namespace(program, &place, reached.clone())
         }
-        MemberReach::Host(HostReach::Ssh(host)) => ssh::ssh(host, program),
+        MemberReach::Host(HostReach::Ssh(host)) => ssh::ssh(host, program, &StopFlag::default()),
         MemberReach::Host(HostReach::Exec(host)) => launcher::exec(&host.command),
         MemberReach::Host(HostReach::Tls { address, key, .. }) => {
             launcher::tls(address, &key.as_deref().unwrap_or_default().parse()?)
         }
         MemberReach::Host(HostReach::This | HostReach::At(_)) => launcher::self_exec(program),
-        MemberReach::Host(HostReach::Lab(_) | HostReach::LabUp(..) | HostReach::Inventory(_)) => Err(Error::System {
+        MemberReach::Host(
+            HostReach::Lab(_) | HostReach::LabUp(..) | HostReach::Kubernetes(_) | HostReach::Inventory(_),
+        ) => Err(Error::System {
             what: "reach a host that is known only to the controller".to_owned(),
             cause: std::io::ErrorKind::Unsupported.into(),
         }),

@@ -99,11 +99,11 @@ impl Group {
     fn connect(&mut self, members: Vec<Member>) {
         let mut links = Vec::new();
         let mut places = Vec::new();
-        for (member, stream) in member_stream::start_all(&members).into_iter().enumerate() {
+        let started = member_stream::start_all(&members);
+        for (member, (Member { name, run, .. }, stream)) in members.into_iter().zip(started).enumerate() {
             let place = MemberIndex::try_from(member).expect("a group is smaller than a message");
             match stream {
                 Ok(stream) => {
-                    let Member { name, run, .. } = members[member].clone();
                     places.push((place, name.clone()));
                     links.push(HostLink { name, stream, run });
                 }

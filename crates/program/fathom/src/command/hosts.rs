@@ -145,7 +145,7 @@ fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
 
 fn rbac(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let inventory = inventory::read(path(matches))?;
-    let pod = inventory.hosts.values().find_map(|host| match &host.reach {
+    let pod = inventory.inventory.hosts.values().find_map(|host| match &host.reach {
         HostReach::Kubernetes(pod) => Some(pod),
         _ => None,
     });

@@ -218,23 +218,9 @@ impl RunExecutor<'_> {
         }
         let mut names: Vec<&str> = observers.keys().copied().collect();
         names.sort_by_key(|name| std::cmp::Reverse(n_pairs.get(name).copied()));
-        let unwatched = self.unwatched(&names, hosts);
+        let unwatched = unwatched_hosts(&names, hosts);
         let observers = observers.into_values().filter(|observer| !unwatched.contains(&observer.host)).collect();
         TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, unwatched }
-    }
-
-    /// Returns the hosts whose counters are not read, because enough hosts of the same machine before them have theirs read.
-    fn unwatched(&self, names: &[&str], hosts: &Hosts) -> BTreeSet<String> {
-        let mut n_watched: BTreeMap<&str, usize> = BTreeMap::new();
-        let is_extra = |name: &&&str| {
-            let machine = hosts.fleet.facts(name).ok().and_then(|facts| facts.boot_id.as_deref());
-            machine.is_some_and(|machine| {
-                let n = n_watched.entry(machine).or_default();
-                *n += 1;
-                *n > WATCHED_PER_MACHINE_MAX
-            })
-        };
-        names.iter().filter(is_extra).map(|name| (*name).to_owned()).collect()
     }
 
     /// Returns the options that a role is given.
@@ -290,6 +276,20 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
         }
     }
     settings
+}
+
+/// Returns the hosts whose counters are not read, because enough hosts of the same machine before them have theirs read.
+fn unwatched_hosts(names: &[&str], hosts: &Hosts) -> BTreeSet<String> {
+    let mut n_watched: BTreeMap<&str, usize> = BTreeMap::new();
+    let is_extra = |name: &&&str| {
+        let machine = hosts.fleet.facts(name).ok().and_then(|facts| facts.boot_id.as_deref());
+        machine.is_some_and(|machine| {
+            let n = n_watched.entry(machine).or_default();
+            *n += 1;
+            *n > WATCHED_PER_MACHINE_MAX
+        })
+    };
+    names.iter().filter(is_extra).map(|name| (*name).to_owned()).collect()
 }
 
 /// The display of a test's first metric while it runs.

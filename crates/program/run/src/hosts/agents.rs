@@ -35,7 +35,7 @@ use fathom_model::{
 };
 use fathom_sys::{clock, process::signal};
 
-use super::{PathHost, PlanLabs, heads::Heads, fleet_error, no_lab_error, own_program};
+use super::{PathHost, PlanLabs, fleet_error, no_lab_error, own_program};
 use crate::{
     exit::{Exit, UserError, lab_error},
     target,
@@ -58,7 +58,8 @@ pub(super) struct Starting<'a> {
     pub(super) plan: &'a Plan,
     pub(super) labs: &'a PlanLabs,
     pub(super) pods: Option<&'a Pods>,
-    pub(super) heads: &'a Heads,
+    /// Whether a host is not behind a head.
+    pub(super) is_direct: &'a dyn Fn(&str) -> bool,
 }
 
 impl Starting<'_> {
@@ -98,7 +99,8 @@ impl Starting<'_> {
         let logins = Arc::new(LoginLimit::default());
         let (tell, outcomes) = mpsc::channel();
         let mut n_open = 0_usize;
-        let is_elsewhere = |reach: &HostReach| !reach.is_on_this_machine() && !matches!(reach, HostReach::Kubernetes(_));
+        let is_elsewhere =
+            |reach: &HostReach| !reach.is_on_this_machine() && !matches!(reach, HostReach::Kubernetes(_));
         for (name, reach) in self.direct().filter(|(_, reach)| is_elsewhere(reach)) {
             let started = {
                 let (name, reach, tell) = (name.clone(), reach.clone(), tell.clone());
@@ -144,7 +146,7 @@ impl Starting<'_> {
 
     /// The hosts that are not behind a head.
     fn direct(&self) -> impl Iterator<Item = (&String, &HostReach)> {
-        self.plan.hosts.iter().filter(|(name, _)| self.heads.is_direct(name))
+        self.plan.hosts.iter().filter(|(name, _)| (self.is_direct)(name))
     }
 
     /// Starts the agent of a host that is on this machine.

@@ -242,7 +242,11 @@ mod tests {
             ("\"bench\"", "\"--all\"", "rack/hosts.toml:1: kubernetes: namespace `--all` is not a namespace"),
             ("\"pod\"", "\"bridge\"", "rack/hosts.toml:4: unknown variant `bridge`"),
             ("\"n1\"", "\"N1\"", "rack/hosts.toml:8: hosts.sut: control `N1` is not the name of a node"),
-            ("\"n1\"", "\"n2\"", "rack/hosts.toml:11: hosts.\"b[2-3]\": it has the same connection settings as host `sut`"),
+            (
+                "\"n1\"",
+                "\"n2\"",
+                "rack/hosts.toml:11: hosts.\"b[2-3]\": it has the same connection settings as host `sut`",
+            ),
         ];
         for (from, to, expected) in cases {
             assert!(wrong(from, to).starts_with(expected), "{}", wrong(from, to));

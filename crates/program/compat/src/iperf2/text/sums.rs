@@ -161,7 +161,9 @@ mod tests {
     fn a_group_of_which_a_flow_never_came_ends_with_the_others() {
         let mut sums = GroupSums::default();
         let flows: Vec<FlowInfo> = (1..=3).map(|id| flow(id, 1, 100)).collect();
-        flows.iter().for_each(|flow| sums.open(flow));
+        for flow in &flows {
+            sums.open(flow);
+        }
         let ends: Vec<(Vec<Row>, bool)> = flows.iter().map(|flow| sums.end(flow, &outcome(5))).collect();
         assert_eq!(ends.iter().map(|(_, is_over)| *is_over).collect::<Vec<_>>(), [false, false, true]);
         assert_eq!(ends[2].0.last().map(|row| row.counts.bytes), Some(15));

@@ -36,10 +36,13 @@ pub(super) struct ServedTool {
     pub(super) bind: fn(&ArgMatches, SocketAddr) -> anyhow::Result<ListeningTool>,
 }
 
+/// Serves until it is stopped, and returns its totals or why it failed.
+type Serve = Box<dyn FnOnce(&StopFlag) -> Result<ServerTotals, String> + Send>;
+
 /// A server that listens.
 pub(super) struct ListeningTool {
     address: SocketAddr,
-    serve: Box<dyn FnOnce(&StopFlag) -> Result<ServerTotals, String> + Send>,
+    serve: Serve,
 }
 
 /// A server that runs.

@@ -78,7 +78,7 @@ impl ServedTool {
             Some(name) => {
                 let tool = self.name;
                 Err(UserError::new(Exit::Usage, format!("--{name} has no effect without --{tool}"))
-                    .with_line("use", format!("fathom serve --{tool}        # or --only {tool}")))
+                    .with_line("use", format!("--{tool}, or --only {tool}")))
             }
         }
     }

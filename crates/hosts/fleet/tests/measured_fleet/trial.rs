@@ -438,6 +438,6 @@ fn a_program_that_is_no_agent_is_told_with_its_last_words() {
     let missing = launcher::self_exec("/nonexistent/fathom".as_ref()).unwrap_err();
     assert_eq!(
         (missing.class(), missing.to_string()),
-        (ErrorClass::Preflight, "cannot start an agent with /nonexistent/fathom".to_owned())
+        (ErrorClass::Preflight, "cannot start `/nonexistent/fathom` here".to_owned())
     );
 }

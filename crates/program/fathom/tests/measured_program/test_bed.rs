@@ -15,7 +15,7 @@ use std::{
 };
 
 use fathom_lab::{Lab, StateFolder};
-use fathom_model::{Run, units::Nanos};
+use fathom_model::{Run, Severity, units::Nanos};
 use fathom_sys::{
     clock,
     netlink::Netlink,
@@ -285,6 +285,15 @@ pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Returns true, and reports it, if a run says itself that others disturbed it: other programs, or the hypervisor.
+pub(crate) fn is_disturbed(run: &Run) -> bool {
+    let disturbed = run.findings.iter().find(|finding| finding.severity == Severity::Disturbs);
+    if let Some(finding) = disturbed {
+        fathom_testkit::skip_everywhere(&finding.title);
+    }
+    disturbed.is_some()
+}
+
 /// The exit status and the output of a program.
 pub(crate) struct ProgramResult {
     status: ExitStatus,
@@ -300,10 +309,11 @@ impl ProgramResult {
         self
     }
 
-    /// Checks that a promise was broken. It may stay open in a run with a row that other programs disturbed.
+    /// Checks that a promise was broken. It may stay open in a run with a row that other programs or the hypervisor disturbed.
     #[track_caller]
     pub(crate) fn broke_its_promise(self) -> Self {
-        let is_open = self.stdout.contains("other programs used") && self.status.code() == Some(12);
+        let is_disturbed = ["other programs used", "hypervisor"].iter().any(|words| self.stdout.contains(words));
+        let is_open = is_disturbed && self.status.code() == Some(12);
         self.code(if is_open { 12 } else { 10 })
     }
 

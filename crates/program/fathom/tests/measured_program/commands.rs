@@ -100,12 +100,12 @@ fn a_kept_run_is_rendered_again_in_every_format() {
 fn a_promise_decides_the_exit_code() {
     let stage = TestBed::new();
     let tcp = |promise: &[&str]| stage.fathom([&["tcp", "127.0.0.1"], promise, BRIEF].concat());
-    // A paced stream carries the same amount in each round, no matter what else the machine does.
+    // A paced stream carries about the same in each round, whatever else the machine does; the interval of two rounds is wide.
     let paced = |promise: &str| tcp(&["--rate", "10M", "--expect", promise]);
-    paced("tcp_stream.throughput_bps=9Mbit").succeeded();
-    paced("tcp_stream.throughput_bps=11Mbit").broke_its_promise();
+    paced("tcp_stream.throughput_bps=3Mbit").succeeded();
+    paced("tcp_stream.throughput_bps=30Mbit").broke_its_promise();
     // A rate alone is about tests that run as fast as they can.
-    tcp(&["--expect", "1kbit"]).succeeded();
+    tcp(&["--expect", "100Tbit"]).broke_its_promise();
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_run_that_ends_early_leaves_no_job_and_no_pod() {
     let run = long(&cluster, "unknown.toml");
     until(|| (!Cluster::agents().is_empty()).then_some(()));
     run.handle().send(Signal::Interrupt).unwrap();
-    run.ends().refused(130, &["interrupted while pods were starting"]);
+    run.ends().refused(130, &["interrupted before anything was measured"]);
     cluster.is_clean();
 
     // A controller that is killed takes its agents along. Kubernetes deletes the Jobs later.

@@ -272,6 +272,7 @@ impl Error {
             Self::Disconnected { loss, exit, stderr, .. } => format!("{loss}{}", lines(*exit, stderr)),
             Self::NoAgent { loss, end, .. } => format!("no agent answers: {loss}{end}"),
             Self::RoleFailed { failure, .. } => failure.message.clone(),
+            Self::NoLauncher { program, .. } => format!("cannot start `{program}`"),
             other => other.to_string(),
         }
     }

@@ -55,6 +55,9 @@ pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
     if let Some(cause) = std::error::Error::source(error) {
         user_error = user_error.with_causes(cause);
     }
+    if let fathom_fleet::Error::BehindHead { failure, .. } = error {
+        user_error = failure.causes.iter().fold(user_error, |user_error, cause| user_error.with_line("why", cause));
+    }
     if let fathom_fleet::Error::RoleFailed { failure, .. } = error {
         user_error = failure.causes.iter().fold(user_error, |user_error, cause| user_error.with_line("why", cause));
         if failure.message.contains(" needs CAP_") {
@@ -183,7 +186,7 @@ impl Hosts {
         if errors.is_empty() {
             let member = |name: &str, reach: &HostReach| agents::member(name, reach, plan, &labs);
             match heads.links(plan, member, run_of) {
-                Ok(links) => errors.extend(hosts.connect_behind(plan, links)),
+                Ok(links) => errors.extend(hosts.connect_behind(plan, links, is_stopped)),
                 Err(wrong) => errors.extend(wrong),
             }
         }
@@ -223,11 +226,17 @@ impl Hosts {
     }
 
     /// Connects to the hosts behind heads, at once. Returns the errors of those that cannot be reached.
-    fn connect_behind(&mut self, plan: &Plan, links: Vec<(MemberLink, PathHost)>) -> BTreeMap<String, UserError> {
+    fn connect_behind(
+        &mut self,
+        plan: &Plan,
+        links: Vec<(MemberLink, PathHost)>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> BTreeMap<String, UserError> {
         let (links, places): (Vec<MemberLink>, Vec<PathHost>) = links.into_iter().unzip();
         let members: Vec<Member> = links.iter().map(|link| link.member.clone()).collect();
         let mut errors = BTreeMap::new();
-        for ((member, place), outcome) in members.into_iter().zip(places).zip(self.fleet.connect_behind(links)) {
+        let outcomes = self.fleet.connect_behind(links, is_stopped);
+        for ((member, place), outcome) in members.into_iter().zip(places).zip(outcomes) {
             let Member { name, run, .. } = member;
             match outcome {
                 Ok(()) => drop(self.by_name.insert(name, place)),

@@ -47,6 +47,8 @@ use crate::{
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// The maximum number of simultaneous roles: the tested host of a star has one for each companion, and each role has a few threads.
 const ROLES_MAX: usize = 4096;
+/// The same for the controllers of a served host, whose owner did not choose their tests.
+const GUEST_ROLES_MAX: usize = 512;
 /// The interval for checking whether the controller has gone silent.
 const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 
@@ -294,22 +296,24 @@ impl Agent {
         send_or_report_size(&self.send_queue, message);
     }
 
-    /// Runs the observer in a separate thread, because some facts take a while.
+    /// Runs the observer in a thread, because some facts take a while.
     fn send_environment(&self, interfaces: Vec<String>) {
-        let (observer, outbox) = (self.config.observer, self.send_queue.clone());
-        let looking = threads::start(move || {
-            let answer = match threads::catch_panic(|| observer(&interfaces).environment()) {
-                Ok(environment) => FromAgent::Environment(environment),
-                Err(text) => {
-                    let failure =
-                        AgentFailure::new(ErrorClass::Failed, format!("the host cannot be described: {text}"));
-                    FromAgent::Failed { ticket: None, failure }
-                }
-            };
+        let observer = self.config.observer;
+        self.answer_in_thread("describe the host", move || FromAgent::Environment(observer(&interfaces).environment()));
+    }
+
+    /// Answers in a separate thread. What the work is, is told if it fails.
+    fn answer_in_thread(&self, what: &'static str, work: impl FnOnce() -> FromAgent + Send + 'static) {
+        let outbox = self.send_queue.clone();
+        let working = threads::start(move || {
+            let answer = threads::catch_panic(work).unwrap_or_else(|text| {
+                let failure = AgentFailure::new(ErrorClass::Failed, format!("cannot {what}: {text}"));
+                FromAgent::Failed { ticket: None, failure }
+            });
             send_or_report_size(&outbox, &answer);
         });
-        if let Err(cause) = looking {
-            self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("describe the host", &cause) });
+        if let Err(cause) = working {
+            self.send(&FromAgent::Failed { ticket: None, failure: thread_failure(what, &cause) });
         }
     }
 
@@ -364,27 +368,15 @@ impl Agent {
         }
     }
 
-    /// Merges in a thread of its own, because thousands of distributions take a while.
+    /// Merges in a thread, because thousands of distributions take a while.
     fn send_merged(&self, parts: Vec<Vec<RoleId>>) {
-        let (kept, merge, outbox) = (self.kept.clone(), self.config.merge, self.send_queue.clone());
-        let merging = threads::start(move || {
-            let answer = match threads::catch_panic(|| kept.merge(&parts, merge)) {
-                Ok(merged) => FromAgent::Merged(merged),
-                Err(text) => {
-                    let failure =
-                        AgentFailure::new(ErrorClass::Failed, format!("the records cannot be merged: {text}"));
-                    FromAgent::Failed { ticket: None, failure }
-                }
-            };
-            send_or_report_size(&outbox, &answer);
-        });
-        if let Err(cause) = merging {
-            self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("merge the records", &cause) });
-        }
+        let (kept, merge) = (self.kept.clone(), self.config.merge);
+        self.answer_in_thread("merge the records", move || FromAgent::Merged(kept.merge(&parts, merge)));
     }
 
     fn prepare(&mut self, ticket: RoleId, role: Role, watch: Option<Vec<String>>, keep: bool) {
-        if self.roles.len() >= ROLES_MAX || self.roles.contains_key(&ticket) {
+        let roles_max = if self.config.policy.is_for_others() { GUEST_ROLES_MAX } else { ROLES_MAX };
+        if self.roles.len() >= roles_max || self.roles.contains_key(&ticket) {
             let failure =
                 AgentFailure::new(ErrorClass::Failed, format!("{} roles are played already", self.roles.len()));
             return self.send(&FromAgent::Failed { ticket: Some(ticket), failure });

@@ -178,11 +178,20 @@ impl Fleet {
     /// # Panics
     /// If a host with one of the names is already connected.
     pub fn connect_all(&mut self, links: Vec<HostLink>) -> Vec<Result<(), Error>> {
+        self.connect_all_unless(links, &|| false)
+    }
+
+    /// As [`Self::connect_all`], and gives all up with [`Error::Interrupted`] once `is_stopped` says so.
+    pub(crate) fn connect_all_unless(
+        &mut self,
+        links: Vec<HostLink>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Vec<Result<(), Error>> {
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
         let begun: Vec<Result<(), Error>> = links.into_iter().map(|link| self.begin(link)).collect();
         let open: Vec<String> =
             names.into_iter().zip(&begun).filter(|(_, begun)| begun.is_ok()).map(|(name, _)| name).collect();
-        let mut greeted = self.finish(&open, HostClaims::Made, &|| false).into_iter();
+        let mut greeted = self.finish(&open, HostClaims::Made, is_stopped).into_iter();
         begun.into_iter().map(|begun| begun.and_then(|()| greeted.next().expect("each host has an outcome"))).collect()
     }
 
@@ -597,11 +606,12 @@ impl Fleet {
     /// Asks heads for the agents of the hosts behind them, and compares the clocks. The outcomes are in the order of the links.
     ///
     /// # Errors
-    /// [`Error::BehindHead`] with the reason of the head, [`Error::UnknownHost`], and the errors of a head that is lost.
+    /// [`Error::BehindHead`] with the reason of the head, [`Error::UnknownHost`], the errors of a head that is lost, and
+    /// [`Error::Interrupted`] once `is_stopped` says so.
     ///
     /// # Panics
     /// If a host with one of the names is already connected.
-    pub fn connect_behind(&mut self, links: Vec<MemberLink>) -> Vec<Result<(), Error>> {
+    pub fn connect_behind(&mut self, links: Vec<MemberLink>, is_stopped: &dyn Fn() -> bool) -> Vec<Result<(), Error>> {
         let mut of_heads: BTreeMap<HostIndex, Vec<Member>> = BTreeMap::new();
         let begun: Vec<Result<HostIndex, Error>> = links
             .into_iter()
@@ -623,7 +633,7 @@ impl Fleet {
             let _ = self.hosts[head].send(&ToAgent::Lead { members });
         }
         let ids: Vec<HostIndex> = begun.iter().flatten().copied().collect();
-        let greetings = self.wait_each(&ids, GREET_BEHIND, |_, _, message| match message {
+        let greetings = self.wait_each_unless(&ids, GREET_BEHIND, is_stopped, |_, _, message| match message {
             FromAgent::Hello(greeting) => Some(greeting),
             _ => None,
         });

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Starts the agents of all members; those on other machines at the same time. The results are in the order of the members.
-pub(super) fn start_all(members: &[Member]) -> Vec<Result<AgentStream, Error>> {
+pub(super) fn start_all(members: &[Member], stop: &StopFlag) -> Vec<Result<AgentStream, Error>> {
     let program = match env::current_exe() {
         Ok(program) => program,
         Err(cause) => {
@@ -28,7 +28,7 @@ pub(super) fn start_all(members: &[Member]) -> Vec<Result<AgentStream, Error>> {
     thread::scope(|scope| {
         let program = program.as_path();
         let in_thread = |reach| {
-            let starting = thread::Builder::new().spawn_scoped(scope, move || start(reach, program));
+            let starting = thread::Builder::new().spawn_scoped(scope, move || start(reach, program, stop));
             starting.map_err(|cause| Error::System { what: "connect to all hosts at once".to_owned(), cause })
         };
         // On this machine, threads would only compete for the cores.
@@ -36,7 +36,7 @@ pub(super) fn start_all(members: &[Member]) -> Vec<Result<AgentStream, Error>> {
             members.iter().map(|Member { reach, .. }| is_elsewhere(reach).then(|| in_thread(reach))).collect();
         let started = members.iter().zip(threads).map(|(Member { reach, .. }, thread)| match thread {
             Some(thread) => thread?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            None => start(reach, program),
+            None => start(reach, program, stop),
         });
         started.collect()
     })
@@ -46,7 +46,7 @@ const fn is_elsewhere(reach: &MemberReach) -> bool {
     matches!(reach, MemberReach::Host(HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Tls { .. }))
 }
 
-fn start(reach: &MemberReach, program: &Path) -> Result<AgentStream, Error> {
+fn start(reach: &MemberReach, program: &Path, stop: &StopFlag) -> Result<AgentStream, Error> {
     match reach {
         MemberReach::Namespace { net, reached } => {
             let open = |error: fathom_sys::Error| Error::System {
@@ -57,7 +57,7 @@ fn start(reach: &MemberReach, program: &Path) -> Result<AgentStream, Error> {
             let place = Namespaces { user: None, net, confinement: Confinement::default() };
             launcher::namespace(program, &place, reached.clone())
         }
-        MemberReach::Host(HostReach::Ssh(host)) => ssh::ssh(host, program, &StopFlag::default()),
+        MemberReach::Host(HostReach::Ssh(host)) => ssh::ssh(host, program, stop),
         MemberReach::Host(HostReach::Exec(host)) => launcher::exec(&host.command),
         MemberReach::Host(HostReach::Tls { address, key, .. }) => {
             launcher::tls(address, &key.as_deref().unwrap_or_default().parse()?)

@@ -13,6 +13,7 @@ use std::{
     thread::JoinHandle,
 };
 
+use fathom_engine::{Stop, StopFlag};
 use fathom_model::{Side, units::Nanos};
 use fathom_sys::clock;
 
@@ -35,6 +36,8 @@ pub(crate) enum HeadOrder {
 pub(crate) struct Head {
     orders: Option<Sender<HeadOrder>>,
     waker: Waker,
+    /// Set when the controller is gone, so that nobody waits for a member that does not answer.
+    stop: StopFlag,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -52,6 +55,8 @@ impl Head {
         let (orders, inbox) = mpsc::channel();
         let fleet = Fleet::new(tool);
         let waker = fleet.waker();
+        let stop = StopFlag::default();
+        let stopping = stop.clone();
         let thread = threads::start(move || {
             let mut group = Group {
                 fleet,
@@ -61,10 +66,10 @@ impl Head {
                 kept,
                 outbox,
             };
-            group.connect(members);
+            group.connect(members, &stopping);
             group.pass_messages(&inbox);
         })?;
-        Ok(Self { orders: Some(orders), waker, thread: Some(thread) })
+        Ok(Self { orders: Some(orders), waker, stop, thread: Some(thread) })
     }
 
     /// Passes an order on to the thread.
@@ -80,6 +85,7 @@ impl Head {
 impl Drop for Head {
     fn drop(&mut self) {
         drop(self.orders.take());
+        self.stop.abort();
         self.waker.wake();
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -96,10 +102,10 @@ struct Group {
 }
 
 impl Group {
-    fn connect(&mut self, members: Vec<Member>) {
+    fn connect(&mut self, members: Vec<Member>, stop: &StopFlag) {
         let mut links = Vec::new();
         let mut places = Vec::new();
-        let started = member_stream::start_all(&members);
+        let started = member_stream::start_all(&members, stop);
         for (member, (Member { name, run, .. }, stream)) in members.into_iter().zip(started).enumerate() {
             let place = MemberIndex::try_from(member).expect("a group is smaller than a message");
             match stream {
@@ -110,7 +116,7 @@ impl Group {
                 Err(error) => self.send(&FromAgent::Lost { member: place, failure: error.to_failure() }),
             }
         }
-        let outcomes = self.fleet.connect_all(links);
+        let outcomes = self.fleet.connect_all_unless(links, &|| stop.state() != Stop::Continue);
         for ((place, name), outcome) in places.into_iter().zip(outcomes) {
             match outcome.and_then(|()| self.fleet.greeting(&name)) {
                 Ok((host, tool, facts)) => {

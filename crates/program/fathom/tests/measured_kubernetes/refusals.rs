@@ -26,8 +26,8 @@ fn each_host_without_a_pod_is_named_with_the_reason_and_the_way_out() {
         ),
         ("namespace.toml", &["the cluster has no such namespace", "kubectl create namespace none"]),
         ("context.toml", &["there is no such context in the kubeconfig", "kubectl config get-contexts"]),
-        ("program.toml", &["there is no fathom in the image localhost/fathom:test", "StartError", "program = "]),
-        ("large.toml", &["node n1 has not that many processors free", "Insufficient cpu", "a smaller cpu"]),
+        ("program.toml", &["fathom is not in the image localhost/fathom:test", "StartError", "program = "]),
+        ("large.toml", &["node n1 does not have enough free CPU", "Insufficient cpu", "a smaller cpu"]),
     ];
     for (file, words) in expected {
         cluster.fathom(&["tcp", "--hosts", file, "--from", "b3", "--quiet"]).refused(3, words);

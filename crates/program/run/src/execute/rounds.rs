@@ -284,7 +284,9 @@ impl RunExecutor<'_> {
     /// Returns true if a host that the test needs was lost. Without a round that was complete before, the test says so.
     fn lacks_hosts(&self, test: &CheckedTest, tests: &mut [TestRun]) -> bool {
         let lost = self.lost.borrow();
-        let Some((_, how)) = lost.iter().find(|(host, _)| test.needs(host)) else { return false };
+        let Some((host, how)) = lost.iter().find(|(host, _)| test.needs(host)) else { return false };
+        // How a host was lost with its head stands at the head.
+        let how = if how.is_empty() { format!("host `{host}` was lost with its head") } else { how.clone() };
         for run in paired_runs(tests, test).into_iter().filter(|run| run.trials.is_empty()) {
             run.unavailable = Some(how.clone());
         }
@@ -313,9 +315,11 @@ impl RunExecutor<'_> {
             return;
         }
         let names: Vec<&String> = lost.keys().collect();
-        let share = self.plan.leading_tests().find_map(|test| hosts_left(test, &names)).unwrap_or_default();
         let how: Vec<&str> = lost.values().map(String::as_str).filter(|how| !how.is_empty()).collect();
-        run.completeness = Completeness::Incomplete { reason: format!("{share}: {}", how.join("; ")) };
+        let how = how.join("; ");
+        let share = self.plan.leading_tests().find_map(|test| hosts_left(test, &names));
+        run.completeness =
+            Completeness::Incomplete { reason: share.map_or_else(|| how.clone(), |share| format!("{share}: {how}")) };
     }
 
     /// Records whether an error of a trial ends the run or only the test. Returns true if the run continues.

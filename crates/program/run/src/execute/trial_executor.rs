@@ -10,7 +10,7 @@ use fathom_fleet::{
     Assignment, Disconnected, EXACT_PAIRS_MAX, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan,
 };
 use fathom_model::{
-    Derivation, LinkTrial, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
+    Derivation, LinkTrial, Note, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
     benchmark::OwnMaximum,
     plan::HostReach,
     units::{Nanos, approximate},
@@ -111,7 +111,12 @@ impl RunExecutor<'_> {
             self.lost.borrow_mut().insert(lost.host.clone(), how);
         }
         if !test.pairs.is_empty() {
-            outcome.trials = vec![self.joined(test, &pairs, &mut outcome, hosts)];
+            let mut joined = self.joined(test, &pairs, &mut outcome, hosts);
+            let record = joined.records.values_mut().next().filter(|_| !trial_plan.unwatched.is_empty());
+            if let Some(record) = record {
+                record.notes.push(unwatched_note(trial_plan.unwatched.len()));
+            }
+            outcome.trials = vec![joined];
         }
         for (host, losses) in std::mem::take(&mut outcome.unavailable) {
             hosts.add_unavailable(&host, losses);
@@ -124,7 +129,9 @@ impl RunExecutor<'_> {
         // A lab resolves nothing, and a served host has an allow-list of its own.
         let is_ours = matches!(
             self.plan.plan().hosts.get(host),
-            Some(HostReach::This | HostReach::At(_) | HostReach::Ssh(_) | HostReach::Exec(_))
+            Some(
+                HostReach::This | HostReach::At(_) | HostReach::Ssh(_) | HostReach::Exec(_) | HostReach::Kubernetes(_)
+            )
         );
         let is_given = |name: &str| test.options.text(name).is_some_and(|word| word != "once");
         let networks = || self.options.allowed.networks().iter().map(ToString::to_string).collect();
@@ -276,6 +283,13 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
         }
     }
     settings
+}
+
+fn unwatched_note(n: usize) -> Note {
+    let text = format!(
+        "the counters of {n} hosts were not read, because {WATCHED_PER_MACHINE_MAX} others of the same machine have theirs read"
+    );
+    Note::new("counters-left-out", text)
 }
 
 /// Returns the hosts whose counters are not read, because enough hosts of the same machine before them have theirs read.

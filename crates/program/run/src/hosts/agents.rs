@@ -356,6 +356,15 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
         (Error::System { what, cause }, HostReach::Exec(_) | HostReach::Ssh(_) | HostReach::Kubernetes(_)) => {
             UserError::new(Exit::Preflight, format!("host `{name}`: cannot {what}")).with_line("why", cause.to_string())
         }
+        (Error::BehindHead { head, failure, .. }, _) if failure.hint.is_none() => {
+            let by_hand = match reach {
+                HostReach::Ssh(host) => format!("{} {}", ssh::by_hand(host), shell_word(&ssh::agent_command(host))),
+                HostReach::Exec(host) => shell_words(&host.command),
+                _ => return fleet_error(error),
+            };
+            let by_hand = format!("{by_hand} < /dev/null        # on {head}: shows what happens there");
+            fleet_error(error).with_line("fix", by_hand)
+        }
         (Error::Push { reason, hint, .. }, _) => {
             let what = format!("host `{name}`: fathom cannot be copied there");
             UserError::new(Exit::Preflight, what).with_line("why", reason.clone()).with_line("fix", hint.clone())

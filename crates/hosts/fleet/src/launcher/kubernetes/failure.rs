@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use fathom_model::kubernetes::KubernetesCluster;
+use fathom_model::{kubernetes::KubernetesCluster, shell::shell_word};
 
 use crate::ErrorClass;
 
@@ -36,99 +36,95 @@ impl PodFailure {
 /// The most lines of `kubectl` in an error: it may explain at length.
 const LINES_MAX: usize = 3;
 
+/// Words of which one has to be there, what they mean, and the way out. The first that fits counts.
+type Meanings = &'static [(&'static [&'static str], &'static str, &'static str)];
+
 /// What `kubectl` writes, what that means, and the way out, in the order of what tells most. `{kubectl}` is the command by hand,
 /// `{namespace}` the namespace.
-const KUBECTL_WORDS: &[(&str, &str, &str)] = &[
+const KUBECTL_WORDS: Meanings = &[
     (
-        "does not exist",
+        &["does not exist", "context was not found"],
         "there is no such context in the kubeconfig",
         "kubectl config get-contexts        # context = \"…\" is one of them",
     ),
+    (&["namespaces \""], "the cluster has no such namespace", "kubectl create namespace {namespace}"),
     (
-        "context was not found",
-        "there is no such context in the kubeconfig",
-        "kubectl config get-contexts        # context = \"…\" is one of them",
-    ),
-    ("namespaces \"", "the cluster has no such namespace", "kubectl create namespace {namespace}"),
-    (
-        "(Forbidden)",
+        &["(Forbidden)"],
         "this user lacks rights in the cluster",
         "fathom hosts rbac --hosts FILE --user NAME | kubectl apply -f -        # by somebody who may grant them",
     ),
     (
-        "must be logged in",
+        &["must be logged in", "Unauthorized"],
         "the cluster does not accept this user's login",
         "{kubectl} get pods        # until that works",
     ),
-    ("Unauthorized", "the cluster does not accept this user's login", "{kubectl} get pods        # until that works"),
-    ("getting credentials", "kubectl cannot log in", "{kubectl} get pods        # until that works"),
+    (&["getting credentials"], "kubectl cannot log in", "{kubectl} get pods        # until that works"),
     (
-        "did you specify the right host or port",
+        &["did you specify the right host or port", "localhost:8080"],
         "no cluster answers",
         "kubectl config current-context        # a cluster that runs; or context = \"…\", or KUBECONFIG",
     ),
     (
-        "localhost:8080",
+        &["Unable to connect", "timed out", "deadline exceeded", "connection refused", "no route to host"],
         "no cluster answers",
-        "kubectl config current-context        # a cluster that runs; or context = \"…\", or KUBECONFIG",
+        "{kubectl} get pods        # until that works",
     ),
-    ("Unable to connect", "no cluster answers", "{kubectl} get pods        # until that works"),
-    ("timed out", "no cluster answers", "{kubectl} get pods        # until that works"),
-    ("deadline exceeded", "no cluster answers", "{kubectl} get pods        # until that works"),
-    ("connection refused", "no cluster answers", "{kubectl} get pods        # until that works"),
-    ("no route to host", "no cluster answers", "{kubectl} get pods        # until that works"),
 ];
 
 /// What the scheduler, a node or a Job says about a pod, what that means, and the way out, in the order of what tells most. `{node}` is
 /// the node, `{image}` the image.
-const POD_WORDS: &[(&str, &str, &str)] = &[
+const POD_WORDS: Meanings = &[
     (
-        "violates PodSecurity",
+        &["violates PodSecurity"],
         "its namespace refuses its pod",
         "kubectl label namespace {namespace} --overwrite pod-security.kubernetes.io/enforce=privileged        # or network = \"pod\", or fewer capabilities",
     ),
-    ("exceeded quota", "its namespace refuses its pod", "{kubectl} describe resourcequota"),
-    ("error looking up service account", "its namespace is not complete yet", "{kubectl} get serviceaccount default"),
+    (&["exceeded quota"], "its namespace refuses its pod", "{kubectl} describe resourcequota"),
     (
-        "ErrImageNeverPull",
+        &["error looking up service account"],
+        "its namespace is not complete yet",
+        "{kubectl} get serviceaccount default",
+    ),
+    (
+        &["ErrImageNeverPull"],
         "node {node} does not have the image {image}",
         "load it there, or pull = \"IfNotPresent\" and an image of a registry that the node reaches",
     ),
-    ("InvalidImageName", "`{image}` is not the name of an image", "image = \"registry.example/fathom:1.0\""),
+    (&["InvalidImageName"], "`{image}` is not the name of an image", "image = \"registry.example/fathom:1.0\""),
     (
-        "ErrImagePull",
+        &["ErrImagePull", "ImagePullBackOff"],
         "node {node} cannot pull the image {image}",
         "image = \"…\" that the nodes can pull; a private registry needs imagePullSecrets at the service account `default`",
     ),
     (
-        "ImagePullBackOff",
-        "node {node} cannot pull the image {image}",
-        "image = \"…\" that the nodes can pull; a private registry needs imagePullSecrets at the service account `default`",
+        &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"],
+        "node {node} is not ready",
+        "kubectl describe node {node}",
     ),
-    ("node.kubernetes.io/not-ready", "node {node} is not ready", "kubectl describe node {node}"),
-    ("node.kubernetes.io/unreachable", "node {node} is not ready", "kubectl describe node {node}"),
-    ("were unschedulable", "node {node} takes no pods", "kubectl uncordon {node}"),
-    ("node.kubernetes.io/unschedulable", "node {node} takes no pods", "kubectl uncordon {node}"),
-    ("untolerated taint", "node {node} has a taint", "tolerate = true, or another node"),
-    ("Insufficient cpu", "node {node} has not that many processors free", "a smaller cpu = \"…\", or another node"),
-    ("Insufficient memory", "node {node} has not that much memory free", "a smaller memory = \"…\", or another node"),
     (
-        "executable file not found",
-        "there is no fathom in the image {image}",
+        &["were unschedulable", "node.kubernetes.io/unschedulable"],
+        "node {node} takes no pods",
+        "kubectl uncordon {node}",
+    ),
+    (&["untolerated taint"], "node {node} has a taint", "tolerate = true, or another node"),
+    (&["Insufficient cpu"], "node {node} does not have enough free CPU", "a smaller cpu = \"…\", or another node"),
+    (
+        &["Insufficient memory"],
+        "node {node} does not have enough free memory",
+        "a smaller memory = \"…\", or another node",
+    ),
+    (
+        &["executable file not found", "no such file or directory"],
+        "fathom is not in the image {image}",
         "program = \"…\" in [kubernetes] is its path in the image",
     ),
     (
-        "no such file or directory",
-        "there is no fathom in the image {image}",
-        "program = \"…\" in [kubernetes] is its path in the image",
-    ),
-    (
-        "permission denied",
+        &["permission denied"],
         "the fathom in the image {image} cannot be run",
         "make its file executable for everybody: without capabilities its user is nobody",
     ),
     (
-        "FailedScheduling",
+        &["FailedScheduling"],
         "no pod can be on node {node}",
         "kubectl get nodes        # control = \"…\" is the name of a node that is Ready and free",
     ),
@@ -142,7 +138,7 @@ pub(super) fn no_kubectl(cause: &io::Error) -> PodFailure {
 
 /// Returns the error of a `kubectl` that failed.
 pub(super) fn of_kubectl(cluster: &KubernetesCluster, stderr: &str, status: &str) -> PodFailure {
-    let found = KUBECTL_WORDS.iter().find(|(words, ..)| stderr.contains(words));
+    let found = KUBECTL_WORDS.iter().find(|(words, ..)| words.iter().any(|words| stderr.contains(words)));
     let (what, fix) =
         found.map_or(("kubectl fails", "{kubectl} get pods        # until that works"), |(_, what, fix)| (*what, *fix));
     let mut why: Vec<String> = Vec::new();
@@ -167,7 +163,7 @@ fn is_log(line: &str) -> bool {
 /// Returns the error of a pod, from the reason and the message of Kubernetes.
 pub(super) fn of_pod(cluster: &KubernetesCluster, node: &str, reason: &str, message: &str) -> PodFailure {
     let says = if message.is_empty() { reason.to_owned() } else { format!("{reason}: {message}") };
-    let found = POD_WORDS.iter().find(|(words, ..)| says.contains(words));
+    let found = POD_WORDS.iter().find(|(words, ..)| words.iter().any(|words| says.contains(words)));
     let unknown = ("its pod does not start", "{kubectl} get events        # what Kubernetes says about it");
     let (what, fix) = found.map_or(unknown, |(_, what, fix)| (*what, *fix));
     PodFailure::new(filled(what, cluster, node), vec![says], filled(fix, cluster, node))
@@ -175,11 +171,8 @@ pub(super) fn of_pod(cluster: &KubernetesCluster, node: &str, reason: &str, mess
 
 /// Returns the words of a shell that ask the same cluster by hand.
 fn by_hand(cluster: &KubernetesCluster) -> String {
-    let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "._-@:/".contains(c));
-    let option = |name: &str, value: &Option<String>| match value {
-        Some(value) if is_plain(value) => format!(" --{name}={value}"),
-        Some(value) => format!(" --{name}='{}'", value.replace('\'', "'\\''")),
-        None => String::new(),
+    let option = |name: &str, value: &Option<String>| {
+        value.as_ref().map_or_else(String::new, |value| format!(" --{name}={}", shell_word(value)))
     };
     format!("kubectl{}{}", option("context", &cluster.context), option("namespace", &cluster.namespace))
 }
@@ -278,7 +271,12 @@ mod tests {
                 "no pod can be on node n1",
                 "get nodes",
             ),
-            ("StartError", "exec: \"fathom\": executable file not found in $PATH", "no fathom in the image", "program"),
+            (
+                "StartError",
+                "exec: \"fathom\": executable file not found in $PATH",
+                "fathom is not in the image",
+                "program",
+            ),
             ("FailedMount", "no", "its pod does not start", "get events"),
         ];
         for (reason, message, what, fix) in cases {

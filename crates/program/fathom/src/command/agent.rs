@@ -65,7 +65,7 @@ pub(super) fn define(command: Command) -> Command {
                 .long("await-controller")
                 .value_name("TIME")
                 .conflicts_with("local")
-                .help("say nothing before the controller does, which it must within this time"),
+                .help("wait for the controller to speak first, at most this long"),
         )
         .arg(Arg::new("longest").long("longest").value_name("TIME").help("longest trial to accept"))
 }

@@ -1,6 +1,6 @@
 //! The interface of a test kind.
 
-use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, benchmark::TrafficUnit, units::Bytes};
 use fathom_sys::policy::{AllowedPeers, Policy};
 
 use crate::{CeilingSetup, CommandDoc, Error, EvaluationRow, TrialContext};
@@ -67,9 +67,9 @@ pub trait TestKind: Sync {
         None
     }
 
-    /// Whether the benchmarking methods of RFC 2544 and its successors can use it for their trials.
-    fn serves_methods(&self) -> bool {
-        false
+    /// The benchmarking methods of RFC 2544 and its successors that can use it for their trials; nothing for a kind that serves none.
+    fn methods(&self) -> Option<MethodSupport> {
+        None
     }
 
     /// Makes everything ready: sockets open, buffers filled, endpoints known. Nothing is sent before the start.
@@ -79,6 +79,21 @@ pub trait TestKind: Sync {
     /// # Errors
     /// Says what is missing. Nothing is left behind in that case.
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error>;
+}
+
+/// How a kind serves benchmarking methods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MethodSupport {
+    /// The names of the methods; any method if empty.
+    pub only: &'static [&'static str],
+    /// What a trial counts.
+    pub unit: TrafficUnit,
+    /// The option that sets the rate of a trial, in units per second.
+    pub rate: &'static str,
+    /// The sizes of a benchmark that names none, in bytes, as values of the option `size`.
+    pub sizes: &'static [u64],
+    /// The bytes that a frame adds to the value of the option `size`.
+    pub frame_overhead: Bytes,
 }
 
 /// A target that a test sends to.

@@ -25,7 +25,7 @@ pub use abandon::abandon;
 pub use command_doc::{CeilingSetup, CommandDoc, DataDirection, EvaluationRow, OptionTexts};
 pub use error::Error;
 pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
-pub use kind::{Consent, NamedTarget, Test, TestKind, find, guests};
+pub use kind::{Consent, MethodSupport, NamedTarget, Test, TestKind, find, guests};
 pub use live_counters::WorkerCounters;
 pub use observe::{CounterFeed, Observer};
 pub use sample_schedule::SampleSchedule;

@@ -28,6 +28,28 @@ impl Reference {
     }
 }
 
+/// What the trials of a benchmark count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TrafficUnit {
+    /// Ethernet frames; their size includes the checksum.
+    #[default]
+    Frames,
+    /// UDP datagrams; their size is that of the payload.
+    Datagrams,
+}
+
+impl TrafficUnit {
+    /// The plural for people.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Frames => "frames",
+            Self::Datagrams => "datagrams",
+        }
+    }
+}
+
 /// The rate at which the tool itself sends into a lossless sink, measured before the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OwnMaximum {
@@ -93,7 +115,10 @@ pub struct BenchmarkTrial {
 /// All results of the methods at one frame size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Benchmark {
-    /// The length of a frame including its checksum.
+    /// What is sent.
+    #[serde(default)]
+    pub unit: TrafficUnit,
+    /// The length of a frame including its checksum, or of a datagram's payload.
     pub size_bytes: u64,
     /// The frames per second that count as 100 %.
     pub max_rate: f64,

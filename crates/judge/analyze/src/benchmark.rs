@@ -34,9 +34,10 @@ pub(crate) fn sentence(benchmark: &Benchmark) -> Option<String> {
     };
     let share = percent(value / benchmark.max_rate);
     let irregular = if found.is_irregular { ", an irregular result" } else { "" };
-    let Benchmark { size_bytes, reference, .. } = benchmark;
+    let Benchmark { unit, size_bytes, reference, .. } = benchmark;
     Some(format!(
-        "{size_bytes} B frames: {} {}{bounds}, {share} of {}{irregular}",
+        "{size_bytes} B {}: {} {}{bounds}, {share} of {}{irregular}",
+        unit.words(),
         found.metric.title,
         show(value),
         reference.words()

@@ -204,10 +204,10 @@ fn is_too_busy<T, E: std::fmt::Debug>(outcome: &MethodResult<T, E>) -> bool {
 }
 
 #[test]
-fn the_throughput_of_a_policer_is_found_within_half_a_percent() {
+fn the_throughput_of_a_policer_is_found_within_one_percent() {
     let Some(mut policed) = Policed::up(SMALL_BURST) else { return };
-    // In trials of 4 s the burst passes 0.15 % more, which leaves 0.35 % for the width.
-    let goal = SearchGoal { width: 0.003, ..SearchGoal::tst009(Nanos::from_secs(4)) };
+    // In trials of 2 s the burst passes 0.3 % more, which leaves 0.7 % for the width.
+    let goal = SearchGoal { width: 0.006, ..SearchGoal::tst009(Nanos::from_secs(2)) };
     let rates = (LoadLevel::new(1000.0).unwrap(), LoadLevel::new(MAX_RATE).unwrap());
     let outcome =
         throughput(&ThroughputOptions { goals: vec![goal], rates, time: Nanos::from_secs(150) }, &mut policed);
@@ -218,22 +218,23 @@ fn the_throughput_of_a_policer_is_found_within_half_a_percent() {
     let (lower, upper) = (found.lower.unwrap().get(), found.upper.unwrap().get());
     println!("{lower} to {upper}, {} trials made again", outcome.result.n_repeated);
     assert_eq!(found.ending, GoalEnding::Regular, "{found:?}");
-    assert!((lower / RATE - 1.0).abs() <= 0.005 && upper >= RATE, "{lower} to {upper}");
+    assert!((lower / RATE - 1.0).abs() <= 0.01 && upper >= RATE, "{lower} to {upper}");
 }
 
 #[test]
 fn the_loss_curve_of_a_policer_is_found_within_a_fifth_of_a_point() {
+    const SECONDS: f64 = 1.5;
     let Some(mut policed) = Policed::up(SMALL_BURST) else { return };
-    let curve = LossCurve { max_rate: 10_000.0, step: 0.1, duration: Nanos::from_secs(3) };
+    let curve = LossCurve { max_rate: 10_000.0, step: 0.2, duration: Nanos::from_millis(1500) };
     let outcome = loss(&curve, &mut policed);
     if is_too_busy(&outcome) {
         return;
     }
-    assert_eq!(outcome.result.iter().map(|at| rounded(at.rate / 1e3)).collect::<Vec<_>>(), [10, 9, 8, 7, 6, 5, 4]);
+    assert_eq!(outcome.result.iter().map(|at| rounded(at.rate / 1e3)).collect::<Vec<_>>(), [10, 8, 6, 4, 2]);
     for at in &outcome.result {
         // One burst passes in addition to the rate.
-        let passes = RATE * 3.0 + f64::from(SMALL_BURST);
-        let expected = (1.0 - passes / (at.rate * 3.0)).max(0.0);
+        let passes = RATE * SECONDS + f64::from(SMALL_BURST);
+        let expected = (1.0 - passes / (at.rate * SECONDS)).max(0.0);
         assert!((at.loss_ratio - expected).abs() <= 0.002, "{at:?}: {expected} expected");
     }
     let outcome = forwarding(&curve, &mut policed);

@@ -26,7 +26,7 @@ pub(super) fn is_all(run: &Run) -> bool {
 pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     let n_sizes = benchmarks(run).count();
     // This column is next to the result, where a narrow screen does not cut it off.
-    let titles = ["frames", "value", "result", "", "bounds", "theoretical", "share"];
+    let titles = ["size", "value", "result", "", "bounds", "theoretical", "share"];
     let mut shown = columns(titles);
     shown.push(Column::text("definition").only(Medium::Page));
     let results = |(_, found): (_, &Benchmark)| -> Vec<Row> {
@@ -39,7 +39,7 @@ pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     }
     let figure = Figure {
         is_wide: true,
-        ..Figure::new("rates by frame size", "result compared with the maximum possible", move || rates(run))
+        ..Figure::new("rates by size", "result compared with the maximum possible", move || rates(run))
     };
     if n_sizes > 1 {
         blocks.push(Block::Figure(figure));
@@ -48,17 +48,17 @@ pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     blocks.push(Block::Table(losses(benchmarks(run).map(|(_, found)| found))).on_screen());
     blocks.extend(benchmarks(run).map(|(_, found)| Block::sentence(reference(found))));
     blocks.push(Block::List(List { items: remarks(run).into_iter().map(note).collect(), ..List::default() }));
-    (n_sizes > 0).then(|| super::block::section("benchmarks", "All frame sizes", blocks))
+    (n_sizes > 0).then(|| super::block::section("benchmarks", "All sizes", blocks))
 }
 
 /// Returns the loss at each load of one frame size.
 pub(super) fn section(test: &TestRun) -> Option<Block<'_>> {
     let found = test.benchmark.as_ref()?;
-    let about = "loss as a share of the offered frames; the dotted line is 100 %";
+    let about = "loss as a share of what was offered; the dotted line is 100 %";
     Some(Block::Figure(Figure {
         is_wide: true,
         table: Some(losses(std::iter::once(found))),
-        ..Figure::new("frame loss", about, move || loss_curve(found))
+        ..Figure::new("loss", about, move || loss_curve(found))
     }))
 }
 
@@ -114,7 +114,7 @@ fn losses<'a>(all: impl Iterator<Item = &'a Benchmark>) -> Table {
         ])
     };
     let rows = all.flat_map(|found| found.loss.iter().map(move |point| row(found, point))).collect();
-    Table { columns: columns(["frames", "load", "offered", "lost"]), rows, ..Table::default() }
+    Table { columns: columns(["size", "load", "offered", "lost"]), rows, ..Table::default() }
 }
 
 /// Returns the remarks below the tables, each sentence once.

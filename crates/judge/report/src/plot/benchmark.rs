@@ -17,7 +17,7 @@ pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         (name.to_owned(), points)
     };
-    let lines = [("frame loss", &found.loss), ("in the search", &found.searched)].into_iter();
+    let lines = [("loss", &found.loss), ("in the search", &found.searched)].into_iter();
     let lines: Vec<Line> = lines.filter(|(_, points)| !points.is_empty()).map(of).collect();
     if lines.is_empty() {
         return Err("No loss was measured at any load.");
@@ -52,7 +52,7 @@ pub(crate) fn rates(run: &Run) -> Plot {
     }
     let highest = lines.iter().flat_map(|(_, points)| points).chain(&most).map(|(_, rate)| *rate).fold(0.0, f64::max);
     let scale = Scale::linear((0.0, float(sizes.len())), (LEFT, RIGHT));
-    let x = Axis { scale, ticks: sizes, title: "frame size".to_owned(), unit: Unit::Count };
+    let x = Axis { scale, ticks: sizes, title: "size".to_owned(), unit: Unit::Count };
     let y = Axis::from_zero("", Unit::FramesPerSec, highest, (BOTTOM, TOP));
     Ok(draw(&y.title.clone(), &[panel(x, y, lines, vec![("theoretical".to_owned(), most)])]))
 }

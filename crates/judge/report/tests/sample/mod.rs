@@ -7,7 +7,7 @@ use fathom_model::{
     FailureCounts, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, NoCause, Note, Part,
     Plan, Record, Run, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, TimeDivision, TimeOwner,
     TimeShare, TimeUse, Timeline, Trial, TrialTimes, Unit, UsersRecord, Verdict, VerdictState, Visits,
-    benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
+    benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference, TrafficUnit},
     names::{count, distribution, host as counter, tcp},
     plan::HostReach,
     record::{Flow, FlowSample, Series},
@@ -657,6 +657,7 @@ pub(crate) fn benchmarked() -> Run {
     let point = |rate: f64| LossPoint { rate, n_trials: 1, loss_ratio: (1.0 - 50e3 / rate).max(0.0) };
     let own = OwnMaximum { rate: 250e3, flat_out: 300e3, loss_ratio: 0.0, unsent_ratio: 0.001, lag_ns: Nanos::ZERO };
     let first = Benchmark {
+        unit: TrafficUnit::Frames,
         size_bytes: 64,
         max_rate: 250e3,
         reference: Reference::OwnMaximum,

@@ -1,6 +1,7 @@
 //! The options of benchmarking methods: RFC 2544 and its successors, with one test per frame size.
 
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
+use fathom_engine::TestKind;
 use fathom_model::{Settings, TestPlan, TrialTimes, plan::BenchmarkPlan, units::Nanos};
 
 use super::{find_limit, measurement::TestHosts};
@@ -11,10 +12,8 @@ use fathom_run::{
 
 /// The option that asks for methods.
 const METHOD: &str = "method";
-/// A small, a medium and a large Ethernet frame show which results depend on the size.
-const SIZES: &[&str] = &["64", "512", "1518"];
 /// RFC 2544 section 9.1.
-const SIZES_CONFORM: &[&str] = &["64", "128", "256", "512", "1024", "1280", "1518"];
+const SIZES_CONFORM: &[u64] = &[64, 128, 256, 512, 1024, 1280, 1518];
 /// More sizes would take too long.
 const SIZES_MAX: usize = 32;
 
@@ -35,7 +34,8 @@ pub(super) fn arguments() -> Vec<Arg> {
         list(of(
             "sizes",
             "BYTES,…",
-            "frame sizes, checksum included [default: 64,512,1518; with --conform the seven of RFC 2544]",
+            "sizes of frames with their checksum, or of a datagram's payload [default: a small, a medium and a large frame; \
+             with --conform the seven of RFC 2544]",
         )),
         of("max-rate", "RATE", "the highest rate that is offered [default: the line rate, or fathom's own maximum]"),
         of("min-rate", "RATE", "the lowest rate that a search goes down to [default: 100/s]"),
@@ -99,12 +99,15 @@ fn benchmark_plan(matches: &ArgMatches) -> Option<BenchmarkPlan> {
 /// Returns the tests of the requested benchmark, one per frame size, or `None` if no benchmark was requested.
 pub(super) fn tests(
     matches: &ArgMatches,
-    kind: &str,
+    kind: &dyn TestKind,
     given: &Settings,
     ends: &TestHosts,
 ) -> Result<Option<(String, Vec<TestPlan>)>, UserError> {
     let Some(benchmark) = benchmark_plan(matches) else { return Ok(None) };
     let wrong = |what: String| UserError::new(Exit::Usage, what);
+    let Some(support) = kind.methods() else {
+        return Err(wrong(format!("`{}` has no benchmarking methods", kind.name())));
+    };
     for (option, instead) in
         [("duration", "--trial"), ("warmup", "--pause"), ("rounds", "--burst-searches, --latency-runs")]
     {
@@ -116,8 +119,9 @@ pub(super) fn tests(
     }
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
     let listed: Vec<String> = matches.get_many::<String>("sizes").into_iter().flatten().cloned().collect();
-    let usual =
-        || if benchmark.conform { SIZES_CONFORM } else { SIZES }.iter().map(|size| (*size).to_owned()).collect();
+    let of_frame = |size: &u64| size - support.frame_overhead.0;
+    let conform: Vec<u64> = SIZES_CONFORM.iter().map(of_frame).collect();
+    let usual = || if benchmark.conform { &conform[..] } else { support.sizes }.iter().map(u64::to_string).collect();
     let sizes: Vec<String> = match (listed.is_empty(), given.text("size").filter(|_| is_given("size"))) {
         (false, Some(_)) => return Err(wrong("either --size or --sizes, not both".to_owned())),
         (false, None) => listed,
@@ -125,7 +129,7 @@ pub(super) fn tests(
         (true, None) => usual(),
     };
     if sizes.len() > SIZES_MAX {
-        return Err(wrong(format!("{} frame sizes are more than {SIZES_MAX}", sizes.len())));
+        return Err(wrong(format!("{} sizes are more than {SIZES_MAX}", sizes.len())));
     }
     let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
     let test = |size: &String| TestPlan {
@@ -133,7 +137,7 @@ pub(super) fn tests(
         to: Some(ends.to().to_owned()),
         options: given.clone().with("size", size.as_str()),
         benchmark: Some(benchmark.clone()),
-        ..ends.test(kind, times)
+        ..ends.test(kind.name(), times)
     };
     let title = benchmark.methods.join(", ");
     Ok(Some((title, sizes.iter().map(test).collect())))

@@ -153,12 +153,12 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
         writeln!(out, "{name} {:<8} {}", host.name(), host.address())?;
     }
     for loss in lab.missing_features() {
-        eprintln!("lost: {} ({})", loss.what, loss.why);
+        eprintln!("not available: {} ({})", loss.what, loss.why);
     }
     if let Some(device) = lab.device() {
         let core = device.core.map_or_else(|| "the sender's core".to_owned(), |core| format!("core {core}"));
         eprintln!("device: {} on {core}", device.device);
-        device.unavailable.iter().for_each(|loss| eprintln!("lost: {loss}"));
+        device.unavailable.iter().for_each(|loss| eprintln!("not available: {loss}"));
     }
     eprintln!("up for {lifetime}; take it down with: fathom lab down {name}");
     Ok(Exit::Pass)

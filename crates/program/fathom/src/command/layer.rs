@@ -162,7 +162,7 @@ impl LayerCommand {
         let protocol =
             protocol.value_parser(protocols).help("the program on the target: fathom, or a server of this tool");
         let command = if foreign.is_empty() { command } else { command.arg(protocol) };
-        let methods = if self.method_kind().is_some() { benchmark::arguments() } else { Vec::new() };
+        let methods = if self.has_methods() { benchmark::arguments() } else { Vec::new() };
         let kinds: Vec<&dyn TestKind> = kinds.into_iter().map(|(_, kind)| kind).collect();
         let direction = (self.layer != Layer::Http).then(|| direction::argument(&kinds));
         command
@@ -200,7 +200,7 @@ impl LayerCommand {
             return WindowSweep { kind: kind.name(), matches, given: settings, ends, times }.run();
         }
         // `--method` of other layers is something else.
-        let of_methods = self.method_kind().map(|kind| benchmark::tests(matches, kind.name(), &settings, &ends));
+        let of_methods = self.has_methods().then(|| benchmark::tests(matches, kind, &settings, &ends));
         if let Some((title, tests)) = of_methods.transpose()?.flatten() {
             let mut tests = direction::add_reverse_tests(tests, matches)?;
             measurement::add_promises(&mut tests, matches)?;
@@ -237,9 +237,9 @@ impl LayerCommand {
         )
     }
 
-    /// The kind that benchmarking methods use for their trials.
-    fn method_kind(&self) -> Option<&'static dyn TestKind> {
-        self.kinds().into_iter().map(|(_, kind)| kind).find(|kind| kind.serves_methods())
+    /// Returns true if benchmarking methods can use a kind of the layer for their trials.
+    fn has_methods(&self) -> bool {
+        self.kinds().into_iter().any(|(_, kind)| kind.methods().is_some())
     }
 
     /// The protocol beside ours that was asked for, with the kind of the test that is meant or its first one.

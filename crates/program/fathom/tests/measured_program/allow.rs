@@ -18,7 +18,7 @@ fn with_responder(name: &'static str, play: impl FnOnce(&TestBed, &RunningLab<'_
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab(name);
     let server = lab.exec("b", &[stage.program().to_str().unwrap(), "serve", "--only", "http"]);
     server.says("http ");
@@ -204,7 +204,7 @@ fn single_packets_at_the_pace_of_ping_and_an_iperf3_server_need_no_line() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("consents");
     let program = stage.program().to_str().unwrap();
     // A program that does not know this lab treats its hosts as strangers.

@@ -1,6 +1,11 @@
 //! Benchmarking methods on the command line: refused options, plans, and the results of runs.
 
-use fathom_model::{Plan, Side, benchmark::Reference, names::count, run::Completeness};
+use fathom_model::{
+    Plan, Side,
+    benchmark::{Reference, TrafficUnit},
+    names::count,
+    run::Completeness,
+};
 
 use crate::test_bed::{TestBed, lacks_root};
 
@@ -104,6 +109,36 @@ fn a_method_judges_both_ways_at_once_together() {
     // The rule drops the first of every ten frames, in either direction.
     assert!(last.n_offered - last.n_received >= last.n_offered / 10, "{last:?}");
     assert!(down.benchmark.is_none());
+}
+
+#[test]
+fn a_ramp_of_datagrams_has_the_loss_of_each_step() {
+    let stage = TestBed::new();
+    let udp = ["udp", "--device", "nft:1,1/10", "--sizes", "18", "--max-rate", "1k"];
+    let latency = [&udp[..], &["--method", "latency"]].concat();
+    stage
+        .fathom(latency)
+        .refused(2, &["does not have the method `latency`", "throughput, mlrsearch, loss, forwarding"]);
+    let down = [&udp[..], &["--method", "loss", "--direction", "down"]].concat();
+    stage.fathom(down).refused(2, &["`udp_stream_down` has no benchmarking methods"]);
+    if lacks_root() {
+        return;
+    }
+    let short = ["--method", "loss", "--trial", "200ms", "--loss-step", "50%", "--json"];
+    let run = stage.fathom([&udp[..], &short].concat()).run();
+    if let Completeness::Incomplete { reason } = &run.completeness {
+        assert!(reason.contains("did not keep to its schedule"), "{reason}");
+        return fathom_testkit::skip_everywhere(
+            "others use this machine too much for datagrams to be sent when they are due",
+        );
+    }
+    let found = run.tests[0].benchmark.as_ref().unwrap();
+    assert_eq!((found.unit, found.size_bytes, found.loss.len()), (TrafficUnit::Datagrams, 18, 2));
+    // The rule drops the first of every ten packets, and the packets of both trials are counted in one row.
+    for trial in &found.trials {
+        let lost = trial.n_offered - trial.n_received;
+        assert!((trial.n_offered / 10..=trial.n_offered / 10 + 1).contains(&lost), "{trial:?}");
+    }
 }
 
 #[test]

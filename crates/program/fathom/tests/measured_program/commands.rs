@@ -13,7 +13,7 @@ use fathom_sys::process::signal::Signal;
 
 use crate::{
     nginx::Nginx,
-    test_bed::{BRIEF, TestBed, lacks_root, tree},
+    test_bed::{BRIEF, TestBed, lacks_root, side_by_side, tree},
 };
 
 fn plans() -> Vec<PathBuf> {
@@ -30,25 +30,25 @@ fn every_plan_of_the_tree_runs() {
         return;
     }
     let stage = TestBed::new();
-    for plan in plans() {
+    side_by_side(&plans(), |plan| {
         let path = plan.to_str().unwrap();
         // A promise of a plan can be broken on a busy machine. That is a valid result too.
         let ending = stage.fathom([&["run", path, "--json"], BRIEF].concat());
         if path.ends_with("/pktgen_receive.toml") {
             // Nobody sends packets to the receiver alone.
             ending.refused(1, &["no packet of a pktgen arrived at eth0"]);
-            continue;
+            return;
         }
         let run = ending.run();
         for test in &run.tests {
             assert!(test.summaries.iter().any(|summary| summary.value.is_some()), "{path}: {}: {:?}", test.name, test);
         }
-    }
+    });
 }
 
 #[test]
 fn a_printed_plan_is_a_plan_and_starts_nothing() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let commands = [
         &["evaluate"][..],
         &["evaluate", "--quick", "--expect", "10Gbit"],
@@ -78,7 +78,7 @@ fn a_printed_plan_is_a_plan_and_starts_nothing() {
 
 #[test]
 fn a_kept_run_is_rendered_again_in_every_format() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     stage.fathom([&["tcp", "127.0.0.1", "--test", "rr", "--output", "kept"], BRIEF].concat()).succeeded();
     let document = fs::read_to_string(stage.path("kept/run.json")).unwrap();
     let again: Run = stage.fathom(["report", "kept", "--json"]).succeeded().run();
@@ -110,7 +110,7 @@ fn a_promise_decides_the_exit_code() {
 
 #[test]
 fn the_responder_alone_answers_as_it_was_told() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let path = stage.path("socket");
     let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port];
@@ -196,7 +196,7 @@ fn ceiling(stage: &TestBed, kind: &str) -> Option<f64> {
 
 #[test]
 fn doctor_says_what_is_allowed() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let text = stage.fathom(["doctor"]).succeeded().stdout;
     for word in ["network namespaces", "user namespaces", "XDP programs", "cores"] {
         assert!(text.contains(word), "{word} is missing in\n{text}");
@@ -209,7 +209,7 @@ fn doctor_says_what_is_allowed() {
 
 #[test]
 fn man_pages_and_completions_are_written() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     stage.fathom(["generate", "man", "man"]).succeeded();
     for page in ["fathom.1", "fathom-evaluate.1", "fathom-lab-up.1"] {
         assert!(fs::read_to_string(stage.path("man").join(page)).unwrap().contains(".SH NAME"), "{page}");
@@ -221,7 +221,7 @@ fn man_pages_and_completions_are_written() {
 
 #[test]
 fn every_command_has_a_help() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let help = stage.fathom(["--help"]).succeeded().stdout;
     for command in
         ["evaluate", "run", "http", "tcp", "udp", "packet", "probe", "serve", "lab", "report", "calibrate", "doctor"]
@@ -275,7 +275,7 @@ const FORMER: &[(&[&str], &[&str])] = &[
 
 #[test]
 fn words_of_former_releases_mean_the_same_as_those_of_today() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let tests = |words: &[&str]| -> Vec<TestPlan> {
         let text = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;
         toml::from_str::<Plan>(&text).unwrap().tests

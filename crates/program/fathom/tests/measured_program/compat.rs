@@ -96,7 +96,7 @@ fn widths(text: &str) -> Vec<usize> {
 
 #[test]
 fn wrk_and_its_face_print_the_same_lines() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "wrk") else { return };
     let (url, error) = (nginx.url("/"), nginx.url("/error"));
     let lines: [&[&str]; 3] =
@@ -112,7 +112,7 @@ fn wrk_and_its_face_print_the_same_lines() {
 
 #[test]
 fn wrk_and_its_face_refuse_in_the_same_words() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     if !is_installed("wrk") {
         return fathom_testkit::skip("needs wrk");
     }
@@ -154,7 +154,7 @@ fn steady(text: &str) -> Vec<&str> {
 
 #[test]
 fn ab_and_its_face_print_the_same_lines() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "ab") else { return };
     fs::write(stage.path("form"), "hello=world").unwrap();
     let [index, post, error, vary] = ["/", "/post", "/error", "/vary"].map(|path| nginx.url(path));
@@ -183,7 +183,7 @@ fn ab_and_its_face_print_the_same_lines() {
 
 #[test]
 fn ab_and_its_face_show_the_request_and_its_answer() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "ab") else { return };
     fs::write(stage.path("form"), "hello=world").unwrap();
     let [index, post, error] = ["/", "/post", "/error"].map(|path| nginx.url(path));
@@ -207,7 +207,7 @@ fn ab_and_its_face_show_the_request_and_its_answer() {
 
 #[test]
 fn ab_and_its_face_say_the_same_of_tls() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     if !is_installed("ab") {
         return fathom_testkit::skip("needs ab");
     }
@@ -229,7 +229,7 @@ fn ab_and_its_face_say_the_same_of_tls() {
 
 #[test]
 fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "ab") else { return };
     let words = ["-n", "30", "-k", &nginx.url("/vary")];
     for ending in [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(ProgramResult::succeeded) {
@@ -245,7 +245,7 @@ fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
 
 #[test]
 fn ab_and_its_face_write_the_same_files() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "ab") else { return };
     let url = nginx.url("/");
     let files = |run: fn(&TestBed, &str, &[&str]) -> ProgramResult, name: &str| {
@@ -268,7 +268,7 @@ fn ab_and_its_face_write_the_same_files() {
 
 #[test]
 fn ab_and_its_face_refuse_in_the_same_words() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     if !is_installed("ab") {
         return fathom_testkit::skip("needs ab");
     }
@@ -295,7 +295,7 @@ fn ab_and_its_face_refuse_in_the_same_words() {
 
 #[test]
 fn ab_and_its_face_go_on_at_a_closed_port() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     if !is_installed("ab") {
         return fathom_testkit::skip("needs ab");
     }
@@ -312,7 +312,7 @@ fn ab_and_its_face_go_on_at_a_closed_port() {
 
 #[test]
 fn webbench_has_its_two_lines() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "nginx") else { return };
     let ending = drop_in(&stage, "webbench", &["-t", "1", "-c", "2", &nginx.url("/")]).succeeded();
     let lines = shapes(&ending.stdout);
@@ -404,7 +404,7 @@ fn sar_prints_the_lines_and_the_averages_of_the_real_sar() {
 
 #[test]
 fn a_face_sends_nothing_to_a_target_that_is_not_allowed() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for tool in ["wrk", "ab", "webbench"] {
         drop_in(&stage, tool, &["http://192.0.2.1/"])
             .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 "]);
@@ -415,7 +415,7 @@ fn a_face_sends_nothing_to_a_target_that_is_not_allowed() {
 
 #[test]
 fn a_link_selects_its_face_and_our_own_report_comes_behind_only_when_asked() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = nginx(&stage, "nginx") else { return };
     symlink(stage.program(), stage.path("wrk")).unwrap();
     let url = nginx.url("/");

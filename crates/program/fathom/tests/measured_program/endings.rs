@@ -99,6 +99,8 @@ fn a_thread_that_cannot_be_had_is_an_error_and_leaves_nothing() {
             "pair",
             "--duration",
             "100ms",
+            "--rounds",
+            "1",
         ]);
         command.env("RUST_MIN_STACK", (1 << 30).to_string());
         let ending = stage.spawn(command).ends();

@@ -23,7 +23,7 @@ fn responder(stage: &TestBed) -> (RunningProgram, String) {
 
 #[test]
 fn a_result_tells_no_password_no_cookie_and_no_authorization() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, url) = responder(&stage);
     let secret =
         ["--header", "Authorization: Bearer to'ken-7", "--cookie", "sid=c00kie", "-o", "kept", "--format", "json"];
@@ -46,7 +46,7 @@ fn a_result_tells_no_password_no_cookie_and_no_authorization() {
 
 #[test]
 fn nobody_who_reads_the_output_is_no_defect() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, url) = responder(&stage);
     stage.fathom([&["http", &url, "-o", "kept"][..], BRIEF].concat()).succeeded();
     let program = stage.program();
@@ -75,7 +75,7 @@ fn nobody_who_reads_the_output_is_no_defect() {
 
 #[test]
 fn a_document_that_cannot_be_kept_is_named_and_none_is_left_by_half() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::create_dir(stage.path("kept")).unwrap();
     // A folder with the name of the document keeps the draft from being renamed to it.
     fs::create_dir(stage.path("kept/run.json")).unwrap();
@@ -86,7 +86,7 @@ fn a_document_that_cannot_be_kept_is_named_and_none_is_left_by_half() {
 
 #[test]
 fn what_a_file_says_moves_no_cursor() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("bad.toml"), "schema = \"\u{1b}[2Jx\n\u{9b}1A").unwrap();
     fs::write(stage.path("run.json"), "{\"schema\": \"\u{1b}]0;owned\u{7}\"}").unwrap();
     fs::write(stage.path("bad.jmx"), "<\u{1b}[2J/>").unwrap();
@@ -119,7 +119,7 @@ fn a_key_comes_from_a_file_or_the_environment() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("keys");
     let (_server, key) = lab.serve(&[]);
     fs::write(stage.path("key"), format!("{key}\n")).unwrap();
@@ -143,7 +143,7 @@ fn a_lab_that_is_interrupted_while_it_comes_up_goes_again() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = stage.start(["lab", "up", "pair", "--name", "early", "--for", "5min"]);
     // The state folder is created first.
     until(|| stage.state().exists().then_some(()));
@@ -188,7 +188,7 @@ fn two_controllers_of_one_host_are_told_of_each_other() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("shared");
     let (_server, key) = lab.serve(&[]);
     let words = ["tcp", "198.18.0.2", "--key", &key, "--json", "--warmup", "100ms"];

@@ -97,7 +97,7 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     side_by_side(MODES, |(server, client)| {
         let [real_client, real_server] = texts(&stage, [Whose::Real, Whose::Real], server, client);
         let [our_client, _] = texts(&stage, [Whose::Ours, Whose::Real], server, client);
@@ -158,7 +158,7 @@ fn a_target_that_does_not_answer_as_iperf_gets_no_load_without_permission() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("iperfed");
     let (_server, _) = lab.serve(&["--iperf"]);
     let datagrams_back = ["as", "iperf", "-c", B, "-u", "-R", "-t", "0.5"];
@@ -179,7 +179,7 @@ fn a_target_that_does_not_answer_as_iperf_gets_no_load_without_permission() {
 
 #[test]
 fn what_goes_wrong_is_said_in_one_line() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let ours = |words: &[&str]| -> ProgramResult { started(&stage, Whose::Ours, words).ends().code(1) };
     let nobody = free_port();
     let refused = ours(&["-c", "127.0.0.1", "-p", &nobody, "-t", "1"]);

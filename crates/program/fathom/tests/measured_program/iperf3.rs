@@ -164,7 +164,7 @@ fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() 
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let [(_real, real), (_own, own)] = servers(&stage, &[]);
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
     let cases = CASES.iter().chain(if has_ipv6 { IPV6 } else { &[] });
@@ -239,7 +239,7 @@ fn the_json_of_both_ends_has_the_keys_of_the_real_one() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let [(_real, real), (_own, own)] = servers(&stage, &["-J"]);
     let modes: &[&[&str]] = &[
         &[],
@@ -280,7 +280,7 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for mode in [
         &["-t", "2", "-b", "20M"][..],
         &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"],
@@ -311,7 +311,7 @@ fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_own, port) = serving(&stage, &[], &[]);
     let start = |words: &[&str]| {
         let mut command = stage.command("iperf3");
@@ -341,7 +341,7 @@ fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
 
 #[test]
 fn a_file_is_sent_and_written_as_by_iperf3() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let payload: Vec<u8> = (0..250_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(stage.path("from"), &payload).unwrap();
     let (_server, port) = serving(&stage, &[], &["-F", "from"]);
@@ -372,7 +372,7 @@ fn a_file_is_sent_and_written_as_by_iperf3() {
 
 #[test]
 fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let nobody = free_port().to_string();
     let refused = ours(&stage, &nobody, &["-t", "1"]).code(1);
     assert_eq!(refused.stderr, "iperf3: error - unable to connect to server: Connection refused\n");
@@ -408,7 +408,7 @@ fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     // After one client has requested it, iperf3's server sends its output to all clients.
     for (_server, port) in servers(&stage, &[]) {
         for (asked, words) in [(true, &["-n", "1M", "-J", "--get-server-output"][..]), (false, &["-n", "1M", "-J"])] {
@@ -420,7 +420,7 @@ fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
 
 #[test]
 fn both_ways_at_once_are_explained_where_a_server_is_too_old_for_them() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let asked = |words: &[&str]| {
         let (port, actor) = impostor(|mut stream| {
             cookie(&mut stream);
@@ -454,7 +454,7 @@ fn a_datagram_is_as_long_as_the_real_ones_where_nobody_says_how_long() {
 
 #[test]
 fn multipath_and_super_buffers_carry_data_too() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, port) = serving(&stage, &[], &[]);
     for words in [&["-n", "1M", "-m", "-J"][..], &["-u", "-k", "40", "-b", "50M", "-l", "1000", "--gsro", "-J"]] {
         outcome(&ours(&stage, &port, words), words).unwrap();
@@ -479,7 +479,7 @@ fn datagrams_that_are_omitted_are_in_no_loss() {
 
 #[test]
 fn each_part_of_the_json_is_a_line_of_its_own_where_that_is_wanted() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, port) = serving(&stage, &[], &[]);
     let words = ["-t", "1", "-i", "0.5", "-b", "20M", "--json-stream", "--cntl-ka=5/1/3"];
     let ending = ours(&stage, &port, &words).succeeded();
@@ -563,7 +563,7 @@ fn cookie(stream: &mut TcpStream) {
 
 #[test]
 fn a_peer_that_speaks_something_else_or_goes_is_an_error_and_no_hang() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let cases: [(&str, PeerScript); 4] = [
         ("received an unknown control message: the letter `H`", |mut stream| {
             cookie(&mut stream);

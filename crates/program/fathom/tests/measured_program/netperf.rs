@@ -131,7 +131,7 @@ fn every_test_works_in_both_roles_against_the_real_netperf_with_its_text_as_the_
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let [(_real, real), (_own, own)] = servers(&stage);
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
     let cases = [CASES, if has_ipv6 { IPV6 } else { &[] }].concat();
@@ -158,7 +158,7 @@ fn the_columns_of_a_result_begin_where_those_of_netperf_begin() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let [(_real, real), _] = servers(&stage);
     side_by_side(&["TCP_STREAM", "TCP_MAERTS", "TCP_RR", "TCP_CRR", "UDP_STREAM", "UDP_RR"], |test| {
         for cpu in [&[][..], &["-c", "-C"]] {
@@ -187,7 +187,7 @@ fn real_clients_reach_our_server_from_another_host() {
     if lacks_root() || !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("netperf");
     let server = lab.exec("b", &[stage.program().to_str().unwrap(), "serve", "--only", "netperf"]);
     server.says("netperf ");
@@ -277,7 +277,7 @@ fn a_test_against_a_netserver_is_a_test_like_any_other() {
 
 #[test]
 fn errors_are_told_in_netperfs_words_and_end_the_program() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let port = free_port();
     let refused = ours(&stage, &port, &["-t", "TCP_RR"], &[]).code(1);
     assert!(refused.stdout.contains("are you sure there is a netserver listening on 127.0.0.1"), "{}", refused.stdout);
@@ -300,7 +300,7 @@ fn errors_are_told_in_netperfs_words_and_end_the_program() {
 
 #[test]
 fn a_netserver_goes_to_the_background_as_the_original_does() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let port = free_port();
     let started = stage.fathom(["as", "netserver", "-L", "127.0.0.1", "-p", &port]).succeeded();
     assert_eq!(

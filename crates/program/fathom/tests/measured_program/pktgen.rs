@@ -37,7 +37,7 @@ fn is_not_asked() -> bool {
 
 #[test]
 fn the_options_of_the_samples_send_and_print_a_block_that_says_which_engine_sent() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("pktgen");
     let (device, to) = ends(&stage, &lab);
     let program = stage.program().to_str().unwrap().to_owned();
@@ -98,7 +98,7 @@ pg_ctrl start
     if lacks_root() || is_not_asked() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("script");
     let (device, _) = ends(&stage, &lab);
     let state = StateFolder::open(&stage.state()).unwrap();
@@ -140,7 +140,7 @@ fn packets_of_ipv6_and_of_mixed_sizes_are_made_and_counted() {
     if lacks_root() || is_not_asked() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("mixed");
     let (device, _) = ends(&stage, &lab);
     let add = format!("add_device {device}");
@@ -158,7 +158,7 @@ fn packets_of_ipv6_and_of_mixed_sizes_are_made_and_counted() {
 
 #[test]
 fn pktgen_sends_nowhere_that_is_not_allowed() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let drop_in = |words: &[&str]| stage.fathom([&["as", "pktgen"], words].concat());
     drop_in(&["-i", "lo", "-d", "192.0.2.1", "-m", "02:00:00:00:00:02"])
         .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 pktgen"]);
@@ -191,7 +191,7 @@ fn a_receiver_to_which_no_pktgen_sends_fails() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("silent");
     let program = stage.program().to_str().unwrap().to_owned();
     lab.exec("a", &[&program, "packet", "--receive", "lo", "--duration", "100ms"])

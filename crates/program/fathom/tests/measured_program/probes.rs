@@ -228,7 +228,7 @@ fn ports_are_open_closed_or_filtered_as_they_were_planted() {
     if lacks_root() || lacks(&["nft"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("router", "ports");
     let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
     server.says("http");
@@ -264,7 +264,7 @@ fn a_flood_reads_its_answers_and_counts_them_truly() {
 
 #[test]
 fn what_cannot_be_probed_is_refused_with_the_way_out() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let refused = |code, words: &[&str], said: &[&str]| stage.fathom([&["probe"], words].concat()).refused(code, said);
     refused(3, &["192.0.2.1", "--flood"], &["192.0.2.1 is not a target you have allowed", "--allow 192.0.2.1"]);
     refused(3, &["224.0.0.1", "--allow", "224.0.0.0/4"], &["224.0.0.1 is never a target"]);
@@ -475,7 +475,7 @@ fn the_face_of_hping3_prints_what_hping3_prints() {
     if lacks_root() || lacks(&["hping3", "nft"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("router", "hping");
     let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
     server.says("http");

@@ -122,7 +122,7 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("plan.jmx"), JMX).unwrap();
     fs::write(stage.path("script.lua"), "wrk.method = 'GET'\n").unwrap();
     let lab = stage.lab("readme");

@@ -18,7 +18,7 @@ fn a_wrong_key_opens_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("locked");
     let (_server, key) = lab.serve(&[]);
     // The last letter encodes fewer bits than the others, so not every letter is valid there.
@@ -35,7 +35,7 @@ fn a_host_without_a_server_is_told_from_one_that_is_not_there() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("silent");
     let (server, key) = lab.serve(&[]);
     lab.fathom("b", &["serve"]).refused(3, &["cannot listen on", "7700", "in use", "--port"]);
@@ -52,7 +52,7 @@ fn a_host_without_a_server_is_told_from_one_that_is_not_there() {
 
 #[test]
 fn a_plan_lets_a_script_connect_to_nothing_that_its_user_has_not_allowed() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("x.lua"), "function setup(thread) print(wrk.addrs[1]) end").unwrap();
     let plan = |allowed: &str| {
         format!(
@@ -88,7 +88,7 @@ fn a_plan_lets_a_script_connect_to_nothing_that_its_user_has_not_allowed() {
 
 #[test]
 fn a_taken_port_is_told_on_loopback_too() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let ending = stage.fathom(["serve", "--listen", "127.0.0.1", "--port", &port, "--http-port", "0"]);
@@ -97,7 +97,7 @@ fn a_taken_port_is_told_on_loopback_too() {
 
 #[test]
 fn targets_that_nobody_allowed_are_not_touched() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let refused = "not a target you have allowed";
     for (words, said) in [
         (&["http", "http://192.0.2.1/"][..], &[refused, "--allow 192.0.2.1"][..]),
@@ -114,7 +114,7 @@ fn targets_that_nobody_allowed_are_not_touched() {
 
 #[test]
 fn a_wrong_command_line_is_answered_with_what_is_right() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (words, said) in [
         (&["evaluate", "--colour"][..], &["--colour"][..]),
         (&["evaluat"], &["evaluat", "evaluate"]),
@@ -146,7 +146,7 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
 
 #[test]
 fn a_value_that_cannot_be_is_told_once_and_before_anything_starts() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (words, said) in [
         (&["udp", "127.0.0.1", "--mix", "64"][..], &["option `mix` takes imix, or sizes", "not `64`"][..]),
         (&["udp", "127.0.0.1", "--size", "0"], &["option `size` takes 1 to 65507 B"]),
@@ -174,7 +174,7 @@ fn a_value_that_cannot_be_is_told_once_and_before_anything_starts() {
 
 #[test]
 fn a_wrong_plan_is_answered_with_the_line_that_is_wrong() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let plan = r#"
         schema = "fathom.plan/1"
         title = "one"
@@ -207,7 +207,7 @@ fn a_wrong_plan_is_answered_with_the_line_that_is_wrong() {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("other.json"), "{}").unwrap();
     stage.fathom(["report", "nothing"]).refused(2, &["cannot read nothing", "fathom report"]);
     stage.fathom(["report"]).refused(2, &["no run is kept under runs/"]);

@@ -146,7 +146,7 @@ transaction look
 "#;
 
 fn stage_with(scenario: &str) -> TestBed {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("shop.scenario"), scenario).unwrap();
     let rows: Vec<String> = (0..10).map(|n| format!("user{n},hush-{n}\n")).collect();
     fs::write(stage.path("accounts.csv"), format!("user,password\n{}", rows.concat())).unwrap();
@@ -278,7 +278,7 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
 
 /// Creates a test bed with a scenario whose users each need a row, and `n` rows.
 fn stage_with_rows(n: usize, coming: &str) -> TestBed {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let scenario = format!("{coming}\n\nstep look\n  GET /new?${{rows.id}}\n  expect 200, 4xx\n\nthink 10ms\n");
     fs::write(stage.path("rows.scenario"), scenario).unwrap();
     let rows: Vec<String> = (0..n).map(|n| format!("{n}\n")).collect();
@@ -297,7 +297,7 @@ fn users_who_leave_during_the_warm_up_leave_no_result_but_a_way_to_one() {
 
 #[test]
 fn what_is_no_scenario_is_told_from_one_with_mistakes() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("x.lua"), "function request() return wrk.format() end").unwrap();
     fs::write(stage.path("noise.scenario"), [0xff, 0xfe, 0, 1]).unwrap();
     fs::create_dir(stage.path("folder.scenario")).unwrap();
@@ -328,7 +328,7 @@ fn what_cannot_be_imported_is_refused_with_its_reason() {
         ("noise.har", &[0xff, 0xfe, 0, 1], "not UTF-8 text"),
         ("nothing.jmx", b"", "neither a HAR file nor a test plan"),
     ];
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (name, text, said) in cases {
         fs::write(stage.path(name), text).unwrap();
         stage
@@ -373,7 +373,7 @@ fn users_end_with_the_program_that_sent_them() {
 
 #[test]
 fn requests_of_any_method_are_sent_by_its_name() {
-    let (stage, shop) = (TestBed::new(), ShopServer::open());
+    let (stage, shop) = (TestBed::beside_others(), ShopServer::open());
     let words = ["http", &shop.url(), "--count", "20", "--rounds", "1"];
     for method in ["DELETE", "OPTIONS"] {
         stage.fathom(words.into_iter().chain(["--method", method])).succeeded();

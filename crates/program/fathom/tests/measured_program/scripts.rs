@@ -67,7 +67,7 @@ fn words<'a>((options, path, args): (&'a str, &'a str, &'a str), script: &str, n
 
 #[test]
 fn scripts_see_the_same_under_wrk_and_under_its_face() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     if !is_installed("wrk") {
         return fathom_testkit::skip("needs wrk");
     }
@@ -93,7 +93,7 @@ fn scripts_see_the_same_under_wrk_and_under_its_face() {
 
 #[test]
 fn a_script_that_is_not_there_is_told_and_gone_without_as_by_wrk() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     if !is_installed("wrk") {
         return fathom_testkit::skip("needs wrk");
     }
@@ -110,7 +110,7 @@ fn a_script_that_is_not_there_is_told_and_gone_without_as_by_wrk() {
 
 #[test]
 fn the_face_of_wrk_ends_with_the_code_that_a_script_asks_for() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let Some(nginx) = server(&stage) else { return };
     let ends = |text: &str| {
         fs::write(stage.path("x.lua"), text).unwrap();
@@ -140,7 +140,7 @@ fn run(stage: &TestBed, text: &str, words: &[&str]) -> Option<ProgramResult> {
 
 #[test]
 fn a_script_gives_our_report_with_what_it_printed_below() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let text = "function request() return wrk.format('GET', '/echo') end
         function done(summary) print('requests', summary.requests > 0) io.stderr:write('aside\\n') end";
     let Some(ending) = run(&stage, text, &["--duration", "300ms"]) else { return };
@@ -152,7 +152,7 @@ fn a_script_gives_our_report_with_what_it_printed_below() {
 
 #[test]
 fn what_a_script_gets_wrong_is_counted_with_its_line_and_the_run_goes_on() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let text = "local n = 0
         function request()
             n = n + 1
@@ -178,7 +178,7 @@ fn what_a_script_gets_wrong_is_counted_with_its_line_and_the_run_goes_on() {
 
 #[test]
 fn a_script_that_does_not_come_back_is_named_with_its_function_and_its_thread() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let texts = [
         (
             "request()",
@@ -207,7 +207,7 @@ fn a_script_that_does_not_come_back_is_named_with_its_function_and_its_thread() 
 
 #[test]
 fn a_script_that_takes_all_memory_is_stopped_at_its_bound() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let text = "local kept, n = {}, 0
         function request() n = n + 1 if n > 10 then while true do kept[#kept + 1] = ('x'):rep(1e6) .. #kept end end return wrk.request() end";
     let words = ["--duration", "300ms", "--script-memory", "64MiB", "--json"];
@@ -220,7 +220,7 @@ fn a_script_that_takes_all_memory_is_stopped_at_its_bound() {
 
 #[test]
 fn a_script_that_does_not_start_is_refused_before_anything_is_sent() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let cases = [
         ("x = = 1", "x.lua:1: unexpected symbol near '='"),
         ("function setup() error('no') end", "x.lua:1: no (setup(), the main state)"),
@@ -242,7 +242,7 @@ fn a_script_that_does_not_start_is_refused_before_anything_is_sent() {
 
 #[test]
 fn a_script_cannot_disturb_what_its_process_says() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let text = "local ffi = require('ffi')
         ffi.cdef('int puts(const char *); int getchar(void); int fflush(void *);')
         function init() ffi.C.puts('from C') ffi.C.fflush(nil) os.execute('echo from a child') print(ffi.C.getchar(), io.read()) end";

@@ -91,17 +91,17 @@ fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start
         return;
     }
     let stage = TestBed::new();
-    let find = ["--find-limit", "p99<2s, errors<1%", "--find-low", "200", "--find-high", "300", "--json"];
+    let find = ["--find-limit", "p99<2s, errors<1%", "--find-low", "2k", "--find-high", "3k", "--json"];
     let run = stage.fathom([&["http", "--lab", "pair"][..], &find, SHORT].concat()).succeeded().run();
     let test = &run.tests[0];
-    assert_eq!((test.kind.as_str(), limit(test)), ("http_open", (Some(300.0), None)));
+    assert_eq!((test.kind.as_str(), limit(test)), ("http_open", (Some(3_000.0), None)));
     let curve = test.curve.as_ref().unwrap();
     assert_eq!(
         (curve.objective.as_str(), curve.metric.as_str()),
         ("latency_ns_p99 < 2s, errors_ratio < 1%", "latency_ns_p99")
     );
     assert!(run.findings[0].title.contains("keeps p99 < 2.00 s and errors < 1.0 %"), "{}", run.findings[0].title);
-    // A p99 needs a thousand samples. 200 per second for 0.3 s are not enough, so the trials are longer.
+    // A p99 needs a thousand samples. 2,000 per second for 0.3 s are not enough, so the trials are longer.
     let samples: u64 = test.trials[0].records["a"].distributions["response_time_ns"].count();
     assert!(samples >= 900, "{samples}");
     assert!(curve.points.iter().all(|point| point.median_ns.unwrap() <= point.value.unwrap()), "{:?}", curve.points);

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -63,14 +63,31 @@ pub(crate) fn tree() -> &'static Path {
 pub(crate) struct TestBed {
     folder: TempDir,
     program: PathBuf,
-    // Two tests that measured at the same time would disturb each other.
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
+}
+
+/// Two tests that measured at the same time would disturb each other.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// The right to use the machine, held as long as its test runs.
+#[expect(dead_code, reason = "held for its drop")]
+enum Turn {
+    Alone(RwLockWriteGuard<'static, ()>),
+    BesideOthers(RwLockReadGuard<'static, ()>),
 }
 
 impl TestBed {
+    /// Creates a test bed for a test that measures: no other test runs meanwhile.
     pub(crate) fn new() -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::at_turn(Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Creates a test bed for a test that judges texts, counts and exit codes, but no rates: others of its kind run beside it.
+    pub(crate) fn beside_others() -> Self {
+        Self::at_turn(Turn::BesideOthers(TURN.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn at_turn(turn: Turn) -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { folder, program: PathBuf::from(env!("CARGO_BIN_EXE_fathom")), _turn: turn }
     }

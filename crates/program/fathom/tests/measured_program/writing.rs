@@ -6,7 +6,7 @@ use crate::test_bed::{TestBed, tree};
 
 #[test]
 fn example_scenarios_are_sound_and_formatted() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let plans = fs::read_dir(tree().join("plans")).unwrap().map(|entry| entry.unwrap().path());
     let plans: Vec<String> = plans
         .filter(|path| path.extension().is_some_and(|extension| extension == "scenario"))
@@ -21,7 +21,7 @@ fn example_scenarios_are_sound_and_formatted() {
 
 #[test]
 fn mistakes_are_shown_where_they_are_and_warnings_let_it_pass() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let path = stage.path("a.scenario");
     let file = path.to_str().unwrap();
     fs::write(&path, "base http://a.test\npromise fast p99 < 1s\nstep a\n  GET /${tokn}\n  expext 200\n").unwrap();
@@ -41,7 +41,7 @@ fn mistakes_are_shown_where_they_are_and_warnings_let_it_pass() {
 
 #[test]
 fn a_scenario_is_formatted_in_its_place_unless_it_is_wrong() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let path = stage.path("a.scenario");
     let file = path.to_str().unwrap();
     let (written, formatted) = ("step   a # one\n      GET    /\n", "step a  # one\n  GET /\n");
@@ -58,7 +58,7 @@ fn a_scenario_is_formatted_in_its_place_unless_it_is_wrong() {
 
 #[test]
 fn an_import_is_written_beside_what_was_there_and_only_if_it_may() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let [path, kept] = ["out.scenario", "kept"].map(|name| stage.path(name));
     fs::write(stage.path("in.sh"), "curl http://a.test/x\n").unwrap();
     fs::write(&path, "before\n").unwrap();

@@ -1,10 +1,10 @@
 //! The benchmark of a plan. It is parsed and checked before anything is touched.
 
-use fathom_engine::{TestKind, search::mlr::SearchGoal};
+use fathom_engine::{MethodSupport, TestKind, search::mlr::SearchGoal};
 use fathom_model::{
     Settings, TestPlan,
     plan::BenchmarkPlan,
-    settings::Setting,
+    settings::{PACKET_RATE, Setting},
     units::{Nanos, PerSec, share_of_percent},
 };
 use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT, STEP_AT, STEP_RATE};
@@ -119,6 +119,8 @@ const TRIAL_MIN: Nanos = Nanos::from_millis(50);
 pub(super) struct BenchmarkSpec {
     pub methods: Vec<&'static MethodDoc>,
     pub conform: bool,
+    pub support: MethodSupport,
+    /// The value of the option `size`.
     pub size_bytes: u64,
     pub max_rate: Option<f64>,
     pub min_rate: f64,
@@ -136,8 +138,8 @@ pub(super) struct BenchmarkSpec {
     pub latency_runs: u32,
     pub recovery_runs: u32,
     pub reset_trial: Nanos,
-    /// The number of learning frames before a trial, and the wait after them.
-    learning: (u64, Nanos),
+    /// The number of learning frames before a trial, and the wait after them; absent for a kind that sends none.
+    learning: Option<(u64, Nanos)>,
 }
 
 fn invalid_benchmark(what: impl Into<String>) -> UserError {
@@ -147,13 +149,13 @@ fn invalid_benchmark(what: impl Into<String>) -> UserError {
 /// Checks the benchmark of a test and fills in the defaults.
 pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<BenchmarkSpec>, UserError> {
     let Some(plan) = &mut test.benchmark else { return Ok(None) };
-    if !kind.serves_methods() {
+    let Some(support) = kind.methods() else {
         return Err(invalid_benchmark(format!("`{}` has no benchmarking methods", kind.name())));
-    }
+    };
     if test.search.is_some() {
         return Err(invalid_benchmark("a test is either a search or a benchmark").with_line("use", "two tests"));
     }
-    for option in ["rate", "count", STEP_AT, STEP_RATE] {
+    for option in ["rate", PACKET_RATE, "count", STEP_AT, STEP_RATE] {
         if let Some(value) = test.options.text(option) {
             return Err(invalid_benchmark(format!(
                 "the methods set `{option}` themselves, so {value} cannot be asked for too"
@@ -162,6 +164,11 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
         }
     }
     plan.methods = plan.methods.iter().flat_map(|word| expand_method(word)).map(str::to_owned).collect();
+    let is_served = |word: &&String| support.only.is_empty() || support.only.contains(&word.as_str());
+    if let Some(word) = plan.methods.iter().find(|word| !is_served(word)) {
+        return Err(invalid_benchmark(format!("`{}` does not have the method `{word}`", kind.name()))
+            .with_line("use", support.only.join(", ")));
+    }
     let lengths = if plan.conform { &CONFORM } else { &SHORT };
     let text = |place: &mut Option<String>, default: &str| {
         place.get_or_insert_with(|| default.to_owned());
@@ -180,14 +187,16 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
     plan.latency_runs.get_or_insert(lengths.latency_runs);
     plan.recovery_runs.get_or_insert(lengths.recovery_runs);
     let mut option = |name: &str, default: Setting| {
-        test.options.0.entry(name.to_owned()).or_insert(default);
+        if kind.options().iter().any(|known| known.name == name) {
+            test.options.0.entry(name.to_owned()).or_insert(default);
+        }
     };
     option(LEARNING, Setting::Count(LEARNING_FRAMES));
     option(LEARNING_WAIT, Setting::Text(lengths.learning_wait.to_owned()));
     if plan.goals.is_empty() {
         plan.goals = ["ndr", "pdr"].map(str::to_owned).to_vec();
     }
-    BenchmarkSpec::of(plan, &test.options).map(Some)
+    BenchmarkSpec::of(plan, &test.options, support).map(Some)
 }
 
 /// Expands `rfc2544` to its methods. Returns any other word as it is.
@@ -224,7 +233,7 @@ fn parse_goal(word: &str, width: f64, lengths: &MethodLengths) -> Result<(String
 
 impl BenchmarkSpec {
     /// Parses a benchmark whose defaults are filled in.
-    fn of(plan: &BenchmarkPlan, options: &Settings) -> Result<Self, UserError> {
+    fn of(plan: &BenchmarkPlan, options: &Settings, support: MethodSupport) -> Result<Self, UserError> {
         let lengths = if plan.conform { &CONFORM } else { &SHORT };
         let methods = methods(plan)?;
         let width = parse_share(plan.precision.as_deref().unwrap_or(PRECISION), "precision", 0.0005..=0.2)?;
@@ -253,7 +262,8 @@ impl BenchmarkSpec {
         Ok(Self {
             methods,
             conform: plan.conform,
-            size_bytes: options.size("size").map_or(64, |size| size.0),
+            support,
+            size_bytes: options.size("size").map_or(support.sizes[0], |size| size.0),
             max_rate,
             min_rate,
             goals,
@@ -272,20 +282,20 @@ impl BenchmarkSpec {
             latency_runs: counted(plan.latency_runs, "latency_runs")?,
             recovery_runs: counted(plan.recovery_runs, "recovery_runs")?,
             reset_trial: span(&plan.reset_trial, "reset_trial", trial)?,
-            learning: (options.count(LEARNING).unwrap_or(0), options.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO)),
+            learning: options.count(LEARNING).map(|n| (n, options.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO))),
         })
     }
 
     /// Describes the learning phase before each trial in a sentence.
-    pub(super) fn learning(&self) -> String {
-        match self.learning {
+    pub(super) fn learning(&self) -> Option<String> {
+        Some(match self.learning? {
             (0, _) => {
                 "no learning frames are sent: the first trial includes the time in which the device learns".to_owned()
             }
             (n, wait) => format!(
                 "before each trial each end sends {n} learning frames; they are not counted, and the device has {wait} to learn"
             ),
-        }
+        })
     }
 
     /// Describes in a sentence which durations are shorter than the RFCs require.

@@ -14,8 +14,8 @@ mod receiver;
 mod sender;
 mod user_counter;
 
-use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, Test, TestKind};
-use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit};
+use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, MethodSupport, Test, TestKind};
+use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, benchmark::TrafficUnit, units::Bytes};
 use fathom_sys::policy::Policy;
 
 pub use device::neighbour_towards;
@@ -85,8 +85,11 @@ impl TestKind for FramesTest {
         Some(CeilingSetup { options: &[("size", "64")], needs_lab: true })
     }
 
-    fn serves_methods(&self) -> bool {
-        true
+    fn methods(&self) -> Option<MethodSupport> {
+        // A small, a medium and a large Ethernet frame show which results depend on the size.
+        let sizes = &[64, 512, 1518];
+        let (unit, rate) = (TrafficUnit::Frames, "rate");
+        Some(MethodSupport { only: &[], unit, rate, sizes, frame_overhead: Bytes(0) })
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -5,15 +5,17 @@
 
 use std::net::SocketAddr;
 
-use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, Test, TestKind};
+use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, MethodSupport, Test, TestKind};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
+    benchmark::TrafficUnit,
     metric::{MetricName, UnitAndSense},
     names::{
         count,
         distribution::{LOSS_BURST, ONE_WAY_DELAY},
     },
-    units::Nanos,
+    settings::PACKET_RATE,
+    units::{Bytes, Nanos},
 };
 use fathom_sys::{
     policy::Policy,
@@ -112,6 +114,8 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
     ]
 }
 
+/// The bytes of a frame around a datagram's payload: Ethernet with its checksum, IPv4 and UDP.
+const HEADERS: u64 = 14 + 4 + 20 + 8;
 /// The key of the responder's addresses, one per flow, separated by commas.
 const ADDRESSES: &str = "addresses";
 /// The number of end marks, because a mark may be lost as well.
@@ -253,6 +257,16 @@ impl TestKind for UdpStream {
     fn ceiling(&self) -> Option<CeilingSetup> {
         let setup = CeilingSetup { options: &[("size", "1400")], needs_lab: false };
         (self.direction == Direction::Up).then_some(setup)
+    }
+
+    fn methods(&self) -> Option<MethodSupport> {
+        // The other methods need bursts and steps, which only frames have.
+        let only = &["throughput", "mlrsearch", "loss", "forwarding"];
+        // The payloads of the smallest, a medium and the largest datagram in one Ethernet frame.
+        let (sizes, frame_overhead) = (&[18, 512, 1472], Bytes(HEADERS));
+        let (unit, rate) = (TrafficUnit::Datagrams, PACKET_RATE);
+        let support = MethodSupport { only, unit, rate, sizes, frame_overhead };
+        (self.direction == Direction::Up).then_some(support)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

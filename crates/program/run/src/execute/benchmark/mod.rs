@@ -1,4 +1,4 @@
-//! Benchmarking methods over trials of frames. Each test of a plan covers one frame size.
+//! Benchmarking methods over trials of frames or datagrams. Each test of a plan covers one size.
 //!
 //! Crate `fathom_rfc2544` implements the methods. This module runs their trials in the order of the plan and writes the results into
 //! the run. A method that needs the throughput measures it first if the plan did not.
@@ -13,7 +13,7 @@ use fathom_engine::search::{LoadLevel, mlr::SearchGoal};
 use fathom_fleet::Error;
 use fathom_model::{
     Benchmark, TestRun,
-    benchmark::{BenchmarkResult, OwnMaximum, Reference},
+    benchmark::{BenchmarkResult, OwnMaximum, Reference, TrafficUnit},
     run::Host,
     units::{BitsPerSec, Bytes, Nanos, percent},
 };
@@ -71,6 +71,7 @@ impl RunExecutor<'_> {
         let trials = FrameTrials {
             executor: self,
             test,
+            rate_option: wanted.support.rate,
             title: into.first().map_or(String::new(), |run| run.title.clone()),
             hosts,
             n_directions: u32::try_from(into.len()).unwrap_or(u32::MAX),
@@ -112,14 +113,13 @@ impl RunExecutor<'_> {
 
 /// Creates the benchmark before its first trial: determines the rate that is 100 % and whether it can be offered.
 fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, UserError> {
-    let size =
-        FrameSize::new(Bytes(wanted.size_bytes)).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
+    let size = frame_size(wanted)?;
     let link = from.and_then(|host| {
         let fact = |name: &str| host.environment.get(host.interface.as_deref()?, name);
         fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
     });
-    let line = link.map(|link| line_rate(link, size).get());
-    let mut remarks: Vec<String> = wanted.remark().into_iter().chain([wanted.learning()]).collect();
+    let line = link.zip(size).map(|(link, size)| line_rate(link, size).get());
+    let mut remarks: Vec<String> = wanted.remark().into_iter().chain(wanted.learning()).collect();
     let own_rate = own.map(|own| own.rate);
     let (max_rate, reference) = match (wanted.max_rate, line, own_rate) {
         (Some(asked), ..) => (asked, Reference::Asked),
@@ -154,6 +154,7 @@ fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&
         );
     }
     Ok(Benchmark {
+        unit: wanted.support.unit,
         size_bytes: wanted.size_bytes,
         max_rate,
         reference,
@@ -166,6 +167,16 @@ fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&
         cut: None,
         trials: Vec::new(),
     })
+}
+
+/// Returns the frame size on a wire. `None` for a datagram that no single frame carries: it has no line rate.
+fn frame_size(wanted: &BenchmarkSpec) -> Result<Option<FrameSize>, UserError> {
+    let size = Bytes(wanted.size_bytes + wanted.support.frame_overhead.0);
+    match (FrameSize::new(size), wanted.support.unit) {
+        (Ok(size), _) => Ok(Some(size)),
+        (Err(_), TrafficUnit::Datagrams) => Ok(None),
+        (Err(error), TrafficUnit::Frames) => Err(UserError::new(Exit::Usage, error.to_string())),
+    }
 }
 
 /// Rejects a maximum rate above the tool's own maximum, before anything is touched.

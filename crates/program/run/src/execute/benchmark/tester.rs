@@ -1,4 +1,4 @@
-//! The trials of a benchmark. The methods request them; the kind `frames` runs them.
+//! The trials of a benchmark. The methods request them; the kind of the test runs them.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ const BURST_EXTRA: Nanos = Nanos::from_secs(1);
 pub(super) struct FrameTrials<'a, 'b> {
     pub executor: &'a RunExecutor<'b>,
     pub test: &'a CheckedTest,
+    /// The option that sets the rate.
+    pub rate_option: &'static str,
     /// The title of the test in the results.
     pub title: String,
     pub hosts: &'a mut Hosts,
@@ -90,7 +92,7 @@ impl Tester for FrameTrials<'_, '_> {
 impl FrameTrials<'_, '_> {
     /// Returns the test with this traffic. There is no warm-up, because every frame counts.
     fn test_for(&self, traffic: &TrialTraffic) -> CheckedTest {
-        let options = self.test.options.clone().with("rate", exact_rate(traffic.rate()));
+        let options = self.test.options.clone().with(self.rate_option, exact_rate(traffic.rate()));
         let (options, span) = match traffic {
             TrialTraffic::Stream { duration, .. } => (options, *duration),
             TrialTraffic::Burst { n_frames, .. } => {

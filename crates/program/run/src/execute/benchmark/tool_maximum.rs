@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_fleet::ErrorClass;
 use fathom_model::{
     Plan, TestPlan, Trial,
-    benchmark::OwnMaximum,
+    benchmark::{OwnMaximum, TrafficUnit},
     plan::{HostReach, LabPlan},
     units::{Nanos, approximate},
 };
@@ -60,11 +60,13 @@ pub(crate) fn measure(
     }
     let mut maxima = ToolMaxima::new();
     let sample = plan.tests.iter().filter(is_sent_here).find(|test| test.benchmark().is_some());
-    let Some(sample) = sample.map(|test| &plan.plan().tests[test.idx]) else { return Ok(maxima) };
+    let Some(sample) = sample else { return Ok(maxima) };
     if !surroundings.is_quiet {
         eprintln!("measuring fathom's own maximum first");
     }
-    let trial = |size: &u64, rate: Option<f64>| SizeTrial { size: *size, directions: sizes[size], rate };
+    let unit = sample.benchmark().map_or(TrafficUnit::Frames, |spec| spec.support.unit);
+    let sample = &plan.plan().tests[sample.idx];
+    let trial = |size: &u64, rate: Option<f64>| SizeTrial { size: *size, unit, directions: sizes[size], rate };
     let run = |trials: &[SizeTrial]| run_trials(trials, sample, surroundings, signals);
     let flat_out: Vec<SizeTrial> = sizes.keys().map(|size| trial(size, None)).collect();
     for (size, counts) in run(&flat_out)? {
@@ -104,6 +106,7 @@ pub(super) fn is_sustained(own: &OwnMaximum) -> bool {
 struct SizeTrial {
     /// In bytes.
     size: u64,
+    unit: TrafficUnit,
     directions: TrafficDirections,
     /// Frames per second, or none for flat out.
     rate: Option<f64>,
@@ -136,9 +139,8 @@ fn run_trials(
     signals: &SignalWatch,
 ) -> anyhow::Result<Vec<(u64, TrialCounts)>> {
     let hosts = ["a", "b"];
-    // Jumbo frames need a link with a larger MTU.
-    let longest = trials.iter().map(|trial| trial.size).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
-    let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes: (longest > ETHERNET).then_some(longest), device: None };
+    let mtu_bytes = trials.iter().filter_map(SizeTrial::mtu).max();
+    let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes, device: None };
     let plan = CheckedPlan::new(Plan {
         schema: fathom_model::plan::SCHEMA.to_owned(),
         title: "Own maximum".to_owned(),
@@ -159,6 +161,12 @@ fn run_trials(
 }
 
 impl SizeTrial {
+    /// Returns the MTU that jumbo frames need. The kernel divides large datagrams by itself.
+    fn mtu(&self) -> Option<u32> {
+        let size = u32::try_from(self.size).ok()?;
+        (self.unit == TrafficUnit::Frames && size > ETHERNET).then_some(size)
+    }
+
     /// Returns the test from the first host to the second, and the test back if both directions run at once.
     fn tests(&self, sample: &TestPlan, [from, to]: [&str; 2]) -> Vec<TestPlan> {
         let mut options = sample.options.clone();

@@ -32,6 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),
     ("lab", &["model", "sys"]),
+    ("balancer", &["model", "statistics"]),
     ("fleet", &["model", "sys", "engine"]),
 ];
 /// Crates whose tests also run for other users: everything they access must go through `sys::policy`.

@@ -1,21 +1,24 @@
 //! A load balancer of layer 4 whose faults are known: the device that tests of in-path devices are tested against.
 //!
 //! This half is pure: bytes and the time come in, a [`Decision`] comes out. The device, the simulations and the tests run the same lines. It
-//! knows no socket, no clock and no thread.
+//! knows no socket and no clock.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod balancer;
 pub mod classify;
-pub mod counters;
+mod counters;
+mod decision;
 pub mod defects;
 pub mod flows;
 pub mod fragments;
+pub mod hash;
 pub mod maglev;
 pub mod targets;
 
-pub use balancer::{Balancer, BalancerError, BalancerSettings, BalancerWorker, Decision, DropCause, Unmatched};
+pub use balancer::{Balancer, BalancerError, BalancerSettings, BalancerWorker, DEFAULT_GROUP, Unmatched};
 pub use classify::{ClassifyError, FlowKey, Packet, Ports, classify};
 pub use counters::BalancerCounters;
-pub use defects::{Defects, DefectsError, OneIn};
-pub use targets::Target;
+pub use decision::{Decision, DropCause};
+pub use defects::{DEFECTS, Defect, Defects, DefectsError, OneIn};
+pub use targets::{Target, TargetError};

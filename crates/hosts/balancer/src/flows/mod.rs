@@ -1,52 +1,66 @@
-//! Flow rules: which packets belong to which group of targets, linear and indexed.
+//! Flow rules: which packets belong to which group of targets, looked up rule by rule or by an index.
 
-use std::ops::RangeInclusive;
+mod byte_match;
+mod indexed;
+mod rule;
 
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::classify::Packet;
 
-/// A rule. Each list that is empty matches everything.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlowRule {
-    /// The name; a rule with the name of another one replaces it.
-    pub name: String,
-    /// The group of targets that gets the packets.
-    pub group: String,
-    /// The highest priority wins; of equal ones, the first name.
-    #[serde(default)]
-    pub priority: i32,
-    /// IP protocol numbers.
-    #[serde(default)]
-    pub protocols: Vec<u8>,
-    /// Networks of senders.
-    #[serde(default)]
-    pub sources: Vec<IpNet>,
-    /// Networks of receivers.
-    #[serde(default)]
-    pub destinations: Vec<IpNet>,
-    /// Ports of senders.
-    #[serde(default)]
-    pub source_ports: Vec<RangeInclusive<u16>>,
-    /// Ports of receivers.
-    #[serde(default)]
-    pub destination_ports: Vec<RangeInclusive<u16>>,
-    /// Bytes of the transport header, such as `tcp[12:2]&0x01ff=0x0002`; all of them must match.
-    #[serde(default)]
-    pub matches: Vec<ByteMatch>,
-}
+pub use byte_match::{ByteMatch, ByteMatchError};
+use indexed::Index;
+pub use rule::{FlowRule, PortRange, Protocol, RuleError};
 
-/// How the rule of a packet is looked up.
+/// How the rule of a packet is found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FlowLookup {
-    /// Rule by rule.
+    /// Rule by rule: the time grows with the number of rules.
     Linear,
-    /// By a bit vector for each field (Lakshman and Stiliadis, SIGCOMM 1998).
+    /// By a bit vector for each field (Lakshman and Stiliadis: High-speed policy-based packet forwarding, SIGCOMM 1998).
     #[default]
     Indexed,
 }
 
-// FromStr of a rule: `web:prio=10,protocols=tcp,dsts=198.18.8.1/32 2001:2::/48,dports=80 8000-8099,match=tcp[12:2]&0x01ff=0x0002,group=g1`
+/// The most rules: the index grows with the square of their number, to 16 MiB for each field.
+pub const RULES_MAX: usize = 8192;
+
+/// Rules in the order in which they are tried: the highest priority first, of equal ones the first name.
+#[derive(Debug, Clone, Default)]
+pub struct FlowRules {
+    rules: Vec<FlowRule>,
+    index: Option<Index>,
+}
+
+impl FlowRules {
+    /// Puts the rules in order, and indexes them if the lookup needs it.
+    ///
+    /// # Panics
+    /// With more than [`RULES_MAX`] rules.
+    #[must_use]
+    pub fn new(mut rules: Vec<FlowRule>, lookup: FlowLookup) -> Self {
+        assert!(rules.len() <= RULES_MAX, "there are at most {RULES_MAX} rules");
+        rules.sort_by(|one, other| other.priority.cmp(&one.priority).then_with(|| one.name.cmp(&other.name)));
+        let index = (lookup == FlowLookup::Indexed).then(|| Index::new(&rules));
+        Self { rules, index }
+    }
+
+    /// Returns the place of the rule that a packet belongs to.
+    #[must_use]
+    pub fn find(&self, packet: &Packet<'_>) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.candidates(&packet.key).find(|place| self.rules[*place].matches_bytes(packet)),
+            None => self.rules.iter().position(|rule| rule.matches(packet)),
+        }
+    }
+
+    /// The rules in the order in which they are tried.
+    #[must_use]
+    pub fn rules(&self) -> &[FlowRule] {
+        &self.rules
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,10 @@
 //!
 //! Written by hand, because the packet arrives cut to the queue's copy range, and the decision needs a few fields of it at full rate.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Range,
+};
 
 /// The ports of a packet, or what stands in their place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -212,8 +215,27 @@ fn address_v6(header: &[u8; 40], at: usize) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(octets))
 }
 
-/// RFC 8200 sections 3 and 4.
+/// Returns where the identification of a fragment is; `None` for other packets.
+pub(crate) fn fragment_id(bytes: &[u8]) -> Option<Range<usize>> {
+    network_header(bytes).ok()?.fragment?;
+    if bytes[0] >> 4 == 4 {
+        return Some(4..6);
+    }
+    let at = extension_headers(bytes).ok()?.id_at;
+    Some(at..at + 4)
+}
+
+/// RFC 8200 section 3.
 fn ipv6(bytes: &[u8]) -> Result<Datagram<'_>, ClassifyError> {
+    let chain = extension_headers(bytes)?;
+    let (source, destination) = chain.addresses;
+    let transport = chain.bytes.get(chain.at..).unwrap_or_default();
+    let is_cut = bytes.len() < chain.end;
+    Ok(Datagram { source, destination, protocol: chain.next, fragment: chain.fragment, is_cut, transport })
+}
+
+/// RFC 8200 section 4.
+fn extension_headers(bytes: &[u8]) -> Result<ExtensionHeaders<'_>, ClassifyError> {
     const LENGTH: usize = 40;
     let header: &[u8; LENGTH] = bytes.first_chunk().ok_or(ClassifyError::Truncated("IPv6 header"))?;
     let end = match usize::from(u16::from_be_bytes([header[4], header[5]])) {
@@ -227,13 +249,11 @@ fn ipv6(bytes: &[u8]) -> Result<Datagram<'_>, ClassifyError> {
         end,
         next: header[6],
         fragment: None,
+        id_at: 0,
         addresses: (address_v6(header, 8), address_v6(header, 24)),
     };
     while chain.step()? {}
-    let (source, destination) = chain.addresses;
-    let transport = chain.bytes.get(chain.at..).unwrap_or_default();
-    let is_cut = bytes.len() < end;
-    Ok(Datagram { source, destination, protocol: chain.next, fragment: chain.fragment, is_cut, transport })
+    Ok(chain)
 }
 
 /// The extension headers of a packet, up to the one that comes next.
@@ -246,6 +266,8 @@ struct ExtensionHeaders<'a> {
     /// The protocol number of the next header.
     next: u8,
     fragment: Option<Fragment>,
+    /// Where the identification is, in a fragment.
+    id_at: usize,
     addresses: (IpAddr, IpAddr),
 }
 
@@ -286,7 +308,12 @@ impl ExtensionHeaders<'_> {
         if self.at > self.end {
             return Err(ClassifyError::Corrupt("length of an IPv6 extension header"));
         }
-        if kind == FRAGMENT { self.fragment(header) } else { Ok(true) }
+        if kind == FRAGMENT {
+            self.id_at = self.at - 4;
+            self.fragment(header)
+        } else {
+            Ok(true)
+        }
     }
 
     /// RFC 8200 section 4.5.

@@ -14,6 +14,7 @@ pub mod flows;
 pub mod fragments;
 pub mod hash;
 pub mod maglev;
+pub mod simulation;
 pub mod targets;
 
 pub use balancer::{Balancer, BalancerError, BalancerSettings, BalancerWorker, DEFAULT_GROUP, Unmatched};

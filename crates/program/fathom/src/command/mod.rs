@@ -27,6 +27,7 @@ mod rfc6349;
 mod run;
 mod scan;
 mod serve;
+mod simulate;
 mod test_hosts;
 mod watch;
 mod watch_source;
@@ -94,6 +95,12 @@ const COMMANDS: &[Command] = &[
         about: "The counters of this host live: interfaces, cores, TCP, UDP, with findings",
         define: watch::define,
         run: watch::run,
+    },
+    Command {
+        name: "simulate",
+        about: "Tables of load balancers and of the kernel in virtual time: sizes, losses, what a change moves",
+        define: simulate::define,
+        run: simulate::run,
     },
     Command {
         name: "hosts",

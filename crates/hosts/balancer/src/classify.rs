@@ -238,15 +238,14 @@ fn ipv6(bytes: &[u8]) -> Result<Datagram<'_>, ClassifyError> {
 fn extension_headers(bytes: &[u8]) -> Result<ExtensionHeaders<'_>, ClassifyError> {
     const LENGTH: usize = 40;
     let header: &[u8; LENGTH] = bytes.first_chunk().ok_or(ClassifyError::Truncated("IPv6 header"))?;
-    let end = match usize::from(u16::from_be_bytes([header[4], header[5]])) {
-        // A jumbogram (RFC 2675), which Linux also writes for packets that it cuts into segments later.
-        0 => bytes.len(),
-        payload => LENGTH + payload,
-    };
+    // 0 is a jumbogram (RFC 2675), which Linux also writes for packets that it cuts into segments later.
+    let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let end = if payload == 0 { bytes.len() } else { LENGTH + payload };
     let mut chain = ExtensionHeaders {
         bytes: &bytes[..bytes.len().min(end)],
         at: LENGTH,
         end,
+        is_length_known: payload > 0,
         next: header[6],
         fragment: None,
         id_at: 0,
@@ -263,6 +262,7 @@ struct ExtensionHeaders<'a> {
     at: usize,
     /// Where the packet ends; behind the end of `bytes` if they are cut off.
     end: usize,
+    is_length_known: bool,
     /// The protocol number of the next header.
     next: u8,
     fragment: Option<Fragment>,
@@ -306,7 +306,8 @@ impl ExtensionHeaders<'_> {
             _ => (usize::from(header[1]) + 1) * 8,
         };
         if self.at > self.end {
-            return Err(ClassifyError::Corrupt("length of an IPv6 extension header"));
+            let whole = ClassifyError::Corrupt("length of an IPv6 extension header");
+            return Err(if self.is_length_known { whole } else { ClassifyError::Truncated("IPv6 extension header") });
         }
         if kind == FRAGMENT {
             self.id_at = self.at - 4;
@@ -339,9 +340,7 @@ fn ports(protocol: u8, transport: &[u8]) -> Result<Ports, ClassifyError> {
     use protocol::{DCCP, ICMP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
     let at = |at: usize, of: &'static str| word(transport, at).ok_or(ClassifyError::Truncated(of));
     match protocol {
-        TCP | UDP | UDP_LITE | SCTP | DCCP => {
-            Ok(Ports::Pair { source: at(0, "ports")?, destination: at(2, "ports")? })
-        }
+        TCP | UDP | UDP_LITE | SCTP | DCCP => Ok(Ports::Pair { source: at(0, "ports")?, destination: at(2, "ports")? }),
         ICMP | ICMPV6 => {
             let kind = *transport.first().ok_or(ClassifyError::Truncated("ICMP header"))?;
             let is_echo = if protocol == ICMP { [0, 8].contains(&kind) } else { [128, 129].contains(&kind) };
@@ -378,12 +377,7 @@ fn key_of_packet_inside(bytes: &[u8], is_ipv4: bool) -> Result<FlowKey, Classify
         Ports::Pair { source, destination } => Ports::Pair { source: destination, destination: source },
         same => same,
     };
-    Ok(FlowKey {
-        source: inside.destination,
-        destination: inside.source,
-        protocol: inside.protocol,
-        ports: turned,
-    })
+    Ok(FlowKey { source: inside.destination, destination: inside.source, protocol: inside.protocol, ports: turned })
 }
 
 #[cfg(test)]

@@ -71,7 +71,12 @@ pub const DEFECTS: [DefectDoc; 15] = [
     doc(Defect::Duplicate, "duplicate", "duplicate=1/100", "forwards one in this many twice"),
     doc(Defect::Delay, "delay", "delay=1/10@5ms", "forwards one in this many so much later"),
     doc(Defect::Reorder, "reorder", "reorder=1/100", "lets the next packet overtake one in this many"),
-    doc(Defect::MisHash, "mis-hash", "mis-hash=1/1000", "sends one packet in this many to another target than its flow"),
+    doc(
+        Defect::MisHash,
+        "mis-hash",
+        "mis-hash=1/1000",
+        "sends one packet in this many to another target than its flow",
+    ),
     doc(Defect::IgnorePorts, "ignore-ports", "ignore-ports", "hashes addresses alone"),
     doc(
         Defect::FragmentsWithoutPorts,
@@ -124,6 +129,7 @@ impl fmt::Display for OneIn {
 
 /// What the balancer does wrong on purpose; by default nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is a switch of its own")]
 pub struct Defects {
     /// Data path: packets that are dropped.
     pub drop: Option<OneIn>,

@@ -75,7 +75,9 @@ impl FragmentHash {
     #[must_use]
     pub fn of(self, key: &DatagramKey, seed: u64) -> u64 {
         match self {
-            Self::Mixing => hash((key.source, key.destination), u64::from(key.protocol) << 32 | u64::from(key.id), seed),
+            Self::Mixing => {
+                hash((key.source, key.destination), u64::from(key.protocol) << 32 | u64::from(key.id), seed)
+            }
             Self::Djb2 => djb2(key),
         }
     }
@@ -123,7 +125,10 @@ mod tests {
         let source = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1).into();
         let datagram = |id| DatagramKey { source, destination: source, id, protocol: 0 };
         assert!(chi_square((0..20_000).map(|port| flow_hash(&key(1, port)))) < CHI_SQUARE_MAX);
-        assert!(chi_square((0..=255).flat_map(|last| (0..80).map(move |port| flow_hash(&key(last, port))))) < CHI_SQUARE_MAX);
+        assert!(
+            chi_square((0..=255).flat_map(|last| (0..80).map(move |port| flow_hash(&key(last, port)))))
+                < CHI_SQUARE_MAX
+        );
         assert!(chi_square((0..20_000).map(|id| FragmentHash::Mixing.of(&datagram(id), 1))) < CHI_SQUARE_MAX);
     }
 

@@ -43,7 +43,11 @@ pub(super) struct PlacedTarget {
 
 impl GroupTable {
     /// Builds the table of targets, each with the place of its counter.
-    pub(super) fn new((targets, counters): (Vec<Target>, Vec<usize>), size: TableSize, blackhole: Option<&str>) -> Self {
+    pub(super) fn new(
+        (targets, counters): (Vec<Target>, Vec<usize>),
+        size: TableSize,
+        blackhole: Option<&str>,
+    ) -> Self {
         let table = MaglevTable::build(&targets, size);
         let placed = |(target, counter): (Target, usize)| PlacedTarget {
             is_blackhole: blackhole == Some(target.name.as_str()),

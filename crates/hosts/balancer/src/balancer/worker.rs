@@ -36,7 +36,7 @@ pub struct BalancerWorker {
     /// The number of its last packet.
     number: u64,
     released: Released,
-    leaked: Vec<Box<[u8; LEAKED_BYTES]>>,
+    leaked: Vec<[u8; LEAKED_BYTES]>,
 }
 
 impl BalancerWorker {
@@ -158,7 +158,7 @@ impl BalancerWorker {
         let one_in = self.balancer.settings.defects.leak;
         if one_in.is_some() && self.leaked.len() < LEAKS_MAX && self.draw(Defect::Leak, one_in) {
             // Zeros would not take memory before they are written.
-            self.leaked.push(Box::new([0xff; LEAKED_BYTES]));
+            self.leaked.push([0xff; LEAKED_BYTES]);
         }
     }
 

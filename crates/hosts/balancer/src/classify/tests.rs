@@ -35,12 +35,8 @@ fn key6() -> FlowKey {
 }
 
 fn fragment_header(offset: u16, is_last: bool) -> Vec<u8> {
-    let header = Ipv6FragmentHeader::new(
-        IpNumber::UDP,
-        IpFragOffset::try_from(offset / 8).unwrap(),
-        !is_last,
-        0xdead_beef,
-    );
+    let header =
+        Ipv6FragmentHeader::new(IpNumber::UDP, IpFragOffset::try_from(offset / 8).unwrap(), !is_last, 0xdead_beef);
     header.to_bytes().to_vec()
 }
 
@@ -172,7 +168,10 @@ fn an_icmp_error_of_ipv6_may_hold_a_packet_with_extension_headers() {
         inside.swap(8 + at, 24 + at);
     }
     let mut error = Vec::new();
-    PacketBuilder::ipv6(v6(9).octets(), v6(8).octets(), 64).icmpv6_raw(2, 0, [0, 0, 5, 0]).write(&mut error, &inside).unwrap();
+    PacketBuilder::ipv6(v6(9).octets(), v6(8).octets(), 64)
+        .icmpv6_raw(2, 0, [0, 0, 5, 0])
+        .write(&mut error, &inside)
+        .unwrap();
     let packet = classify(&error).unwrap();
     let ports = Ports::Pair { source: 53, destination: 1234 };
     assert_eq!((packet.key, packet.is_icmp_error), (FlowKey { ports, ..key6() }, true));

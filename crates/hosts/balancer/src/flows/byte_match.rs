@@ -60,7 +60,8 @@ impl FromStr for ByteMatch {
     type Err = ByteMatchError;
 
     fn from_str(text: &str) -> Result<Self, ByteMatchError> {
-        let (protocol, offset, length, mask, value) = pieces(text).ok_or_else(|| ByteMatchError::Form(text.to_owned()))?;
+        let (protocol, offset, length, mask, value) =
+            pieces(text).ok_or_else(|| ByteMatchError::Form(text.to_owned()))?;
         let (length, all) = match length {
             "1" => (1, 0xff),
             "2" => (2, 0xffff),

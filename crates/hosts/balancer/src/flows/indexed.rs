@@ -29,7 +29,8 @@ impl Index {
         let n_words = rules.len().div_ceil(64);
         let mut protocols = Vec::with_capacity(256 * n_words);
         for number in 0..=u8::MAX {
-            let is_match = |rule: &FlowRule| rule.protocols.is_empty() || rule.protocols.iter().any(|of| of.0 == number);
+            let is_match =
+                |rule: &FlowRule| rule.protocols.is_empty() || rule.protocols.iter().any(|of| of.0 == number);
             protocols.extend(set(rules, n_words, is_match));
         }
         let ports = |of: fn(&FlowRule) -> &[PortRange]| {
@@ -38,11 +39,13 @@ impl Index {
         Self {
             n_words,
             protocols,
-            sources: AddressField::new(n_words, rules.iter().map(|rule| rule.sources.as_slice())),
-            destinations: AddressField::new(n_words, rules.iter().map(|rule| rule.destinations.as_slice())),
+            sources: AddressField::new(n_words, &rules.iter().map(|rule| rule.sources.as_slice())),
+            destinations: AddressField::new(n_words, &rules.iter().map(|rule| rule.destinations.as_slice())),
             source_ports: ports(|rule| &rule.source_ports),
             destination_ports: ports(|rule| &rule.destination_ports),
-            without_ports: set(rules, n_words, |rule| rule.source_ports.is_empty() && rule.destination_ports.is_empty()),
+            without_ports: set(rules, n_words, |rule| {
+                rule.source_ports.is_empty() && rule.destination_ports.is_empty()
+            }),
         }
     }
 
@@ -179,7 +182,7 @@ struct AddressField {
 }
 
 impl AddressField {
-    fn new<'a>(n_words: usize, rules: impl Iterator<Item = &'a [IpNet]> + Clone) -> Self {
+    fn new<'a>(n_words: usize, rules: &(impl Iterator<Item = &'a [IpNet]> + Clone)) -> Self {
         let of_version = |is_v4: bool| {
             // A rule with networks of the other version alone matches no address of this one.
             let ranges = move |networks: &[IpNet]| {

@@ -209,7 +209,8 @@ impl FlowRule {
         let has_ports = match key.ports {
             Ports::Pair { source, destination } => {
                 let contains = |port: u16| move |range: &PortRange| (range.first..=range.last).contains(&port);
-                is_among(&self.source_ports, contains(source)) && is_among(&self.destination_ports, contains(destination))
+                is_among(&self.source_ports, contains(source))
+                    && is_among(&self.destination_ports, contains(destination))
             }
             Ports::Echo(_) | Ports::Absent => self.source_ports.is_empty() && self.destination_ports.is_empty(),
         };

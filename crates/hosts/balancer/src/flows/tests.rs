@@ -133,9 +133,8 @@ fn range() -> impl Strategy<Value = String> {
 }
 
 fn field(name: &'static str, part: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
-    prop::collection::vec(part, 0..4).prop_map(move |parts| {
-        if parts.is_empty() { String::new() } else { format!(",{name}={}", parts.join("+")) }
-    })
+    prop::collection::vec(part, 0..4)
+        .prop_map(move |parts| if parts.is_empty() { String::new() } else { format!(",{name}={}", parts.join("+")) })
 }
 
 fn rule() -> impl Strategy<Value = String> {

@@ -35,7 +35,9 @@ pub enum OrderOperator {
 
 /// Why a text is no change of order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("order `{0}`: write shuffle, reverse, rotate=N, interleave=N, drop=N or duplicate=N, in the order of their use")]
+#[error(
+    "order `{0}`: write shuffle, reverse, rotate=N, interleave=N, drop=N or duplicate=N, in the order of their use"
+)]
 pub struct OrderOperatorError(String);
 
 impl FromStr for OrderOperator {
@@ -289,4 +291,96 @@ type DatagramOrder = (IpAddr, IpAddr, u32, u8);
 
 const fn key(datagram: &DatagramKey) -> DatagramOrder {
     (datagram.source, datagram.destination, datagram.id, datagram.protocol)
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{IpFragOffset, IpNumber, Ipv4Header, PacketBuilder};
+
+    use super::*;
+    use crate::{BalancerSettings, DEFAULT_GROUP, Target};
+
+    fn balancer(defects: &str) -> Arc<Balancer> {
+        let settings = BalancerSettings { defects: defects.parse().unwrap(), ..BalancerSettings::default() };
+        let balancer = Balancer::new(settings).unwrap();
+        for number in 1..=10 {
+            let target = Target { name: format!("t{number}"), mark: number, weight: 1 };
+            balancer.set_target(DEFAULT_GROUP, target).unwrap();
+        }
+        Arc::new(balancer)
+    }
+
+    /// Datagrams of 4000 bytes from twenty ports, in three fragments each.
+    fn packets() -> Vec<Vec<u8>> {
+        (0..20_u16)
+            .flat_map(|port| {
+                let mut whole = Vec::new();
+                PacketBuilder::ipv4([198, 18, 0, 1], [198, 18, 8, 1], 64)
+                    .udp(port, 53)
+                    .write(&mut whole, &[0; 4000])
+                    .unwrap();
+                let payload = whole[20..].to_vec();
+                (0..3_u16).map(move |number| {
+                    let begin = usize::from(number) * 1480;
+                    let end = payload.len().min(begin + 1480);
+                    let length = u16::try_from(end - begin).unwrap();
+                    let mut header =
+                        Ipv4Header::new(length, 64, IpNumber::UDP, [198, 18, 0, 1], [198, 18, 8, 1]).unwrap();
+                    header.identification = port;
+                    header.fragment_offset = IpFragOffset::try_from(number * 185).unwrap();
+                    header.more_fragments = number < 2;
+                    [header.to_bytes().to_vec(), payload[begin..end].to_vec()].concat()
+                })
+            })
+            .collect()
+    }
+
+    fn order(text: &str) -> Vec<OrderOperator> {
+        text.split(',').filter(|part| !part.is_empty()).map(|part| part.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn in_every_order_all_fragments_go_where_the_whole_datagram_goes() {
+        for text in ["", "reverse", "shuffle", "rotate=7,shuffle", "interleave=9,reverse", "interleave=3,shuffle"] {
+            for seed in 0..20 {
+                let result = run(&balancer(""), packets(), &order(text), seed);
+                assert_eq!(result.n_misdirected_fragments, 0, "{text}: {result:?}");
+                assert_eq!(result.n_forwarded_datagrams, result.n_datagrams, "{text}: {result:?}");
+                assert_eq!(result.n_packets, 3 * result.n_datagrams);
+            }
+        }
+    }
+
+    #[test]
+    fn packets_that_are_left_out_or_come_twice_misdirect_nothing() {
+        for seed in 0..20 {
+            let result = run(&balancer(""), packets(), &order("drop=10,duplicate=10,shuffle"), seed);
+            assert_eq!((result.n_packets, result.n_misdirected_fragments), (60, 0), "{result:?}");
+        }
+        assert_eq!(run(&balancer(""), packets(), &order("drop=100,duplicate=1"), 0).n_packets, 0);
+    }
+
+    #[test]
+    fn defects_are_found() {
+        let wrong = |defects: &str| {
+            let result = run(&balancer(defects), packets(), &order("shuffle"), 1);
+            (result.n_misdirected_fragments, result.n_datagrams - result.n_forwarded_datagrams)
+        };
+        let (misdirected, missing) = wrong("fragments-without-ports");
+        assert!(misdirected > 30 && missing == 0, "{misdirected} {missing}");
+        let (misdirected, missing) = wrong("forget-fragment=1/4");
+        assert!(misdirected == 0 && (1..15).contains(&missing), "{misdirected} {missing}");
+        let (misdirected, _) = wrong("mis-hash=1/4");
+        assert!((3..60).contains(&misdirected), "{misdirected}");
+    }
+
+    #[test]
+    fn an_order_is_read_and_written() {
+        for text in ["shuffle", "reverse", "rotate=3", "interleave=2", "drop=1", "duplicate=9"] {
+            assert_eq!(text.parse::<OrderOperator>().unwrap().to_string(), text);
+        }
+        for text in ["", "shuffle=1", "rotate", "rotate=-1", "interleave=1", "interleave=1001", "sort"] {
+            assert!(text.parse::<OrderOperator>().is_err(), "{text}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use serde::Serialize;
 
-use fathom_model::units::{Nanos, approximate, ratio, rounded};
+use fathom_model::units::{Nanos, ratio, rounded};
 
 use super::{Draws, SimulatedArrivals};
 
@@ -153,7 +153,7 @@ impl ConntrackSimulation {
             n_connections += 1;
             let connection = self.connection(&mut draws, now);
             let bucket = draws.below(u64::from(self.n_buckets));
-            let bucket = u32::try_from(bucket).expect("it is less than the number of buckets");
+            let bucket = u32::try_from(bucket).unwrap_or(0);
             if table.n_entries >= u64::from(self.n_max) && !table.evict(bucket) {
                 n_dropped += 1;
                 continue;
@@ -307,13 +307,16 @@ impl ConntrackTable {
 pub fn expected_entries(load: &ConntrackSimulation) -> f64 {
     let (udp, unanswered) = (load.udp_share, load.unanswered_share);
     let secs = |time: Nanos| time.as_secs_f64();
-    let answered = secs(load.lifetime) + udp * secs(load.timeouts.udp_stream) + (1.0 - udp) * secs(load.timeouts.tcp_time_wait);
+    let answered =
+        secs(load.lifetime) + udp * secs(load.timeouts.udp_stream) + (1.0 - udp) * secs(load.timeouts.tcp_time_wait);
     let silent = udp * secs(load.timeouts.udp) + (1.0 - udp) * secs(load.timeouts.tcp_syn_sent);
     load.rate_per_sec * ((1.0 - unanswered) * answered + unanswered * silent)
 }
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::units::approximate;
+
     use super::*;
 
     fn load() -> ConntrackSimulation {
@@ -370,10 +373,7 @@ mod tests {
 
     #[test]
     fn what_is_not_possible_is_refused() {
-        assert_eq!(
-            ConntrackSimulation { udp_share: 1.5, ..load() }.run(),
-            Err(ConntrackSimulationError::Share(1.5))
-        );
+        assert_eq!(ConntrackSimulation { udp_share: 1.5, ..load() }.run(), Err(ConntrackSimulationError::Share(1.5)));
         assert_eq!(ConntrackSimulation { rate_per_sec: 0.0, ..load() }.run(), Err(ConntrackSimulationError::Rate(0.0)));
         let size = ConntrackSimulationError::Size { n_max: 0, n_buckets: 4096 };
         assert_eq!(ConntrackSimulation { n_max: 0, ..load() }.run(), Err(size));

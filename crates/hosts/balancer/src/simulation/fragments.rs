@@ -9,7 +9,10 @@ use fathom_model::units::{Nanos, ratio, rounded};
 use super::{Draws, SimulatedArrivals};
 use crate::{
     classify::{DatagramKey, Fragment},
-    fragments::{FirstFragment, FragmentCounters, FragmentSettings, FragmentSettingsError, FragmentShard, LaterFragment, Released},
+    fragments::{
+        FirstFragment, FragmentCounters, FragmentSettings, FragmentSettingsError, FragmentShard, LaterFragment,
+        Released,
+    },
 };
 
 /// How senders number their datagrams.
@@ -258,4 +261,115 @@ const DESTINATION: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 8, 0, 0, 0, 1
 const fn address(source: u64) -> IpAddr {
     let network = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0).to_bits();
     IpAddr::V6(Ipv6Addr::from_bits(network | (source as u128 + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::FragmentHash;
+
+    /// First fragments alone, one source, identifications in sequence, entries removed only when their slot is touched.
+    fn load((n_slots, n_buckets): (u32, u32), rate_per_sec: f64, secs: u64, hash: FragmentHash) -> FragmentSimulation {
+        let table = FragmentSettings { n_slots, n_buckets, n_swept: 0, hash, n_shards: 1, ..FragmentSettings::USUAL };
+        FragmentSimulation {
+            table,
+            rate_per_sec,
+            duration: Nanos::from_secs(secs),
+            arrivals: SimulatedArrivals::Uniform,
+            ids: IdModel::Sequential,
+            n_sources: 1,
+            n_fragments: 1,
+            order: FragmentOrder::Forward,
+            seed: 1,
+        }
+    }
+
+    fn loss(load: &FragmentSimulation) -> f64 {
+        load.run().unwrap().loss.unwrap()
+    }
+
+    #[test]
+    fn the_figures_that_the_size_rule_came_from_are_repeated() {
+        // Published with the rule "twice rate times time to live, a prime": size, buckets, rate, seconds, loss.
+        for ((n_slots, n_buckets), rate, secs, expected, tolerance) in [
+            ((223, 223), 1000.0, 300, 0.0, 0.000_5),
+            ((1999, 1999), 10_000.0, 60, 0.0, 0.000_5),
+            ((4001, 4001), 10_000.0, 60, 0.0, 0.000_5),
+            ((2000, 2000), 10_000.0, 60, 0.139, 0.01),
+            ((499, 100), 2500.0, 20, 0.234, 0.01),
+        ] {
+            let loss = loss(&load((n_slots, n_buckets), rate, secs, FragmentHash::Djb2));
+            assert!((loss - expected).abs() < tolerance, "{n_slots}/{n_buckets}: {loss}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn with_a_hash_that_mixes_a_prime_is_worth_nothing() {
+        let of = |size| loss(&load((size, size), 10_000.0, 60, FragmentHash::Mixing));
+        let (prime, other) = (of(1999), of(2000));
+        assert!(prime < 0.02 && other < 0.02 && (prime - other).abs() < 0.003, "{prime} and {other}");
+    }
+
+    #[test]
+    fn sweeping_for_old_entries_saves_what_lazy_removal_loses() {
+        let lazy = load((499, 100), 2500.0, 20, FragmentHash::Mixing);
+        let table = FragmentSettings { n_swept: 64, ..lazy.table };
+        let swept = FragmentSimulation { table, ..lazy };
+        assert!(loss(&swept) < loss(&lazy) - 0.05, "{} and {}", loss(&swept), loss(&lazy));
+    }
+
+    #[test]
+    fn fragments_in_any_order_are_lost_only_for_want_of_room() {
+        for order in [FragmentOrder::Forward, FragmentOrder::Reversed, FragmentOrder::Shuffled] {
+            let many = FragmentSimulation {
+                n_fragments: 4,
+                order,
+                ids: IdModel::Random,
+                n_sources: 50,
+                ..load((5003, 5003), 2000.0, 10, FragmentHash::Mixing)
+            };
+            let result = many.run().unwrap();
+            assert_eq!((result.n_lost, result.table.n_rejected), (0, 0), "{order:?}: {result:?}");
+            let table = FragmentSettings { n_stored: 0, ..many.table };
+            let without = FragmentSimulation { table, ..many }.run().unwrap();
+            let is_all_lost = without.n_lost == without.n_datagrams;
+            assert_eq!(is_all_lost, order == FragmentOrder::Reversed, "{order:?}: {without:?}");
+        }
+    }
+
+    #[test]
+    fn one_who_knows_the_hash_fills_a_table_that_others_do_not() {
+        let honest = load((2003, 50), 1000.0, 5, FragmentHash::Mixing);
+        let hostile = FragmentSimulation { ids: IdModel::Adversarial, ..honest };
+        let table = FragmentSettings { seed: 99, ..honest.table };
+        let unknown = FragmentSimulation { table, ..hostile };
+        assert!(loss(&honest) < 0.01 && loss(&hostile) > 0.2, "{} {}", loss(&honest), loss(&hostile));
+        assert!(loss(&unknown) < 0.01, "the seed is worth that: {}", loss(&unknown));
+    }
+
+    #[test]
+    fn the_same_seed_repeats_and_every_insert_is_accounted_for() {
+        let load = FragmentSimulation {
+            ids: IdModel::PerFlow,
+            n_sources: 7,
+            ..load((499, 100), 2500.0, 5, FragmentHash::Mixing)
+        };
+        let result = load.run().unwrap();
+        assert_eq!(load.run().unwrap(), result);
+        assert_eq!(result.n_datagrams, result.table.n_inserts);
+        assert_eq!(
+            result.table.n_inserts,
+            result.table.n_rejected + result.table.n_expired + result.n_active + result.n_stale
+        );
+        assert_ne!(FragmentSimulation { seed: 2, ..load }.run().unwrap(), result);
+    }
+
+    #[test]
+    fn loads_that_are_not_possible_are_refused() {
+        let good = load((499, 100), 2500.0, 5, FragmentHash::Mixing);
+        let run = |load: FragmentSimulation| load.run().unwrap_err();
+        assert_eq!(run(FragmentSimulation { rate_per_sec: 0.0, ..good }), FragmentSimulationError::Rate(0.0));
+        assert_eq!(run(FragmentSimulation { n_fragments: 46, ..good }), FragmentSimulationError::Fragments(46));
+        assert_eq!(run(FragmentSimulation { n_sources: 0, ..good }), FragmentSimulationError::Sources);
+    }
 }

@@ -80,12 +80,14 @@ impl MaglevSimulation {
         if self.n_repeats == 0 {
             return Err(MaglevSimulationError::NoRepeats);
         }
-        let target = |(number, weight): (u32, &u32)| Target { name: format!("t{number}"), mark: number, weight: *weight };
+        let target =
+            |(number, weight): (u32, &u32)| Target { name: format!("t{number}"), mark: number, weight: *weight };
         let targets: Vec<Target> = (1..).zip(&self.weights).map(target).collect();
         let before = MaglevTable::build(&targets, self.size);
         let filled = self.filled(&before);
         let mut draws = Draws::new(self.seed);
-        let changes: Vec<(f64, f64)> = (0..self.n_repeats).map(|_| self.change(&before, &targets, &mut draws)).collect();
+        let changes: Vec<(f64, f64)> =
+            (0..self.n_repeats).map(|_| self.change(&before, &targets, &mut draws)).collect();
         let of = |part: fn(&(f64, f64)) -> f64| changes.iter().map(part).collect::<Vec<_>>();
         let collateral = of(|change| change.1);
         Ok(MaglevSimulationResult {
@@ -172,7 +174,8 @@ mod tests {
 
     #[test]
     fn targets_that_all_go_are_refused() {
-        let simulation = MaglevSimulation { size: TableSize::USUAL, weights: vec![1; 3], n_removed: 3, n_repeats: 1, seed: 0 };
+        let simulation =
+            MaglevSimulation { size: TableSize::USUAL, weights: vec![1; 3], n_removed: 3, n_repeats: 1, seed: 0 };
         assert_eq!(simulation.run(), Err(MaglevSimulationError::NoneLeft { n_removed: 3, n_targets: 3 }));
     }
 }

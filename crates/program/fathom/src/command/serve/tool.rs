@@ -94,7 +94,10 @@ impl ServedTool {
         let tool = self.name;
         UserError::new(Exit::Preflight, format!("cannot serve {tool} on {} port {}", at.ip(), at.port()))
             .with_line("why", why.to_string())
-            .with_line("fix", format!("choose another port: --{tool}={}", at.port().checked_add(1).unwrap_or(self.port)))
+            .with_line(
+                "fix",
+                format!("choose another port: --{tool}={}", at.port().checked_add(1).unwrap_or(self.port)),
+            )
     }
 
     /// Returns the line that says where a server listens.

@@ -1,6 +1,11 @@
 //! `fathom simulate capture`: packets of a capture through the reference balancer, in another order.
 
-use std::{fmt::Write as _, fs::File, path::{Path, PathBuf}, sync::Arc};
+use std::{
+    fmt::Write as _,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use fathom_balancer::{
@@ -39,16 +44,24 @@ pub(super) fn define(command: Command) -> Command {
                 .help("pcap or pcapng, taken on Ethernet"),
         )
         .arg(
-            value("order", "WORD,…", "shuffle, reverse, rotate=N, interleave=N, drop=N, duplicate=N, one after the other")
-                .value_parser(|text: &str| text.parse::<OrderOperator>().map_err(|error| error.to_string()))
-                .value_delimiter(','),
+            value(
+                "order",
+                "WORD,…",
+                "shuffle, reverse, rotate=N, interleave=N, drop=N, duplicate=N, one after the other",
+            )
+            .value_parser(|text: &str| text.parse::<OrderOperator>().map_err(|error| error.to_string()))
+            .value_delimiter(','),
         )
         .arg(value("targets", "N", "targets of the balancer").value_parser(values::positive).default_value("10"))
         .arg(
             value("defects", "LIST", "defects of the balancer, such as fragments-without-ports")
                 .value_parser(|text: &str| text.parse::<Defects>().map_err(|error| error.to_string())),
         )
-        .arg(value("stored", "N", "fragments that can wait for their first one").value_parser(values::count).default_value("1024"))
+        .arg(
+            value("stored", "N", "fragments that can wait for their first one")
+                .value_parser(values::count)
+                .default_value("1024"),
+        )
         .args(values::repeats())
         .args(values::common())
         .after_help(NOTES)
@@ -83,7 +96,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     };
     let fragments = FragmentSettings { n_stored: values::of(matches, "stored"), ..FragmentSettings::USUAL };
     let results = repeats.play(settings.seed, |seed| {
-        let balancer = balancer(BalancerSettings { fragments, defects: defects.clone(), seed, ..BalancerSettings::default() }, settings.n_targets)?;
+        let balancer = balancer(
+            BalancerSettings { fragments, defects: defects.clone(), seed, ..BalancerSettings::default() },
+            settings.n_targets,
+        )?;
         Ok::<_, UserError>(capture::run(&balancer, packets.clone(), &operators, seed))
     })?;
     let is_broken = results.iter().any(|result| result.n_misdirected_fragments + result.n_misdirected_packets > 0);
@@ -104,7 +120,8 @@ fn balancer(settings: BalancerSettings, n_targets: u32) -> Result<Arc<Balancer>,
 
 /// Returns the IP packets of a capture, and the number of its other frames.
 fn read_packets(path: &Path) -> Result<(Vec<Vec<u8>>, usize), UserError> {
-    let unusable = |why: String| UserError::new(Exit::Usage, format!("cannot use {}", path.display())).with_line("why", why);
+    let unusable =
+        |why: String| UserError::new(Exit::Usage, format!("cannot use {}", path.display())).with_line("why", why);
     let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
     let frames = read_capture(file, FRAME_BYTES_MAX).map_err(|error| {
         let refused = unusable(error.to_string());
@@ -159,7 +176,11 @@ fn text(settings: &CaptureSettings, results: &[CaptureSimulationResult]) -> Stri
     if let Some(result) = results.iter().find(|result| !result.examples.is_empty()) {
         let _ = writeln!(text, "\nwith seed {}:", result.seed);
         for example in &result.examples {
-            let _ = writeln!(text, "  packet {} went to t{}, its flow goes to {}", example.packet, example.mark, example.expected);
+            let _ = writeln!(
+                text,
+                "  packet {} went to t{}, its flow goes to {}",
+                example.packet, example.mark, example.expected
+            );
         }
     }
     text

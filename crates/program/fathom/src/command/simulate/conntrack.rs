@@ -40,12 +40,23 @@ pub(super) fn define(command: Command) -> Command {
                 .value_delimiter(',')
                 .default_value("262144"),
         )
-        .arg(value("buckets", "N", "nf_conntrack_buckets; without it, as many as entries").value_parser(values::positive))
+        .arg(
+            value("buckets", "N", "nf_conntrack_buckets; without it, as many as entries")
+                .value_parser(values::positive),
+        )
         .arg(value("rate", "N", "new connections per second").value_parser(values::rate).default_value("1k"))
         .arg(span("lifetime", "mean time from the first packet to the last", "10s"))
         .arg(span("duration", "virtual time of a load", "600s"))
-        .arg(value("udp", "PERCENT", "share of UDP flows; the rest is TCP").value_parser(values::percent).default_value("0%"))
-        .arg(value("unanswered", "PERCENT", "share that nobody answers").value_parser(values::percent).default_value("0%"))
+        .arg(
+            value("udp", "PERCENT", "share of UDP flows; the rest is TCP")
+                .value_parser(values::percent)
+                .default_value("0%"),
+        )
+        .arg(
+            value("unanswered", "PERCENT", "share that nobody answers")
+                .value_parser(values::percent)
+                .default_value("0%"),
+        )
         .arg(span("tcp-time-wait", "nf_conntrack_tcp_timeout_time_wait", "120s"))
         .arg(span("tcp-syn-sent", "nf_conntrack_tcp_timeout_syn_sent", "120s"))
         .arg(span("udp-stream", "nf_conntrack_udp_timeout_stream", "120s"))
@@ -113,11 +124,16 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     let limit = matches.get_one::<f64>("below").copied();
     let search = limit.map(|limit| {
-        SizeSearch::run((16, SIZE_MAX), limit, |size| size, |size| {
-            let loss = row(&of_size(size), repeats)?.loss.unwrap_or_default();
-            progress.step(|| format!("{} entries lose {}", grouped(size.into()), percent(loss)));
-            anyhow::Ok(loss)
-        })
+        SizeSearch::run(
+            (16, SIZE_MAX),
+            limit,
+            |size| size,
+            |size| {
+                let loss = row(&of_size(size), repeats)?.loss.unwrap_or_default();
+                progress.step(|| format!("{} entries lose {}", grouped(size.into()), percent(loss)));
+                anyhow::Ok(loss)
+            },
+        )
     });
     let search = search.transpose()?;
     let n = rows.iter().flat_map(|row| &row.loads).map(|load| load.n_connections).sum();
@@ -169,7 +185,8 @@ fn settings(load: &ConntrackSimulation, repeats: Repeats) -> ConntrackLoad {
 }
 
 fn text(load: &ConntrackSimulation, rows: &[ConntrackRow]) -> String {
-    let titles = ["max", "buckets", "loss", "dropped", "early drops", "most entries", "mean entries", "longest chain", "memory"];
+    let titles =
+        ["max", "buckets", "loss", "dropped", "early drops", "most entries", "mean entries", "longest chain", "memory"];
     let cells = |row: &ConntrackRow| {
         let sum = |of: fn(&ConntrackSimulationResult) -> u64| row.loads.iter().map(of).sum::<u64>();
         let most = |of: fn(&ConntrackSimulationResult) -> u64| row.loads.iter().map(of).max().unwrap_or(0);

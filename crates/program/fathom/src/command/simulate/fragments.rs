@@ -4,11 +4,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser};
 use fathom_balancer::{
     fragments::{Completion, FragmentSettings},
     hash::FragmentHash,
+    maglev::is_prime,
     simulation::{
         SizeSearch, TriedSize,
-        fragments::{
-            FragmentOrder, FragmentSimulation, FragmentSimulationError, FragmentSimulationResult, IdModel,
-        },
+        fragments::{FragmentOrder, FragmentSimulation, FragmentSimulationError, FragmentSimulationResult, IdModel},
     },
 };
 use fathom_model::units::{Nanos, grouped, percent};
@@ -46,18 +45,42 @@ pub(super) fn define(command: Command) -> Command {
                 .value_delimiter(',')
                 .default_value("20011"),
         )
-        .arg(value("buckets", "N", "entries for slots that are taken; without it, as many as slots").value_parser(values::count))
+        .arg(
+            value("buckets", "N", "entries for slots that are taken; without it, as many as slots")
+                .value_parser(values::count),
+        )
         .arg(value("ttl", "SPAN", "how long an entry lives").value_parser(values::span).default_value("200ms"))
         .arg(value("rate", "N", "datagrams per second").value_parser(values::rate).default_value("10k"))
         .arg(value("duration", "SPAN", "virtual time of a load").value_parser(values::span).default_value("300s"))
         .arg(choice("ids", &["sequential", "per-flow", "random", "adversarial"], "how senders number datagrams"))
         .arg(value("sources", "N", "addresses that send").value_parser(values::positive).default_value("1"))
-        .arg(value("fragments", "N", "fragments of each datagram; with 1, first ones alone").value_parser(values::positive).default_value("1"))
+        .arg(
+            value("fragments", "N", "fragments of each datagram; with 1, first ones alone")
+                .value_parser(values::positive)
+                .default_value("1"),
+        )
         .arg(choice("order", &["forward", "reversed", "shuffled"], "order of the fragments of a datagram"))
-        .arg(value("stored", "N", "fragments that can wait for their first one").value_parser(values::count).default_value("1024"))
-        .arg(choice("hash", &["seeded", "mixing", "djb2"], "hash of the table: the device's own with or without a seed, or Bernstein's"))
-        .arg(value("sweep", "N", "slots searched for old entries when no bucket is left").value_parser(values::count).default_value("64"))
-        .arg(Arg::new("free-complete").long("free-complete").help("free the entry of a datagram once all its fragments came").action(ArgAction::SetTrue))
+        .arg(
+            value("stored", "N", "fragments that can wait for their first one")
+                .value_parser(values::count)
+                .default_value("1024"),
+        )
+        .arg(choice(
+            "hash",
+            &["seeded", "mixing", "djb2"],
+            "hash of the table: the device's own with or without a seed, or Bernstein's",
+        ))
+        .arg(
+            value("sweep", "N", "slots searched for old entries when no bucket is left")
+                .value_parser(values::count)
+                .default_value("64"),
+        )
+        .arg(
+            Arg::new("free-complete")
+                .long("free-complete")
+                .help("free the entry of a datagram once all its fragments came")
+                .action(ArgAction::SetTrue),
+        )
         .arg(values::arrivals())
         .arg(values::below())
         .args(values::repeats())
@@ -183,9 +206,9 @@ impl Asked<'_> {
 
     fn row(&self, slots: u32) -> anyhow::Result<FragmentRow> {
         let load = self.with_slots(slots);
-        let loads = self.repeats.play::<_, FragmentSimulationError>(load.seed, |seed| {
-            FragmentSimulation { seed, ..load }.run()
-        })?;
+        let loads = self
+            .repeats
+            .play::<_, FragmentSimulationError>(load.seed, |seed| FragmentSimulation { seed, ..load }.run())?;
         let losses: Vec<f64> = loads.iter().filter_map(|load| load.loss).collect();
         Ok(FragmentRow { slots, buckets: load.table.n_buckets, loss: mean(&losses), loads })
     }
@@ -230,7 +253,18 @@ impl Asked<'_> {
             settings.hash,
             settings.seed
         );
-        let titles = ["slots", "buckets", "loss", "most loss", "lost", "most entries", "most buckets", "taken slots met", "active", "old"];
+        let titles = [
+            "slots",
+            "buckets",
+            "loss",
+            "most loss",
+            "lost",
+            "most entries",
+            "most buckets",
+            "taken slots met",
+            "active",
+            "old",
+        ];
         text.push_str(&table(&titles, &rows.iter().map(|row| self.cells(row)).collect::<Vec<_>>()));
         if let Some((limit, search)) = search {
             text.push_str(&searched(limit, search));
@@ -272,8 +306,5 @@ pub(super) fn searched(limit: f64, search: &SizeSearch) -> String {
 
 /// The next prime from a number on.
 fn next_prime(number: u32) -> u32 {
-    let is_prime = |number: u32| {
-        number >= 2 && (2..).take_while(|divisor: &u32| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
-    };
-    (number.max(2)..).find(|number| is_prime(*number)).unwrap_or(number)
+    (number..=u32::MAX).find(|number| is_prime(*number)).unwrap_or(number)
 }

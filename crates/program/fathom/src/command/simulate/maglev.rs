@@ -33,9 +33,15 @@ pub(super) fn define(command: Command) -> Command {
                 .default_value("65537"),
         )
         .arg(list("targets", "numbers of targets").value_parser(values::positive).default_value("10,100"))
-        .arg(list("weights", "weights of the targets, in place of a number of them").value_parser(values::positive).conflicts_with("targets"))
+        .arg(
+            list("weights", "weights of the targets, in place of a number of them")
+                .value_parser(values::positive)
+                .conflicts_with("targets"),
+        )
         .arg(list("removed", "how many targets go at once").value_parser(values::count).default_value("1"))
-        .arg(values::value("repeat", "N", "how many times others go").value_parser(values::positive).default_value("20"))
+        .arg(
+            values::value("repeat", "N", "how many times others go").value_parser(values::positive).default_value("20"),
+        )
         .args(values::common())
         .after_help(NOTES)
 }
@@ -98,7 +104,17 @@ fn checked(weights: Vec<u32>) -> Result<Vec<u32>, UserError> {
 fn text(settings: &MaglevSettings, results: &[MaglevSimulationResult]) -> String {
     let n = settings.n_repeats;
     let mut text = format!("Maglev tables: other targets go {n} times, seed {}\n\n", settings.seed);
-    let titles = ["places", "targets", "removed", "must move", "collateral", "most collateral", "fullest", "emptiest", "variation"];
+    let titles = [
+        "places",
+        "targets",
+        "removed",
+        "must move",
+        "collateral",
+        "most collateral",
+        "fullest",
+        "emptiest",
+        "variation",
+    ];
     let cells = |result: &MaglevSimulationResult| {
         let moves = |share: f64| if result.n_removed == 0 { String::new() } else { percent(share) };
         let places = if result.follows_rule { "" } else { "*" };

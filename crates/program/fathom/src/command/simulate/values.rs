@@ -35,7 +35,8 @@ pub(super) fn arrivals() -> Arg {
 }
 
 pub(super) fn below() -> Arg {
-    value("below", "PERCENT", "also find the smallest size whose loss is below this, such as 0.1%").value_parser(percent)
+    value("below", "PERCENT", "also find the smallest size whose loss is below this, such as 0.1%")
+        .value_parser(percent)
 }
 
 pub(super) fn seed(matches: &ArgMatches) -> u64 {

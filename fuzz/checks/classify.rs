@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fathom_balancer::{
     Balancer, BalancerSettings, ClassifyError, DEFAULT_GROUP, Decision, Ports, Target, classify as classified,
+    fragments::FragmentSettings, maglev::TableSize,
 };
 use fathom_model::units::Nanos;
 
@@ -34,7 +35,11 @@ pub(crate) fn classify(bytes: &[u8]) {
 
 /// A balancer reads exactly what the classifier reads, and says the same of the same packet.
 fn decide(bytes: &[u8], is_readable: bool) {
-    let balancer = Arc::new(Balancer::new(BalancerSettings::default()).expect("the usual sizes are possible"));
+    // Small tables, because each sequence of bytes gets new ones.
+    let fragments = FragmentSettings { n_slots: 3, n_buckets: 3, n_stored: 2, n_shards: 1, ..FragmentSettings::USUAL };
+    let table_size = TableSize::new(7).expect("7 is a prime");
+    let settings = BalancerSettings { table_size, fragments, ..BalancerSettings::default() };
+    let balancer = Arc::new(Balancer::new(settings).expect("the sizes are possible"));
     balancer
         .set_target(DEFAULT_GROUP, Target { name: "t1".to_owned(), mark: 1, weight: 1 })
         .expect("one target has room");

@@ -83,7 +83,7 @@ impl FragmentHash {
     }
 }
 
-/// Bernstein's hash of the addresses and of the identification as a number of 64 bits, lowest byte first.
+/// Bernstein's hash, in 32 bits, of the addresses and of the identification as a number of 64 bits, lowest byte first.
 fn djb2(key: &DatagramKey) -> u64 {
     let octets = |address: IpAddr| {
         let (high, low) = halves(address);
@@ -92,7 +92,8 @@ fn djb2(key: &DatagramKey) -> u64 {
     let (source, destination) = (octets(key.source), octets(key.destination));
     let id = u64::from(key.id).to_le_bytes();
     let bytes = [source[0], source[1], destination[0], destination[1], id].into_iter().flatten();
-    bytes.fold(5381, |hash: u64, byte| hash.wrapping_mul(33).wrapping_add(u64::from(byte)))
+    let hash = bytes.fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
+    hash.into()
 }
 
 #[cfg(test)]
@@ -159,9 +160,9 @@ mod tests {
     fn bernsteins_hash_is_that_of_its_definition() {
         let zero = Ipv6Addr::UNSPECIFIED.into();
         let of = |id| djb2(&DatagramKey { source: zero, destination: zero, id, protocol: 0 });
-        let zeros = (0..40).fold(5381_u64, |hash, _| hash.wrapping_mul(33));
-        assert_eq!(of(0), zeros);
+        let zeros = (0..40).fold(5381_u32, |hash, _| hash.wrapping_mul(33));
+        assert_eq!(of(0), u64::from(zeros));
         // The lowest byte of the identification comes first of eight, so it is multiplied seven times.
-        assert_eq!(of(1).wrapping_sub(zeros), 33_u64.pow(7));
+        assert_eq!(of(1), u64::from(zeros.wrapping_add(33_u32.wrapping_pow(7))));
     }
 }

@@ -163,9 +163,11 @@ fn key() -> impl Strategy<Value = FlowKey> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
     #[test]
     fn both_lookups_find_the_same_rule(
-        texts in prop::collection::vec(rule(), 0..150),
+        texts in prop::collection::vec(rule(), 0..130),
         packets in prop::collection::vec((key(), prop::collection::vec(0_u8..4, 0..3)), 1..50),
     ) {
         let texts: Vec<String> = texts.iter().enumerate().map(|(idx, text)| format!("r{idx}{text}")).collect();

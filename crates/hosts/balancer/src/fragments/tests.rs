@@ -166,6 +166,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
     /// Pools add up after every step, and a datagram is never given the value of another one.
     #[test]
     fn pools_add_up_in_every_history(

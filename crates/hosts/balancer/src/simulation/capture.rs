@@ -298,10 +298,12 @@ mod tests {
     use etherparse::{IpFragOffset, IpNumber, Ipv4Header, PacketBuilder};
 
     use super::*;
-    use crate::{BalancerSettings, DEFAULT_GROUP, Target};
+    use crate::{BalancerSettings, DEFAULT_GROUP, Target, maglev::TableSize};
 
     fn balancer(defects: &str) -> Arc<Balancer> {
-        let settings = BalancerSettings { defects: defects.parse().unwrap(), ..BalancerSettings::default() };
+        let table_size = TableSize::new(1009).unwrap();
+        let settings =
+            BalancerSettings { table_size, defects: defects.parse().unwrap(), ..BalancerSettings::default() };
         let balancer = Balancer::new(settings).unwrap();
         for number in 1..=10 {
             let target = Target { name: format!("t{number}"), mark: number, weight: 1 };

@@ -343,8 +343,8 @@ mod tests {
         let hostile = FragmentSimulation { ids: IdModel::Adversarial, ..honest };
         let table = FragmentSettings { seed: 99, ..honest.table };
         let unknown = FragmentSimulation { table, ..hostile };
-        assert!(loss(&honest) < 0.01 && loss(&hostile) > 0.2, "{} {}", loss(&honest), loss(&hostile));
-        assert!(loss(&unknown) < 0.01, "the seed is worth that: {}", loss(&unknown));
+        assert!(loss(&honest) < 0.1 && loss(&hostile) > 0.5, "{} {}", loss(&honest), loss(&hostile));
+        assert!(loss(&unknown) < 0.1, "the seed is worth that: {}", loss(&unknown));
     }
 
     #[test]

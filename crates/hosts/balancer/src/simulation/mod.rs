@@ -34,8 +34,7 @@ impl Draws {
     /// A number below a limit that is not 0. The bias is below 2⁻³² for limits of 32 bits.
     pub(crate) const fn below(&mut self, limit: u64) -> u64 {
         let product = (self.any() as u128) * (limit as u128);
-        let upper = (product >> 64) as u64;
-        upper
+        (product >> 64) as u64
     }
 
     /// A number from 0 to below 1.

@@ -1,7 +1,7 @@
 //! A load balancer of layer 4 whose faults are known: the device that tests of in-path devices are tested against.
 //!
-//! This half is pure: bytes and the time come in, a [`Decision`] comes out. The device, the simulations and the tests run the same lines. It
-//! knows no socket and no clock.
+//! All of it but [`device`] is pure: bytes and the time come in, a [`Decision`] comes out. The device, the simulations and the tests run the
+//! same lines, which know no socket and no clock.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
@@ -10,6 +10,7 @@ pub mod classify;
 mod counters;
 mod decision;
 pub mod defects;
+pub mod device;
 pub mod flows;
 pub mod fragments;
 pub mod hash;

@@ -4,6 +4,7 @@ mod agent;
 mod allow;
 mod app;
 mod as_tool;
+mod balancer;
 mod benchmark;
 mod calibrate;
 mod cloud;
@@ -131,6 +132,12 @@ const COMMANDS: &[Command] = &[
         about: "Run as one host of a test, driven over standard streams",
         define: agent::define,
         run: agent::run,
+    },
+    Command {
+        name: "balancer",
+        about: "A reference load balancer whose defects are switched on: the device that tests of devices are tested with",
+        define: balancer::define,
+        run: balancer::run,
     },
     Command { name: "lab", about: "Topologies in network namespaces", define: lab::define, run: lab::run },
     Command {

@@ -347,7 +347,10 @@ fn an_option_out_of_range_is_refused_before_anything_is_touched() {
     let options = Options { mtu_bytes: 20, ..Options::default() };
     let error = Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap_err();
     assert_eq!(error.to_string(), "MTU 20 is outside 68 to 65535 bytes");
-    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair, pair6, router, star, star6, targets, targets6");
+    assert_eq!(
+        preset::find("ring").unwrap_err().hint().unwrap(),
+        "the presets are: pair, pair6, router, star, star6, targets, targets6"
+    );
 }
 
 #[test]

@@ -25,7 +25,7 @@ use netlink_packet_route::{
     link::{
         InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
     },
-    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -340,6 +340,21 @@ impl Netlink {
         message.attributes =
             vec![NeighbourAttribute::Destination(address.into()), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
         let call = format!("RTM_NEWNEIGH(link {index}, {address})");
+        self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Tells a bridge that an Ethernet address is behind one of its ports, by the index of the port, so that it floods no frame for it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the link is not a port.
+    pub fn add_bridge_entry(&mut self, port: u32, mac: MacAddress) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = port;
+        message.header.state = NeighbourState::Noarp;
+        message.header.flags = NeighbourFlags::Controller;
+        message.attributes = vec![NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+        let call = format!("RTM_NEWNEIGH(bridge port {port})");
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 

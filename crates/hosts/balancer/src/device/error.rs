@@ -117,6 +117,8 @@ impl DeviceError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            // A target that can be read is refused for what it is, not for how it is written.
+            Self::BadTarget { given, .. } if given.parse::<super::DeviceTarget>().is_ok() => return None,
             Self::BadTarget { .. } => format!("write {}", super::DeviceTarget::FORM),
             Self::Unprivileged => "run as root, or in a lab: fathom lab up targets:4 --device balancer".to_owned(),
             Self::NoQueues => "use a kernel with CONFIG_NETFILTER_NETLINK_QUEUE (modprobe nfnetlink_queue)".to_owned(),

@@ -255,7 +255,7 @@ impl SharedState {
         }
         match request {
             ControlRequest::Counters => Ok(json(self.counters())),
-            ControlRequest::Targets => Ok(json(self.targets())),
+            ControlRequest::Targets => Ok(json(self.targets(&self.steering()))),
             ControlRequest::Flows => Ok(json(self.balancer.flows())),
             ControlRequest::AddTarget { group, target } => self.add_target(&group, target).map(json),
             ControlRequest::RemoveTarget { group, name } => self.remove_target(&group, &name).map(json),
@@ -269,8 +269,7 @@ impl SharedState {
         }
     }
 
-    fn targets(&self) -> Vec<TargetRow> {
-        let steering = self.steering();
+    fn targets(&self, steering: &Steering) -> Vec<TargetRow> {
         let known: BTreeMap<u32, &DeviceTarget> = steering.targets().collect();
         let rows = self.balancer.groups().into_iter().flat_map(|(group, targets)| {
             let row = |target: Target| {
@@ -285,6 +284,10 @@ impl SharedState {
     /// Makes the way to a target before packets are sent there.
     fn add_target(&self, group: &str, target: DeviceTarget) -> Result<(), DeviceError> {
         let mut steering = self.steering();
+        let all = self.targets(&steering);
+        // The same host may be in several groups.
+        let others = all.iter().filter(|row| row.group == group).map(|row| &row.target);
+        self.settings.check_target(&target, others)?;
         let (name, weight) = (target.name.clone(), target.weight);
         let mark = steering.add(target, clock::now())?;
         let added = self.balancer.set_target(group, Target { name, mark, weight });

@@ -187,6 +187,12 @@ impl Device {
         matches!(self, Self::Translation | Self::Balancer(_))
     }
 
+    /// Returns whether the device is a process, which the scheduler places like any other.
+    #[must_use]
+    pub const fn is_process(&self) -> bool {
+        matches!(self, Self::Balancer(_))
+    }
+
     /// Returns whether the answers of targets have to go back through the device.
     #[must_use]
     pub fn translates(&self) -> bool {

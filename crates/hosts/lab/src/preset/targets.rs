@@ -130,6 +130,8 @@ fn lay_switched<'a>(
         lay(End::new(host, device, address), port, family, options)?;
         let port = netlink.link(&name).map_err(failed())?.index;
         netlink.add_port(BridgeIndex(bridge), port).map_err(failed())?;
+        // A target that only receives would otherwise have its frames flooded to all others.
+        netlink.add_bridge_entry(port, mac_for(address)).map_err(failed())?;
     }
     netlink.set_up(bridge).map_err(failed())
 }

@@ -159,7 +159,8 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
         eprintln!("lost: {} ({})", loss.what, loss.why);
     }
     if let Some(device) = lab.device() {
-        let core = device.core.map_or_else(|| "the sender's core".to_owned(), |core| format!("core {core}"));
+        let elsewhere = if device.device.is_process() { "any core" } else { "the sender's core" };
+        let core = device.core.map_or_else(|| elsewhere.to_owned(), |core| format!("core {core}"));
         eprintln!("device: {} on {core}", device.device);
         device.unavailable.iter().for_each(|loss| eprintln!("lost: {loss}"));
     }

@@ -108,7 +108,8 @@ fn about(settings: &DeviceSettings) -> String {
     let targets = list(settings.targets.iter().map(|target| target.name.clone()).collect());
     let targets = if targets.is_empty() { "no target yet".to_owned() } else { targets };
     let (first, last) = (settings.queues.start(), settings.queues.end());
-    format!("{addresses} among {targets}; mode {}; queues {first}-{last}", settings.mode)
+    let queues = if first == last { format!("queue {first}") } else { format!("queues {first}-{last}") };
+    format!("{addresses} among {targets}; mode {}; {queues}", settings.mode)
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {

@@ -15,6 +15,7 @@ use fathom_balancer::{
 };
 use fathom_model::units::grouped;
 use fathom_packet::craft::read_capture;
+use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAG_LENGTH, TAGS};
 use serde::Serialize;
 
 use super::{output::SimulationDocument, runs::Repeats, values};

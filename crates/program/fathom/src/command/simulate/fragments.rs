@@ -131,7 +131,7 @@ struct Asked<'a> {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let asked = Asked {
         matches,
-        load: load(matches)?,
+        load: load(matches),
         buckets: matches.get_one::<u32>("buckets").copied(),
         repeats: Repeats::of(matches),
     };
@@ -161,7 +161,7 @@ fn word<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).expect("the option has a default")
 }
 
-fn load(matches: &ArgMatches) -> anyhow::Result<FragmentSimulation> {
+fn load(matches: &ArgMatches) -> FragmentSimulation {
     let seed = values::seed(matches);
     let hash = word(matches, "hash");
     let n_fragments = values::of::<u32>(matches, "fragments");
@@ -176,7 +176,7 @@ fn load(matches: &ArgMatches) -> anyhow::Result<FragmentSimulation> {
         n_shards: 1,
         ..FragmentSettings::USUAL
     };
-    Ok(FragmentSimulation {
+    FragmentSimulation {
         table,
         rate_per_sec: values::of(matches, "rate"),
         duration: values::of(matches, "duration"),
@@ -195,7 +195,7 @@ fn load(matches: &ArgMatches) -> anyhow::Result<FragmentSimulation> {
             _ => FragmentOrder::Forward,
         },
         seed,
-    })
+    }
 }
 
 impl Asked<'_> {

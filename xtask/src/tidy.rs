@@ -31,7 +31,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),
-    ("lab", &["model", "sys"]),
+    ("lab", &["model", "sys", "balancer"]),
+    ("balancer", &["model", "statistics", "sys"]),
     ("fleet", &["model", "sys", "engine"]),
 ];
 /// Crates whose tests also run for other users: everything they access must go through `sys::policy`.

@@ -186,6 +186,15 @@ pub mod host {
     /// UDP sockets in use: a gauge.
     pub const SOCK_UDP_IN_USE: &str = "sock_udp_in_use";
 
+    /// Packets that were sent to a program for its verdict (`/proc/net/netfilter/nfnetlink_queue`); instances: `queue0`, …
+    pub const NFQUEUE_PACKETS: &str = "nfqueue_packets";
+    /// Packets dropped because the queue to the program was full.
+    pub const NFQUEUE_DROPPED: &str = "nfqueue_dropped";
+    /// Packets dropped because the receive buffer of the program was full.
+    pub const NFQUEUE_USER_DROPPED: &str = "nfqueue_user_dropped";
+    /// Packets that wait for a verdict: a gauge.
+    pub const NFQUEUE_WAITING: &str = "nfqueue_waiting";
+
     /// Frames that came to an impairment of a lab; instance: the direction, `forward` or `back`, as of all of its counters.
     pub const IMPAIR_ARRIVED: &str = "impair_arrived";
     /// Frames that the impairment lost as it was told.
@@ -228,7 +237,8 @@ pub mod host {
     pub const IMPAIRMENT_SOCKET: &str = "fathom-impairment";
 
     /// The names that are no counts: their values rise and fall.
-    pub const GAUGES: [&str; 11] = [
+    pub const GAUGES: [&str; 12] = [
+        NFQUEUE_WAITING,
         QUEUE_INTERRUPT_CORE,
         QDISC_BACKLOG_BYTES,
         CONNTRACK_ENTRIES,

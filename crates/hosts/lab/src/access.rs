@@ -39,8 +39,8 @@ impl Lab {
             return Self::build_here(preset, options, standing, programs);
         }
         let builder = holder::start_bound(holder_program, preset, options)?;
-        // From here on the descriptors of this process keep the lab alive, and the builder may exit.
-        Self::attach(&builder.record)
+        // From here on the descriptors of this process keep the hosts alive, and a builder without a device may exit.
+        Ok(Self::attach(&builder.record)?.keep(builder))
     }
 
     /// Opens a lab that is up.

@@ -23,13 +23,13 @@ pub enum Error {
         /// The existing presets.
         known: Vec<&'static str>,
     },
-    /// The topology cannot have this number of hosts.
+    /// The topology cannot have this number of hosts or targets.
     #[error("`{given}` is not a topology")]
     BadHostCount {
         /// The given text.
         given: String,
-        /// The allowed numbers of hosts.
-        range: std::ops::RangeInclusive<u32>,
+        /// The topologies with a number, and their ranges.
+        known: String,
     },
     /// The lab has no host with this name.
     #[error("the lab has no host {host:?}")]
@@ -76,6 +76,14 @@ pub enum Error {
         command: String,
         /// Its error text.
         why: String,
+    },
+    /// The process of a device ended before it was ready.
+    #[error("the device {device} did not start: {}", said.lines().next().unwrap_or("it said nothing"))]
+    DeviceProcess {
+        /// The device.
+        device: String,
+        /// What it said.
+        said: String,
     },
     /// The kernel refused an action.
     #[error("cannot {attempt}")]
@@ -156,12 +164,14 @@ impl Error {
                 "use 1 to 48 of a-z, A-Z, 0-9, '-' and '_', beginning with a letter or a digit".to_owned()
             }
             Self::UnknownPreset { known, .. } => format!("the presets are: {}", known.join(", ")),
-            Self::BadHostCount { range, .. } => {
-                format!("use star:N or star6:N with {} to {} hosts; other topologies have no number", range.start(), range.end())
-            }
+            Self::BadHostCount { known, .. } => format!("use {known}; other topologies have no number"),
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
             Self::BadDevice { known, .. } => format!("the devices are: {known}"),
             Self::BadFault { known, .. } => format!("there is: {known}"),
+            Self::DeviceProcess { said, .. } => {
+                let further: Vec<&str> = said.lines().skip(1).map(without_label).collect();
+                return (!further.is_empty()).then(|| further.join("\n"));
+            }
             Self::FaultCommand { .. } => "see whether the command is installed and this kernel has the feature".to_owned(),
             // Capabilities inside a user namespace do not count for programs (`bpf_capable` in the kernel).
             Self::Kernel { source, .. } if source.is_permission() && source.call.starts_with("bpf(") => {
@@ -187,6 +197,11 @@ impl Error {
             Self::BadOption { .. } | Self::Kernel { .. } | Self::File { .. } => return None,
         })
     }
+}
+
+/// A line of an error of the program without its label, such as `fix`.
+fn without_label(line: &str) -> &str {
+    line.trim().split_once(' ').map_or(line.trim(), |(_, text)| text.trim())
 }
 
 /// Returns the hint about the setting that forbids user namespaces, based on the kernel's error.

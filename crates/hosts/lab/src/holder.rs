@@ -100,6 +100,7 @@ pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
 }
 
 /// A holder that waits until its lab is opened; dropping this value ends it.
+#[derive(Debug)]
 pub(crate) struct BoundHolder {
     child: Child,
     pub(crate) record: LabRecord,

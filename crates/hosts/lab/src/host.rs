@@ -35,6 +35,7 @@ pub struct Interface {
 pub struct Host {
     pub(crate) name: LabName,
     pub(crate) interfaces: Vec<Interface>,
+    pub(crate) virtual_address: Option<IpAddr>,
     pub(crate) namespaces: Namespaces,
 }
 
@@ -58,6 +59,12 @@ impl Host {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.interfaces.first().expect("a host has an interface").address
+    }
+
+    /// Returns the address that this host shares with the other targets of a device, through which it is reached there.
+    #[must_use]
+    pub fn virtual_address(&self) -> Option<IpAddr> {
+        self.virtual_address
     }
 
     /// The namespaces that a process has to enter to be on this host.

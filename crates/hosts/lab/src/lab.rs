@@ -2,7 +2,8 @@
 
 use crate::{
     DeviceRecord, Error, Host, LabName, Options, Preset, Result,
-    device::{self, FittedDevice, ProgramLoader},
+    device::{FittedDevice, ProgramLoader},
+    holder::BoundHolder,
     record::{HostRecord, LOSSES, LabRecord, LabState, MissingFeature, SettingDifference},
 };
 use fathom_sys::{
@@ -24,6 +25,11 @@ pub struct Lab {
     holder: Option<ProcessIdentity>,
     /// The programs of its device, held by this process.
     fitting: Option<FittedDevice>,
+    #[expect(
+        dead_code,
+        reason = "it runs the threads and programs of the device in a lab without root, until this is dropped"
+    )]
+    builder: Option<BoundHolder>,
 }
 
 impl Lab {
@@ -36,10 +42,10 @@ impl Lab {
         let machine = settings();
         let hosts = preset.build(options)?;
         let device = preset.device(options)?;
-        let fitting = device.map(|device| device::fit(&hosts, device, options, programs)).transpose()?;
+        let fitting = device.map(|device| preset.fit(&hosts, device, options, programs)).transpose()?;
         let first = hosts.first().expect("a preset has hosts");
         let differences = differences(machine, first.enter_with(settings)?);
-        Ok(Self { hosts, differences, standing, holder: None, fitting })
+        Ok(Self { hosts, differences, standing, holder: None, fitting, builder: None })
     }
 
     /// Opens the namespaces held by another process.
@@ -52,7 +58,12 @@ impl Lab {
         }
         let fitting = record.device.clone().map(|record| FittedDevice { record, attached: Vec::new() });
         let (differences, standing) = (record.differences.clone(), record.standing);
-        Ok(Self { hosts, differences, standing, holder: Some(record.holder), fitting })
+        Ok(Self { hosts, differences, standing, holder: Some(record.holder), fitting, builder: None })
+    }
+
+    /// Keeps the process that built it for as long as this value, since the threads and programs of its device are in there.
+    pub(crate) fn keep(self, builder: BoundHolder) -> Self {
+        Self { builder: Some(builder).filter(|_| self.fitting.is_some()), ..self }
     }
 
     /// The process that holds the lab.
@@ -72,6 +83,7 @@ impl Lab {
         let host = |host: &Host| HostRecord {
             name: host.name.clone(),
             interfaces: host.interfaces.clone(),
+            virtual_address: host.virtual_address,
             descriptor: host.namespaces.net.as_fd().as_raw_fd(),
         };
         Ok(LabRecord {
@@ -138,8 +150,13 @@ fn attach_host(record: &LabRecord, host: &HostRecord) -> Result<Host> {
         LabState::Rootless => Some(open_user_namespace(pid).map_err(attempt())?),
     };
     let net = NetNs::open(format!("/proc/{pid}/fd/{}", host.descriptor)).map_err(attempt())?;
-    let (name, interfaces) = (host.name.clone(), host.interfaces.clone());
-    Ok(Host { name, interfaces, namespaces: Namespaces { user, net, confinement: Confinement::default() } })
+    let (name, interfaces, virtual_address) = (host.name.clone(), host.interfaces.clone(), host.virtual_address);
+    Ok(Host {
+        name,
+        interfaces,
+        virtual_address,
+        namespaces: Namespaces { user, net, confinement: Confinement::default() },
+    })
 }
 
 /// The settings that may differ in a new namespace and that affect results.

@@ -12,7 +12,7 @@ pub struct Options {
     pub mtu_bytes: u32,
     /// The number of queues of every device per direction, 1 to 64.
     pub n_queues: u32,
-    /// The number of hosts of a star; absent for the usual number.
+    /// The number of hosts of a star, or of targets; absent for the usual number.
     pub n_hosts: Option<u32>,
     /// The device between the hosts; absent for a wire.
     pub device: Option<Device>,

@@ -1,5 +1,7 @@
 //! The description of a lab by its holder.
 
+use std::net::IpAddr;
+
 use fathom_sys::{
     netlink::namespace::is_first_user_namespace,
     process::{ProcessIdentity, may_administer_network},
@@ -88,6 +90,9 @@ pub struct HostRecord {
     pub name: LabName,
     /// Its network devices other than loopback.
     pub interfaces: Vec<Interface>,
+    /// The address that it shares with the other targets of a device.
+    #[serde(default)]
+    pub virtual_address: Option<IpAddr>,
     /// The holder's descriptor that keeps the namespace alive: any tool can enter `/proc/PID/fd/N`.
     pub descriptor: i32,
 }

@@ -70,6 +70,7 @@ pub(crate) fn quiet_host(name: &str, family: Family) -> Result<Host> {
     Ok(Host {
         name,
         interfaces: Vec::new(),
+        virtual_address: None,
         namespaces: Namespaces { user: None, net, confinement: Confinement::default() },
     })
 }

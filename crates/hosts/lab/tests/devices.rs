@@ -12,7 +12,14 @@ use fathom_sys::{
     },
     process::{affinity, may_administer_network},
 };
-use std::{fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{IpAddr, UdpSocket},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
 /// The number of counted datagrams.
 const ROUNDS: u64 = 50;
@@ -153,4 +160,81 @@ fn a_device_that_needs_a_program_is_refused_where_there_is_none() {
     assert_eq!(error.to_string(), "cannot put the program of redirect on eth0 of host dut");
     let error = build("router").unwrap_err();
     assert!(matches!(error, Error::BadDevice { .. }), "{error}");
+}
+
+/// Sends a datagram from each of 30 ports of the client to an address, and returns how many each target got.
+fn divided(lab: &Lab, targets: &[&Host], to: IpAddr) -> Vec<usize> {
+    const PORT: u16 = 7000;
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let sockets: Vec<UdpSocket> =
+        targets.iter().map(|target| target.enter_with(|| UdpSocket::bind((any, PORT)).unwrap()).unwrap()).collect();
+    let client = lab.host("a").unwrap();
+    let send = || {
+        for _ in 0..30 {
+            UdpSocket::bind((any, 0)).unwrap().send_to(b"who", (to, PORT)).unwrap();
+        }
+    };
+    client.enter_with(send).unwrap();
+    let count = |socket: &UdpSocket| {
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        std::iter::from_fn(|| socket.recv_from(&mut [0; 10]).ok()).count()
+    };
+    sockets.iter().map(count).collect()
+}
+
+#[test]
+fn targets_are_reached_through_their_device_by_the_virtual_address_and_directly_by_their_own() {
+    if lacks_privileges() {
+        return;
+    }
+    for (name, device) in
+        [("targets:3", "router"), ("targets6:3", "router"), ("targets:3", "dnat"), ("targets6:3", "dnat")]
+    {
+        let options = Options { device: Some(device.parse().unwrap()), ..Options::default() };
+        let (preset, options) = preset::chosen(name, options).unwrap();
+        assert_eq!(preset.ends(&options), ["a", "t1", "t2", "t3"]);
+        let lab = Lab::build(preset, &options, Command::new("/not/started")).unwrap();
+        let targets = ["t1", "t2", "t3"].map(|name| lab.host(name).unwrap());
+        let shared = targets[0].virtual_address().unwrap();
+        let through = divided(&lab, &targets, shared);
+        assert_eq!(through.iter().sum::<usize>(), 30, "{name} {device}: {through:?}");
+        let n_used = through.iter().filter(|n| **n > 0).count();
+        assert_eq!(n_used, if device == "router" { 1 } else { 3 }, "{name} {device}: {through:?}");
+        assert_eq!(divided(&lab, &targets, targets[1].address()), [0, 30, 0], "{name} {device}: directly");
+        // Answers come from the address that was asked, by whatever way.
+        let client = lab.host("a").unwrap().enter_with(|| {
+            let any: IpAddr = if shared.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            UdpSocket::bind((any, 0)).unwrap()
+        });
+        let client = client.unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let at = if device == "router" { shared } else { targets[0].address() };
+        let servers = targets.map(|target| {
+            let at = if device == "router" { at } else { target.address() };
+            let server = target.enter_with(|| UdpSocket::bind((at, 7001)).unwrap()).unwrap();
+            server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            server
+        });
+        client.send_to(b"who", (shared, 7001)).unwrap();
+        let asked = servers.iter().find_map(|server| Some((server, server.recv_from(&mut [0; 10]).ok()?.1)));
+        let (server, from) = asked.unwrap();
+        server.send_to(b"me", from).unwrap();
+        assert_eq!(client.recv_from(&mut [0; 10]).unwrap().1.ip(), shared, "{name} {device}");
+    }
+}
+
+#[test]
+fn a_device_and_a_topology_that_do_not_fit_are_refused() {
+    let refused = |preset: &str, device: &str| {
+        let (preset, options) = preset::chosen(preset, Options::default()).unwrap();
+        let options = Options { device: Some(device.parse().unwrap()), ..options };
+        preset.device(&options).unwrap_err().to_string()
+    };
+    assert!(refused("pair", "dnat").contains("use the preset targets:N"));
+    assert!(refused("targets:2", "bridge").contains("use router, dnat or balancer"));
+    assert!(refused("star:3", "router").contains("use the preset pair"));
+    for wrong in ["targets:0", "targets:65", "targets:many", "pair:2"] {
+        let error = preset::chosen(wrong, Options::default()).unwrap_err();
+        assert!(error.hint().unwrap().contains("targets:N with N from 1 to 64"), "{wrong}: {error}");
+    }
 }

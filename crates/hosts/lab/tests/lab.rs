@@ -162,10 +162,10 @@ fn every_host_of_a_star_reaches_every_other_one_through_the_switch() {
 }
 
 #[test]
-fn a_star_has_a_number_of_hosts_and_other_presets_have_none() {
+fn a_star_has_a_number_of_hosts_and_a_pair_has_none() {
     for wrong in ["star:1", "star:513", "star:x", "pair:3", "star:"] {
         let error = preset::chosen(wrong, Options::default()).unwrap_err();
-        assert!(error.hint().unwrap().contains("2 to 512 hosts"), "{wrong}: {error}");
+        assert!(error.hint().unwrap().contains("star:N with N from 2 to 512"), "{wrong}: {error}");
     }
     let device = Options { device: Some("router".parse().unwrap()), ..Options::default() };
     assert!(preset::find("star").unwrap().device(&device).is_err(), "a switch joins its hosts already");
@@ -347,7 +347,10 @@ fn an_option_out_of_range_is_refused_before_anything_is_touched() {
     let options = Options { mtu_bytes: 20, ..Options::default() };
     let error = Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap_err();
     assert_eq!(error.to_string(), "MTU 20 is outside 68 to 65535 bytes");
-    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair, pair6, router, star, star6");
+    assert_eq!(
+        preset::find("ring").unwrap_err().hint().unwrap(),
+        "the presets are: pair, pair6, router, star, star6, targets, targets6"
+    );
 }
 
 #[test]

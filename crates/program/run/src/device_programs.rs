@@ -1,4 +1,6 @@
-//! Loads the XDP programs of crate `packet` onto the devices of a lab. The lab itself knows no programs.
+//! The programs of the devices of a lab: XDP programs of crate `packet`, and this program itself as a process. The lab knows no programs.
+
+use std::process::Command;
 
 use fathom_lab::device::{self, Policer, Program, ProgramGuard, ProgramLoader};
 use fathom_model::units::PerSec;
@@ -32,5 +34,11 @@ impl ProgramLoader for PacketPrograms {
             }
         };
         Ok(Box::new(AttachedProgram(link)))
+    }
+
+    fn process(&self, words: &[String]) -> std::io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(words);
+        Ok(command)
     }
 }

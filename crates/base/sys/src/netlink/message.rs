@@ -6,7 +6,8 @@ use std::{io, ops::ControlFlow};
 
 use netlink_sys::{Socket, SocketAddr};
 
-const HEADER: usize = 16;
+/// The length of `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const OVERRUN: u16 = 4;
@@ -20,6 +21,7 @@ pub(crate) const GENERIC_HEADER: usize = 4;
 pub(crate) const REQUEST: u16 = 0x01;
 pub(crate) const ACKNOWLEDGE: u16 = 0x04;
 pub(crate) const DUMP: u16 = 0x300;
+pub(crate) const EXCLUSIVE: u16 = 0x200;
 pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const APPEND: u16 = 0x800;
 
@@ -67,6 +69,17 @@ impl MessageBody {
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The whole message, without a sequence number: its answer is known by its socket.
+    pub(crate) fn message(&self, kind: u16, flags: u16) -> Vec<u8> {
+        let length = u32::try_from(HEADER + self.0.len()).expect("messages are short");
+        let mut bytes = length.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&(flags | REQUEST).to_ne_bytes());
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&self.0);
+        bytes
     }
 
     /// Appends all attributes of another body.
@@ -197,7 +210,7 @@ fn garbled() -> io::Error {
 }
 
 /// Shows the bodies of the messages of one datagram; breaks if the exchange is complete or `show` ends it.
-fn take(mut rest: &[u8], show: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<ControlFlow<()>> {
+pub(crate) fn take(mut rest: &[u8], show: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<ControlFlow<()>> {
     while !rest.is_empty() {
         let (length, kind) = (word(rest, 0).ok_or_else(garbled)?, half(rest, 4).ok_or_else(garbled)?);
         let length = usize::try_from(length).map_err(|_| garbled())?;

@@ -7,8 +7,10 @@ pub mod ethtool;
 mod message;
 pub mod namespace;
 pub mod nftables;
+pub mod packet_queue;
 pub mod pause;
 pub mod qdisc;
+pub mod routing_rules;
 pub mod sock_diag;
 pub mod threaded_napi;
 pub mod xdp_features;
@@ -23,7 +25,7 @@ use netlink_packet_route::{
     link::{
         InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
     },
-    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -341,6 +343,21 @@ impl Netlink {
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
+    /// Tells a bridge that an Ethernet address is behind one of its ports, by the index of the port, so that it floods no frame for it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the link is not a port.
+    pub fn add_bridge_entry(&mut self, port: u32, mac: MacAddress) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = port;
+        message.header.state = NeighbourState::Noarp;
+        message.header.flags = NeighbourFlags::Controller;
+        message.attributes = vec![NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+        let call = format!("RTM_NEWNEIGH(bridge port {port})");
+        self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
     /// Returns the next hop of packets to an address. Sends no packet.
     ///
     /// # Errors
@@ -382,20 +399,29 @@ impl Netlink {
     /// # Errors
     /// `EEXIST` if it already exists, `ENETUNREACH` if the gateway is on no link.
     pub fn add_route(&mut self, route: &RouteEntry) -> Result<()> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(route.destination);
-        message.header.destination_prefix_length = route.prefix_len;
+        let call = format!("RTM_NEWROUTE({}/{})", route.destination, route.prefix_len);
+        let mut message = route_message(route);
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
-        message.header.kind = RouteType::Unicast;
-        message.header.scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
-        if route.prefix_len > 0 {
-            message.attributes.push(RouteAttribute::Destination(route.destination.into()));
-        }
-        message.attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
-        message.attributes.extend(route.device.map(RouteAttribute::Oif));
-        let call = format!("RTM_NEWROUTE({}/{})", route.destination, route.prefix_len);
         self.change(&call, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds a route to the main table that silently drops all packets to an address, unless another table routes them.
+    ///
+    /// # Errors
+    /// `EEXIST` if there is a route to the address.
+    pub fn add_black_hole(&mut self, address: IpAddr) -> Result<()> {
+        let prefix_len = if address.is_ipv4() { 32 } else { 128 };
+        let mut message = route_message(&RouteEntry { destination: address, prefix_len, gateway: None, device: None });
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::BlackHole;
+        message.header.scope = RouteScope::Universe;
+        self.change(
+            &format!("RTM_NEWROUTE(black hole {address})"),
+            Message::NewRoute(message),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
     }
 
     fn change(&mut self, call: &str, message: Message, flags: u16) -> Result<()> {
@@ -445,6 +471,21 @@ impl Netlink {
 
 fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// A route without its table and without who made it.
+fn route_message(route: &RouteEntry) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(route.destination);
+    message.header.destination_prefix_length = route.prefix_len;
+    message.header.kind = RouteType::Unicast;
+    message.header.scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+    if route.prefix_len > 0 {
+        message.attributes.push(RouteAttribute::Destination(route.destination.into()));
+    }
+    message.attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    message.attributes.extend(route.device.map(RouteAttribute::Oif));
+    message
 }
 
 fn link_message(index: u32) -> LinkMessage {

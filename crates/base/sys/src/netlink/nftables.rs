@@ -1,16 +1,21 @@
 //! Rules of the kernel's packet filter: creates, counts and reads them, without the program `nft`.
 //!
 //! Uses netlink (`linux/netfilter/nf_tables.h`), in the network namespace of the thread that opened the socket; needs `CAP_NET_ADMIN`
-//! there, also for reading. It creates the few rules that a device under test needs, and reads the counters of all rules.
+//! there, also for reading. It creates the few rules that devices of a lab and the reference balancer need, and reads the counters of all
+//! rules.
 
-use std::{fmt, io, net::IpAddr, num::NonZeroU32};
+use std::{
+    fmt, io,
+    net::IpAddr,
+    num::{NonZeroU16, NonZeroU32},
+};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::{
     Error, Result,
     netlink::message::{
-        ACKNOWLEDGE, APPEND, CREATE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute, attributes,
+        ACKNOWLEDGE, APPEND, CREATE, DUMP, EXCLUSIVE, MessageBody, NetlinkRequest, NetlinkSocket, attribute, attributes,
     },
 };
 
@@ -31,6 +36,7 @@ const FAMILIES: [(u8, &str); 6] = [(1, "inet"), (2, "ip"), (3, "arp"), (5, "netd
 
 /// Attributes of tables, chains and rules. All use number 1 for the table; the numbers of a chain's name and of a rule's chain differ.
 const TABLE: u16 = 1;
+const TABLE_FLAGS: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_TYPE: u16 = 7;
@@ -56,6 +62,24 @@ const DROP: i32 = 0;
 const ACCEPT: i32 = 1;
 const JUMP: i32 = -3;
 
+/// `NFT_TABLE_F_OWNER` (Linux 5.12): nobody else may change the table, and it is gone with the socket that made it.
+const OWNED: u32 = 2;
+/// The general registers of 32 bits (`NFT_REG32_00`); the four of them at the start are also [`REGISTER`].
+const REGISTER_WORD: u32 = 8;
+/// The bases of `payload`: the IP header, and the header behind it.
+const IP_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
+/// The key of `meta` for the mark of a packet (`NFT_META_MARK`).
+const META_MARK: u32 = 3;
+/// `NFT_NAT_DNAT`.
+const TO_DESTINATION: u32 = 1;
+/// The revision of the target `NFQUEUE` whose value is [`xt_queue`] (`struct xt_NFQ_info_v3`).
+const QUEUE_TARGET_REVISION: u32 = 3;
+/// Packets go on if no program listens on their queue (`NFQ_FLAG_BYPASS`, the same in both ways to say it).
+const QUEUE_BYPASS: u16 = 1;
+/// The seed of the hash that divides flows among targets: any number, such that all tables divide them alike.
+const HASH_SEED: u32 = 1;
+
 /// The number of rules that fit into a message of the default send buffer (208 KiB), at 200 bytes each, with room to spare.
 const RULES_AT_ONCE: usize = 500;
 
@@ -63,11 +87,31 @@ const RULES_AT_ONCE: usize = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Before the route lookup.
-    Prerouting = 0,
+    Prerouting,
+    /// Before the route lookup and before connection tracking, which puts fragments together (priority -400).
+    BeforeTracking,
+    /// Before the route lookup, where the destination of the first packet of a connection may be translated.
+    Translation,
     /// For packets to this host.
-    Input = 1,
+    Input,
     /// For forwarded packets.
-    Forward = 2,
+    Forward,
+    /// For packets that leave, behind all translations.
+    AfterTranslation,
+}
+
+impl Hook {
+    /// The number of the hook (`enum nf_inet_hooks`), the priority there, and the type of its chains.
+    const fn place(self) -> (u32, i32, &'static str) {
+        match self {
+            Self::Prerouting => (0, 0, "filter"),
+            Self::BeforeTracking => (0, -450, "filter"),
+            Self::Translation => (0, -100, "nat"),
+            Self::Input => (1, 0, "filter"),
+            Self::Forward => (2, 0, "filter"),
+            Self::AfterTranslation => (4, 300, "filter"),
+        }
+    }
 }
 
 /// The packets that a new table sees.
@@ -108,8 +152,55 @@ pub enum PacketMatch {
     Any,
     /// Packets from this address, in the IP version of the table.
     Source(IpAddr),
+    /// Packets to this address, in the IP version of the table.
+    Destination(IpAddr),
+    /// Packets to this address with this mark.
+    Marked(IpAddr, u32),
+    /// One share of the flows to this address, by a hash (jhash) of their source address and source port.
+    Share(IpAddr, FlowShare),
     /// One in every n packets that reach the rule, the first of each group.
     OneOf(NonZeroU32),
+}
+
+/// One of n equal shares of all flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowShare {
+    /// Which one, from 0.
+    pub place: u32,
+    /// The number of shares.
+    pub n_shares: NonZeroU32,
+}
+
+/// Consecutive queues of `nfnetlink_queue` among which a rule divides packets by a hash of their addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueRange {
+    /// The first one.
+    pub first: u16,
+    /// The number of queues.
+    pub n_queues: NonZeroU16,
+}
+
+/// How a rule sends packets to a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueWay {
+    /// The expression `queue` of `nf_tables` (`CONFIG_NFT_QUEUE`).
+    Expression,
+    /// The target `NFQUEUE` of xtables (`CONFIG_NETFILTER_XT_TARGET_NFQUEUE` and `CONFIG_NFT_COMPAT`).
+    Target,
+}
+
+impl QueueWay {
+    /// Both, the better one first.
+    pub const ALL: [Self; 2] = [Self::Expression, Self::Target];
+}
+
+impl fmt::Display for QueueWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expression => "the queue expression of nf_tables",
+            Self::Target => "the xtables target NFQUEUE",
+        })
+    }
 }
 
 /// The action of a rule on its packets, after counting them.
@@ -121,6 +212,14 @@ pub enum RuleVerdict<'a> {
     Drop,
     /// They go through the rules of another chain first.
     Jump(&'a str),
+    /// Their connection goes to this address instead; only in a chain of [`Hook::Translation`].
+    Translate(IpAddr),
+    /// They continue with this source address, and with checksums that fit.
+    RewriteSource(IpAddr),
+    /// They wait in a queue for the verdict of a program; connection tracking leaves them alone. Without a program, they continue.
+    QueueUntracked(QueueRange, QueueWay),
+    /// They wait in a queue for the verdict of a program. Without a program, they continue.
+    Queue(QueueRange, QueueWay),
 }
 
 /// A rule; it counts the packets that it matches.
@@ -202,8 +301,44 @@ impl Nftables {
     /// # Errors
     /// `EOPNOTSUPP` or `ENOENT` if the kernel lacks a feature that the rules need.
     pub fn install(&mut self, table: Table<'_>, chains: &[Chain<'_>]) -> Result<()> {
+        self.make(table, request(NEW_TABLE, CREATE, table.body()), chains)
+    }
+
+    /// Creates a table like [`Self::install`] that goes with this socket, however the program ends, and that nobody else may change.
+    ///
+    /// # Errors
+    /// As [`Self::install`], and `EEXIST` or `EPERM` if there is a table with this name.
+    pub fn install_owned(&mut self, table: Table<'_>, chains: &[Chain<'_>]) -> Result<()> {
+        let begin = || request(NEW_TABLE, CREATE | EXCLUSIVE, table.body().number(TABLE_FLAGS, OWNED));
+        self.make(table, begin(), chains).inspect_err(|error| {
+            // Half a table is of no use to anybody; that of somebody else stays.
+            if !matches!(error.errno(), Some(libc::EEXIST | libc::EPERM)) {
+                let _ = self.remove(table);
+            }
+        })
+    }
+
+    /// Replaces the content of a table that this socket owns, in one transaction: no packet meets half of it.
+    ///
+    /// # Errors
+    /// `ENOENT` if the socket owns no such table. Then nothing was changed.
+    ///
+    /// # Panics
+    /// If there are more rules than one transaction takes: 500.
+    pub fn replace_owned(&mut self, table: Table<'_>, chains: &[Chain<'_>]) -> Result<()> {
+        let rules = || chains.iter().flat_map(|chain| chain.rules.iter().map(|rule| new_rule(table, chain.name, rule)));
+        assert!(rules().count() <= RULES_AT_ONCE, "the rules of a table that is replaced fit into one message");
+        let begin = [
+            request(DELETE_TABLE, 0, table.body()),
+            request(NEW_TABLE, CREATE | EXCLUSIVE, table.body().number(TABLE_FLAGS, OWNED)),
+        ];
+        let all = begin.into_iter().chain(chains.iter().map(|chain| new_chain(table, chain))).chain(rules());
+        let failed = || format!("nf_tables(replace table {table})");
+        self.commit(all.collect()).map_err(|error| Error::new(failed(), error))
+    }
+
+    fn make(&mut self, table: Table<'_>, begin: NetlinkRequest, chains: &[Chain<'_>]) -> Result<()> {
         let failed = |what: &str| format!("nf_tables(new {what} in table {table})");
-        let begin = request(NEW_TABLE, CREATE, table.body());
         let makers = std::iter::once(begin).chain(chains.iter().map(|chain| new_chain(table, chain)));
         self.commit(makers.collect()).map_err(|error| Error::new(failed("chains"), error))?;
         for chain in chains {
@@ -274,10 +409,10 @@ fn body(family: u8) -> MessageBody {
 fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> NetlinkRequest {
     let body = table.body().text(CHAIN_NAME, chain.name);
     let body = match chain.hook {
-        // The priority of filter chains is 0.
         Some(hook) => {
-            let hook = MessageBody::default().number(HOOK_NUMBER, hook as u32).number(HOOK_PRIORITY, 0);
-            body.nest(CHAIN_HOOK, &hook).text(CHAIN_TYPE, "filter")
+            let (number, priority, kind) = hook.place();
+            let hook = MessageBody::default().number(HOOK_NUMBER, number);
+            body.nest(CHAIN_HOOK, &hook.number(HOOK_PRIORITY, priority.cast_unsigned())).text(CHAIN_TYPE, kind)
         }
         None => body,
     };
@@ -285,28 +420,81 @@ fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> NetlinkRequest {
 }
 
 fn new_rule(table: Table<'_>, chain: &str, rule: &Rule<'_>) -> NetlinkRequest {
-    let matching = match rule.matching {
+    let matching = matches(rule.matching);
+    let count = expression("counter", &MessageBody::default());
+    let expressions = matching.join(&count).join(&decide(rule.verdict));
+    let body = table.body().text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, &expressions);
+    request(NEW_RULE, CREATE | APPEND, body)
+}
+
+/// The expressions that let only these packets reach the rest of a rule.
+fn matches(matching: PacketMatch) -> MessageBody {
+    match matching {
         PacketMatch::Any => MessageBody::default(),
-        PacketMatch::Source(address) => {
-            let (at, octets) = match address {
-                IpAddr::V4(address) => (12, address.octets().to_vec()),
-                IpAddr::V6(address) => (8, address.octets().to_vec()),
-            };
-            // Load this many bytes from this offset in the network header (base 1).
-            let length = u32::try_from(octets.len()).expect("an address is short");
-            let load = MessageBody::default().number(1, REGISTER).number(2, 1).number(3, at).number(4, length);
-            expression("payload", &load).join(&equals(&octets))
+        PacketMatch::Source(address) => load_address(AddressField::Source, address).join(&equals(&octets_of(address))),
+        PacketMatch::Destination(address) => {
+            load_address(AddressField::Destination, address).join(&equals(&octets_of(address)))
+        }
+        PacketMatch::Marked(address, mark) => {
+            let load = MessageBody::default().number(1, REGISTER).number(2, META_MARK);
+            let marked = expression("meta", &load).join(&equals(&mark.to_ne_bytes()));
+            matches(PacketMatch::Destination(address)).join(&marked)
+        }
+        PacketMatch::Share(address, share) => {
+            matches(PacketMatch::Destination(address)).join(&in_share(address, share))
         }
         PacketMatch::OneOf(n) => {
             // Count up (type 0) and wrap around at n.
             let load = MessageBody::default().number(1, REGISTER).number(2, n.get()).number(3, 0);
             expression("numgen", &load).join(&equals(&0_u32.to_ne_bytes()))
         }
+    }
+}
+
+/// One of the two addresses of an IP header.
+#[derive(Clone, Copy)]
+enum AddressField {
+    Source,
+    Destination,
+}
+
+fn octets_of(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// Loads an address of the header, of the IP version of another one, into [`REGISTER`].
+fn load_address(field: AddressField, like: IpAddr) -> MessageBody {
+    let (at, length) = match (field, like) {
+        (AddressField::Source, IpAddr::V4(_)) => (12, 4),
+        (AddressField::Destination, IpAddr::V4(_)) => (16, 4),
+        (AddressField::Source, IpAddr::V6(_)) => (8, 16),
+        (AddressField::Destination, IpAddr::V6(_)) => (24, 16),
     };
-    let count = expression("counter", &MessageBody::default());
-    let expressions = matching.join(&count).join(&decide(rule.verdict));
-    let body = table.body().text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, &expressions);
-    request(NEW_RULE, CREATE | APPEND, body)
+    load(REGISTER, IP_HEADER, (at, length))
+}
+
+/// Loads a part of a packet, by its offset from a header and its length, into a register.
+fn load(register: u32, header: u32, (at, length): (u32, u32)) -> MessageBody {
+    expression("payload", &MessageBody::default().number(1, register).number(2, header).number(3, at).number(4, length))
+}
+
+/// Hashes the source address and, in the word behind it, the source port (`jhash`), and compares the remainder.
+fn in_share(like: IpAddr, share: FlowShare) -> MessageBody {
+    let n_words = if like.is_ipv4() { 1 } else { 4 };
+    let (port, result) = (REGISTER_WORD + n_words, REGISTER_WORD + n_words + 1);
+    let hash = MessageBody::default()
+        .number(1, REGISTER_WORD)
+        .number(2, result)
+        .number(3, 4 * (n_words + 1))
+        .number(4, share.n_shares.get())
+        .number(5, HASH_SEED);
+    load_address(AddressField::Source, like)
+        .join(&load(port, TRANSPORT_HEADER, (0, 2)))
+        .join(&expression("hash", &hash))
+        .join(&compare(result, &share.place.to_ne_bytes()))
 }
 
 fn expression(name: &str, data: &MessageBody) -> MessageBody {
@@ -314,16 +502,16 @@ fn expression(name: &str, data: &MessageBody) -> MessageBody {
     MessageBody::default().nest(ELEMENT, &expression)
 }
 
-/// Continues with the rule only if the register holds this value.
+/// Continues with the rule only if [`REGISTER`] holds this value.
 fn equals(value: &[u8]) -> MessageBody {
+    compare(REGISTER, value)
+}
+
+/// Continues with the rule only if a register holds this value.
+fn compare(register: u32, value: &[u8]) -> MessageBody {
     // Operator 0 is equality.
-    expression(
-        "cmp",
-        &MessageBody::default()
-            .number(1, REGISTER)
-            .number(2, 0)
-            .nest(3, &MessageBody::default().put(DATA_VALUE, value)),
-    )
+    let value = MessageBody::default().put(DATA_VALUE, value);
+    expression("cmp", &MessageBody::default().number(1, register).number(2, 0).nest(3, &value))
 }
 
 fn decide(verdict: RuleVerdict<'_>) -> MessageBody {
@@ -331,14 +519,56 @@ fn decide(verdict: RuleVerdict<'_>) -> MessageBody {
         RuleVerdict::Accept => (ACCEPT, None),
         RuleVerdict::Drop => (DROP, None),
         RuleVerdict::Jump(chain) => (JUMP, Some(chain)),
+        RuleVerdict::Translate(to) => return translate(to),
+        RuleVerdict::RewriteSource(to) => return rewrite_source(to),
+        RuleVerdict::Queue(queues, way) => return queue(queues, way),
+        RuleVerdict::QueueUntracked(queues, way) => {
+            return expression("notrack", &MessageBody::default()).join(&queue(queues, way));
+        }
     };
     let verdict = MessageBody::default().number(VERDICT_CODE, code.cast_unsigned());
     let verdict = chain.into_iter().fold(verdict, |verdict, chain| verdict.text(VERDICT_CHAIN, chain));
-    let data = MessageBody::default().nest(DATA_VERDICT, &verdict);
-    expression(
-        "immediate",
-        &MessageBody::default().number(IMMEDIATE_REGISTER, REGISTER_VERDICT).nest(IMMEDIATE_DATA, &data),
-    )
+    put(REGISTER_VERDICT, &MessageBody::default().nest(DATA_VERDICT, &verdict))
+}
+
+/// Puts a value into a register.
+fn put(register: u32, data: &MessageBody) -> MessageBody {
+    expression("immediate", &MessageBody::default().number(IMMEDIATE_REGISTER, register).nest(IMMEDIATE_DATA, data))
+}
+
+fn translate(to: IpAddr) -> MessageBody {
+    let family = if to.is_ipv4() { TableFamily::Ipv4 } else { TableFamily::Ipv6 };
+    let address = put(REGISTER, &MessageBody::default().put(DATA_VALUE, &octets_of(to)));
+    let nat = MessageBody::default().number(1, TO_DESTINATION).number(2, family as u32).number(3, REGISTER);
+    address.join(&expression("nat", &nat))
+}
+
+fn rewrite_source(to: IpAddr) -> MessageBody {
+    // Only the header of IPv4 has a checksum (type 1, at offset 10); that of the transport covers the address too (flag 1).
+    let (at, length, kind, sum_at) = if to.is_ipv4() { (12, 4, 1, 10) } else { (8, 16, 0, 0) };
+    let store = MessageBody::default().number(2, IP_HEADER).number(3, at).number(4, length).number(5, REGISTER);
+    let store = store.number(6, kind).number(7, sum_at).number(8, 1);
+    put(REGISTER, &MessageBody::default().put(DATA_VALUE, &octets_of(to))).join(&expression("payload", &store))
+}
+
+fn queue(queues: QueueRange, way: QueueWay) -> MessageBody {
+    let QueueRange { first, n_queues } = queues;
+    match way {
+        QueueWay::Expression => {
+            let numbers = [(1, first), (2, n_queues.get()), (3, QUEUE_BYPASS)];
+            let put = |body: MessageBody, (kind, number): (u16, u16)| body.put(kind, &number.to_be_bytes());
+            expression("queue", &numbers.into_iter().fold(MessageBody::default(), put))
+        }
+        QueueWay::Target => {
+            let target = MessageBody::default().text(1, "NFQUEUE").number(2, QUEUE_TARGET_REVISION);
+            expression("target", &target.put(3, &xt_queue(queues)))
+        }
+    }
+}
+
+/// `struct xt_NFQ_info_v3`, padded as values of xtables are (`XT_ALIGN`).
+fn xt_queue(QueueRange { first, n_queues }: QueueRange) -> Vec<u8> {
+    [first, n_queues.get(), QUEUE_BYPASS, 0].into_iter().flat_map(u16::to_ne_bytes).collect()
 }
 
 fn text_of(bytes: &[u8]) -> String {

@@ -7,6 +7,7 @@ pub(crate) mod control_message;
 pub mod datagram;
 pub mod descriptor_passing;
 pub mod echo;
+mod peer;
 pub mod raw_ip;
 mod raw_option;
 mod socket_name;
@@ -26,6 +27,7 @@ use std::{
 };
 
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
+pub use peer::{PeerProcess, peer_process};
 pub use raw_option::{drops, error_of};
 pub(crate) use raw_option::{get, set};
 use rustix::{

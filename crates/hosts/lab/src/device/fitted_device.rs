@@ -20,7 +20,7 @@ use super::{
 use crate::{Error, Host, Options, Result};
 
 /// The name of a rule set's tables; below, the names of the chains in them.
-const TABLE: &str = "fathom";
+pub(super) const TABLE: &str = "fathom";
 /// The bytes of an Ethernet header with a VLAN tag.
 const ETHERNET_HEADERS: usize = 18;
 /// The chain at which packets enter the rule set.
@@ -95,11 +95,11 @@ pub(crate) fn fit(
     if let Device::Filter(rules) = device {
         on(dut, || install(rules))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
     }
-    let attached = attach(dut, hosts, device, programs)?;
+    let attached = attach(dut, hosts, &device, programs)?;
     Ok(FittedDevice { record: DeviceRecord { device, core, threads, unavailable }, attached })
 }
 
-fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Result<T> {
+pub(super) fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Result<T> {
     host.enter_with(work)
 }
 
@@ -177,7 +177,7 @@ fn chains(rules: RuleSet, nobody: IpAddr) -> Vec<Chain<'static>> {
 fn attach(
     dut: &Host,
     hosts: &[Host],
-    device: Device,
+    device: &Device,
     programs: &dyn ProgramLoader,
 ) -> Result<Vec<Box<dyn ProgramGuard>>> {
     let link = |name: &'static str| {
@@ -189,7 +189,7 @@ fn attach(
         let frame_max = usize::try_from(near.mtu_bytes).unwrap_or(usize::MAX).saturating_add(ETHERNET_HEADERS);
         let sockets = on(dut, || ImpairedSockets::open(near.index, far.index))?;
         let sockets = sockets.map_err(Error::kernel(format!("open the wires of host {HOST}")))?;
-        let path = ImpairedPath::start(impairment, sockets, frame_max);
+        let path = ImpairedPath::start(*impairment, sockets, frame_max);
         return Ok(vec![Box::new(path.map_err(Error::file("start the threads of", HOST))?)]);
     }
     let mac_of = |link: &Link| link.mac.expect("a veth has an Ethernet address");
@@ -201,8 +201,13 @@ fn attach(
     let (there, back) = (onward(&far, b), onward(&near, a));
     let wanted: Vec<(&Link, Program)> = match device {
         Device::Redirect => vec![(&near, Program::Redirect(there)), (&far, Program::Redirect(back))],
-        Device::Policer(policer) => vec![(&near, Program::Policer(policer, there)), (&far, Program::Redirect(back))],
-        Device::Router | Device::Bridge | Device::Filter(_) | Device::Impairment(_) => Vec::new(),
+        Device::Policer(policer) => vec![(&near, Program::Policer(*policer, there)), (&far, Program::Redirect(back))],
+        Device::Router
+        | Device::Bridge
+        | Device::Filter(_)
+        | Device::Impairment(_)
+        | Device::Translation
+        | Device::Balancer(_) => Vec::new(),
     };
     let one = |(link, program): &(&Link, Program)| {
         let attached = on(dut, || programs.attach(program, link.index))?;

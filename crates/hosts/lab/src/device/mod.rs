@@ -2,13 +2,16 @@
 //!
 //! This module defines the devices and their text form; [`topology`] connects the wires, and [`fitted_device`] prepares the device.
 
+mod balancer;
+mod before_targets;
+mod device_process;
 mod fitted_device;
 mod hop_counters;
 mod impairment;
 mod reset;
 mod topology;
 
-use std::{fmt, num::NonZeroU32, str::FromStr};
+use std::{fmt, num::NonZeroU32, process::Command, str::FromStr};
 
 use fathom_model::units::{PerSec, approximate, rounded};
 use fathom_sys::netlink::MacAddress;
@@ -16,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
+pub use balancer::BalancerDevice;
+pub(crate) use before_targets::fit_before_targets;
 pub use fitted_device::{DeviceRecord, Thread};
 pub(crate) use fitted_device::{FittedDevice, fit};
 pub use impairment::{ImpairedDirections, Impairment};
@@ -25,7 +30,7 @@ pub(crate) use topology::build;
 pub const HOST: &str = "dut";
 
 /// A device under test with its parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Device {
     /// The kernel's router between two networks.
@@ -40,6 +45,10 @@ pub enum Device {
     Policer(Policer),
     /// Threads that move frames from one wire to the other and harm them on purpose.
     Impairment(Impairment),
+    /// The kernel's packet filter, which translates the destination of each flow to that of a target by a hash.
+    Translation,
+    /// The reference balancer, a program that divides flows among targets and has the defects that were switched on.
+    Balancer(BalancerDevice),
 }
 
 /// Rules that are checked against every packet, and the packets that they drop.
@@ -87,6 +96,15 @@ pub trait ProgramLoader: Sync {
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN` outside user namespaces.
     fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn ProgramGuard>>;
+
+    /// Returns the command that runs a device as a process of its own, given the words of its command line.
+    ///
+    /// # Errors
+    /// If the program has no such command or does not find its own file.
+    fn process(&self, words: &[String]) -> std::io::Result<Command> {
+        let _ = words;
+        Err(std::io::Error::from(std::io::ErrorKind::Unsupported))
+    }
 }
 
 /// An attached program; dropping it detaches the program.
@@ -118,6 +136,16 @@ pub const FORMS: &[(&str, &str, &str)] = &[
         impairment::VALUES,
         "impairs traffic both ways or one way, and counts each impairment; values that are not named are those of a good wire",
     ),
+    (
+        "dnat",
+        "",
+        "the kernel's packet filter divides flows among targets:N by a hash of address and port, and translates addresses",
+    ),
+    (
+        "balancer",
+        balancer::VALUES,
+        "the reference balancer of docs/balancer.md divides flows among targets:N, with defects on a switch",
+    ),
 ];
 
 /// Enough rules to show the cost of one without taking long to create.
@@ -138,14 +166,41 @@ pub fn forms() -> String {
 
 impl Device {
     /// Returns whether frames are forwarded before the network stack of the device sees them.
-    const fn is_program(self) -> bool {
+    const fn is_program(&self) -> bool {
         matches!(self, Self::Redirect | Self::Policer(_))
     }
 
     /// Returns whether the device has its own core, which can be overloaded. A device that drops only by its rule must not drop for
     /// overload.
-    const fn has_own_core(self) -> bool {
+    const fn has_own_core(&self) -> bool {
         !matches!(self, Self::Policer(_) | Self::Impairment(_))
+    }
+
+    /// Returns whether the device can stand before targets that share a virtual address.
+    pub(crate) const fn is_before_targets(&self) -> bool {
+        matches!(self, Self::Router | Self::Translation | Self::Balancer(_))
+    }
+
+    /// Returns whether the device divides traffic among targets, so that it has no use between two hosts.
+    #[must_use]
+    pub const fn needs_targets(&self) -> bool {
+        matches!(self, Self::Translation | Self::Balancer(_))
+    }
+
+    /// Returns whether the device is a process, which the scheduler places like any other.
+    #[must_use]
+    pub const fn is_process(&self) -> bool {
+        matches!(self, Self::Balancer(_))
+    }
+
+    /// Returns whether the answers of targets have to go back through the device.
+    #[must_use]
+    pub fn translates(&self) -> bool {
+        match self {
+            Self::Translation => true,
+            Self::Balancer(balancer) => balancer.translates(),
+            _ => false,
+        }
     }
 }
 
@@ -158,17 +213,21 @@ impl FromStr for Device {
         if word == "impair" {
             return Impairment::parse(arguments).map(Self::Impairment).map_err(wrong);
         }
+        if word == "balancer" {
+            return BalancerDevice::parse(arguments).map(Self::Balancer).map_err(wrong);
+        }
         let (first, second) = arguments.map_or((None, None), |rest| match rest.split_once(',') {
             Some((first, second)) => (Some(first), Some(second)),
             None => (Some(rest), None),
         });
         match word {
-            "router" | "bridge" | "redirect" if arguments.is_some() => {
+            "router" | "bridge" | "redirect" | "dnat" if arguments.is_some() => {
                 Err(wrong(format!("a {word} has nothing to choose")))
             }
             "router" => Ok(Self::Router),
             "bridge" => Ok(Self::Bridge),
             "redirect" => Ok(Self::Redirect),
+            "dnat" => Ok(Self::Translation),
             "nft" => {
                 let n_rules = first.map_or(Ok(RULES_DEFAULT), |text| number("the number of rules", text, RULES));
                 let one_of = |text: &str| {
@@ -206,11 +265,13 @@ impl fmt::Display for Device {
             Self::Router => f.write_str("router"),
             Self::Bridge => f.write_str("bridge"),
             Self::Redirect => f.write_str("redirect"),
+            Self::Translation => f.write_str("dnat"),
             Self::Filter(RuleSet { n_rules, drop_one_of }) => {
                 write!(f, "nft:{n_rules}")?;
                 drop_one_of.map_or(Ok(()), |n| write!(f, ",1/{n}"))
             }
             Self::Policer(Policer { rate_per_sec, burst }) => write!(f, "policer:{rate_per_sec},{burst}"),
+            Self::Balancer(balancer) => write!(f, "balancer:{balancer}"),
             Self::Impairment(impairment) => {
                 let values = impairment.to_string();
                 if values.is_empty() { f.write_str("impair") } else { write!(f, "impair:{values}") }
@@ -254,6 +315,9 @@ mod tests {
         assert_eq!((read("policer"), read("policer:50k")), ("policer:200000,512".into(), "policer:50000,512".into()));
         assert_eq!(read("policer:1M,1"), "policer:1000000,1");
         assert_eq!((read("impair"), read("impair:loss=1%")), ("impair".into(), "impair:loss=1%".into()));
+        assert_eq!((read("dnat"), read("balancer")), ("dnat".into(), "balancer:queues=1,mode=dsr".into()));
+        let text = "balancer:queues=2,mode=dnat,defect=drop=1/100,defect=wrong-source";
+        assert_eq!(read(text), text);
     }
 
     #[test]
@@ -261,6 +325,7 @@ mod tests {
         let cases = [
             ("wheel", "wheel"),
             ("router:2", "nothing to choose"),
+            ("dnat:2", "nothing to choose"),
             ("nft:0", "1 to 20000"),
             ("nft:2.5", "whole number"),
             ("nft:10,50", "1/N"),
@@ -268,6 +333,10 @@ mod tests {
             ("policer:fast", "the rate"),
             ("policer:1k,0", "the burst"),
             ("impair:loss=2", "0.5%"),
+            ("balancer:speed=2", "no value `speed`"),
+            ("balancer:queues=0", "1 to 64"),
+            ("balancer:defect=laziness", "laziness"),
+            ("balancer:defect=wrong-source", "dnat"),
         ];
         for (text, named) in cases {
             let error = text.parse::<Device>().unwrap_err();

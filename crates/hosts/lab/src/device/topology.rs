@@ -23,12 +23,15 @@ const BRIDGE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 254);
 const PORTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 252), Ipv4Addr::new(198, 18, 0, 253)];
 
 /// Builds the hosts a and b with the device between them, in the order of traffic.
-pub(crate) fn build(device: Device, family: Family, options: &Options) -> Result<Vec<Host>> {
+pub(crate) fn build(device: &Device, family: Family, options: &Options) -> Result<Vec<Host>> {
     let hosts = [quiet_host("a", family)?, quiet_host(HOST, family)?, quiet_host("b", family)?];
     match device {
         Device::Bridge => bridged(hosts, family, options),
         Device::Impairment(_) => passed_on(hosts, family, options),
         Device::Router | Device::Filter(_) | Device::Redirect | Device::Policer(_) => routed(hosts, family, options),
+        Device::Translation | Device::Balancer(_) => {
+            unreachable!("a preset without targets takes no device that needs them")
+        }
     }
 }
 

@@ -6,13 +6,27 @@
 mod pair;
 mod router;
 mod star;
+mod targets;
 
-use crate::{Device, Error, Host, Options, Result, device, family::Family};
+use crate::{
+    Device, Error, Host, Options, Result,
+    device::{self, FittedDevice, ProgramLoader},
+    family::Family,
+};
 
 pub use star::{SWITCH, TESTED};
+pub use targets::{CLIENT, FIRST_TARGET};
 
 /// All topologies.
-pub const PRESETS: &[&Preset] = &[&pair::PRESET, &pair::PRESET_6, &router::PRESET, &star::PRESET, &star::PRESET_6];
+pub const PRESETS: &[&Preset] = &[
+    &pair::PRESET,
+    &pair::PRESET_6,
+    &router::PRESET,
+    &star::PRESET,
+    &star::PRESET_6,
+    &targets::PRESET,
+    &targets::PRESET_6,
+];
 
 /// How the hosts of a topology are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +35,19 @@ enum Shape {
     Line,
     /// Any number of hosts on a switch.
     Star,
+    /// A client, a device, and any number of targets behind it.
+    Targets,
+}
+
+impl Shape {
+    /// The numbers of hosts, or of targets, that may be chosen.
+    const fn numbers(self) -> Option<std::ops::RangeInclusive<u32>> {
+        match self {
+            Self::Line => None,
+            Self::Star => Some(star::N_HOSTS),
+            Self::Targets => Some(targets::N_TARGETS),
+        }
+    }
 }
 
 /// A topology by name.
@@ -44,18 +71,26 @@ impl Preset {
     /// # Errors
     /// [`Error::BadDevice`] if both specify a device and they differ.
     pub fn device(&self, options: &Options) -> Result<Option<Device>> {
-        match (self.device, options.device) {
-            (_, Some(other)) if self.shape == Shape::Star => Err(Error::BadDevice {
-                given: other.to_string(),
-                why: format!("the hosts of the preset {} are joined by a switch; use the preset pair", self.name),
-                known: device::forms(),
-            }),
-            (Some(own), Some(other)) if own != other => Err(Error::BadDevice {
-                given: other.to_string(),
-                why: format!("the preset {} has the device {own} already; use the preset pair", self.name),
-                known: device::forms(),
-            }),
-            (own, other) => Ok(own.or(other)),
+        let refused = |device: &Device, why: String| Error::BadDevice {
+            given: device.to_string(),
+            why: format!("the preset {} {why}", self.name),
+            known: device::forms(),
+        };
+        match (self.shape, &self.device, &options.device) {
+            (Shape::Star, _, Some(other)) => {
+                Err(refused(other, "has its hosts on a switch; use the preset pair".to_owned()))
+            }
+            (Shape::Targets, _, Some(other)) if !other.is_before_targets() => {
+                Err(refused(other, "has many targets: use router, dnat or balancer, or the preset pair".to_owned()))
+            }
+            (Shape::Targets, _, other) => Ok(Some(other.clone().unwrap_or(Device::Router))),
+            (_, _, Some(other)) if other.needs_targets() => {
+                Err(refused(other, "has no targets to divide traffic among: use the preset targets:N".to_owned()))
+            }
+            (_, Some(own), Some(other)) if own != other => {
+                Err(refused(other, format!("has the device {own} already; use the preset pair")))
+            }
+            (_, own, other) => Ok(own.clone().or_else(|| other.clone())),
         }
     }
 
@@ -65,6 +100,10 @@ impl Preset {
         match self.shape {
             Shape::Line => ["a", "b"].map(str::to_owned).to_vec(),
             Shape::Star => star::host_names(options.n_hosts.unwrap_or(star::N_HOSTS_DEFAULT)),
+            Shape::Targets => {
+                let n_targets = options.n_hosts.unwrap_or(targets::N_TARGETS_DEFAULT);
+                [vec![CLIENT.to_owned()], targets::target_names(n_targets)].concat()
+            }
         }
     }
 
@@ -74,13 +113,36 @@ impl Preset {
         self.shape == Shape::Star
     }
 
+    /// Returns true if it has a client, a device, and targets that share a virtual address.
+    #[must_use]
+    pub fn has_targets(&self) -> bool {
+        self.shape == Shape::Targets
+    }
+
     pub(crate) fn build(&self, options: &Options) -> Result<Vec<Host>> {
-        if self.shape == Shape::Star {
-            return star::build(options.n_hosts.unwrap_or(star::N_HOSTS_DEFAULT), self.family, options);
+        match (self.shape, self.device(options)?) {
+            (Shape::Star, _) => star::build(options.n_hosts.unwrap_or(star::N_HOSTS_DEFAULT), self.family, options),
+            (Shape::Targets, device) => {
+                let n_targets = options.n_hosts.unwrap_or(targets::N_TARGETS_DEFAULT);
+                targets::build(n_targets, self.family, options, &device.unwrap_or(Device::Router))
+            }
+            (Shape::Line, Some(device)) => device::build(&device, self.family, options),
+            (Shape::Line, None) => pair::build(self.family, options),
         }
-        match self.device(options)? {
-            Some(device) => device::build(device, self.family, options),
-            None => pair::build(self.family, options),
+    }
+
+    /// Prepares the device between the hosts that were built.
+    pub(crate) fn fit(
+        &self,
+        hosts: &[Host],
+        device: Device,
+        options: &Options,
+        programs: &dyn ProgramLoader,
+    ) -> Result<FittedDevice> {
+        if self.has_targets() {
+            device::fit_before_targets(hosts, device, programs)
+        } else {
+            device::fit(hosts, device, options, programs)
         }
     }
 }
@@ -94,16 +156,26 @@ pub fn find(name: &str) -> Result<&'static Preset> {
     found.ok_or_else(|| Error::UnknownPreset { given: name.to_owned(), known: names() })
 }
 
-/// Finds a topology by a text such as `pair` or `star:4`, whose number of hosts it adds to the options.
+/// Finds a topology by a text such as `pair`, `star:4` or `targets:2`, whose number of hosts or targets it adds to the options.
 ///
 /// # Errors
 /// [`Error::UnknownPreset`]; [`Error::BadHostCount`] for a number that the topology cannot have.
 pub fn chosen(text: &str, options: Options) -> Result<(&'static Preset, Options)> {
     let Some((name, number)) = text.split_once(':') else { return Ok((find(text)?, options)) };
     let preset = find(name)?;
-    let n_hosts = number.parse().ok().filter(|n| preset.has_companions() && star::N_HOSTS.contains(n));
-    let wrong = || Error::BadHostCount { given: text.to_owned(), range: star::N_HOSTS };
+    let range = preset.shape.numbers();
+    let n_hosts = number.parse().ok().filter(|n| range.as_ref().is_some_and(|range| range.contains(n)));
+    let wrong = || Error::BadHostCount { given: text.to_owned(), known: numbered() };
     Ok((preset, Options { n_hosts: Some(n_hosts.ok_or_else(wrong)?), ..options }))
+}
+
+/// The topologies that have a number, each with its range.
+fn numbered() -> String {
+    let form = |preset: &&Preset| {
+        let range = preset.shape.numbers()?;
+        Some(format!("{}:N with N from {} to {}", preset.name, range.start(), range.end()))
+    };
+    PRESETS.iter().filter_map(form).collect::<Vec<_>>().join(", ")
 }
 
 /// The names of all topologies.

@@ -84,7 +84,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             return Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into());
         }
         (None, Some(target)) => measurement::hosts_at_target(target, matches)?,
-        (None, None) => measurement::hosts_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,
+        (None, None) => measurement::pair_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,
     };
     let ends = many_hosts::chosen(ends, matches)?;
     if matches.get_one::<String>("suite").is_some_and(|suite| suite == cloud::NAME) {

@@ -15,6 +15,7 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "allow",
     "connections",
     "count",
+    "defect",
     "direction",
     "duration",
     "expect",
@@ -43,8 +44,10 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "rate",
     "record",
     "replay",
+    "target",
     "test",
     "users",
+    "vip",
 ];
 
 /// Puts examples first, and leaves the less common options to the long help.

@@ -39,6 +39,8 @@ Examples:
   fathom lab fault remove pair quota
   fathom tcp --lab pair --device impair:rst=0.1%,direction=back
                                            a path that resets connections, in a lab of its own
+  fathom lab up targets:4 --device balancer
+                                           a balancer before four targets (docs/balancer.md)
   fathom lab down pair
   fathom lab down --stale                  undo what a killed run left behind";
 
@@ -150,13 +152,15 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     let lab = Lab::find(&state, &name)?;
     let mut out = io::stdout().lock();
     for host in lab.hosts() {
-        writeln!(out, "{name} {:<8} {}", host.name(), host.address())?;
+        let shared = host.virtual_address().map(|address| format!(" and {address}")).unwrap_or_default();
+        writeln!(out, "{name} {:<8} {}{shared}", host.name(), host.address())?;
     }
     for loss in lab.missing_features() {
         eprintln!("not available: {} ({})", loss.what, loss.why);
     }
     if let Some(device) = lab.device() {
-        let core = device.core.map_or_else(|| "the sender's core".to_owned(), |core| format!("core {core}"));
+        let elsewhere = if device.device.is_process() { "any core" } else { "the sender's core" };
+        let core = device.core.map_or_else(|| elsewhere.to_owned(), |core| format!("core {core}"));
         eprintln!("device: {} on {core}", device.device);
         device.unavailable.iter().for_each(|loss| eprintln!("not available: {loss}"));
     }

@@ -323,7 +323,7 @@ impl LayerCommand {
                 Ok((measurement::hosts_on_loopback(), Some(target.clone())))
             }
             (Some(target), None) => Ok((measurement::hosts_at_target(target, matches)?, None)),
-            (None, Some(lab)) => Ok((measurement::hosts_in_lab(lab, device)?, None)),
+            (None, Some(lab)) => Ok((measurement::pair_in_lab(lab, device)?, None)),
             (Some(_), Some(_)) => Err(UserError::new(Exit::Usage, "either a target or --lab, not both").into()),
             (None, None) if matches.try_get_one::<String>(RECEIVE).is_ok_and(|device| device.is_some()) => {
                 Ok((measurement::hosts_on_loopback(), None))

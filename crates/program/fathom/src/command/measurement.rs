@@ -274,9 +274,11 @@ pub(crate) fn trial_times(matches: &ArgMatches, default: TrialTimes, usual_round
     })
 }
 
-/// Returns the selected lab. A device without a lab selects the preset `pair`.
+/// Returns the selected lab. A device without a lab selects the preset `pair`, or a single target if it divides traffic among targets.
 pub(crate) fn lab_option(matches: &ArgMatches) -> Option<&str> {
-    let device = matches.get_one::<String>("device").map(|_| "pair");
+    let needs_targets = |device: &String| device.parse().is_ok_and(|device: Device| device.needs_targets());
+    let preset = |device| if needs_targets(device) { "targets:1" } else { "pair" };
+    let device = matches.get_one::<String>("device").map(preset);
     matches.get_one::<String>("lab").map(String::as_str).or(device)
 }
 
@@ -302,21 +304,67 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
             let names: Vec<String> = names.into_iter().filter(|name| name != preset::SWITCH).collect();
             return Ok(many_hosts::star(&names, reach));
         }
+        if preset::find(&record.preset).is_ok_and(Preset::has_targets) {
+            return Ok(through_device(None, reach));
+        }
         (record.device.is_some(), None)
     } else {
         let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
         let options = Options { device, ..Options::default() };
         let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
         let fitted = known.device(&options).map_err(|error| lab_error(&error))?;
-        let device = device.map(|device| device.to_string());
+        let device = options.device.as_ref().map(ToString::to_string);
         let lab = Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device });
         if known.has_companions() {
             return Ok(TestHosts { lab, ..many_hosts::star(&known.ends(&options), reach) });
+        }
+        if known.has_targets() {
+            return Ok(through_device(lab, reach));
         }
         (fitted.is_some(), lab)
     };
     let names = if has_device { vec!["a", device::HOST, "b"] } else { vec!["a", "b"] };
     Ok(TestHosts::between(lab, names.into_iter().map(|host| (host.to_owned(), reach(host))).collect()))
+}
+
+/// Returns the client, the device and the first target of a lab with targets.
+fn through_device(lab: Option<LabPlan>, reach: impl Fn(&str) -> HostReach) -> TestHosts {
+    let names = [preset::CLIENT, device::HOST, preset::FIRST_TARGET];
+    TestHosts::between(lab, names.into_iter().map(|host| (host.to_owned(), reach(host))).collect())
+}
+
+/// Returns two hosts of a lab like [`hosts_in_lab`], for a test between them.
+///
+/// # Errors
+/// If a device between them decides which target is the other host.
+pub(crate) fn pair_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
+    let ends = hosts_in_lab(name, device)?;
+    let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
+    let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
+    let (n_targets, device) = match up {
+        Some((_, record)) => {
+            let n_targets = record.hosts.iter().filter(|host| host.virtual_address.is_some()).count();
+            (n_targets, record.device.map(|record| record.device))
+        }
+        None => {
+            let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
+            let options = Options { device, ..Options::default() };
+            let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
+            let n_targets = if known.has_targets() { known.ends(&options).len() - 1 } else { 0 };
+            (n_targets, options.device)
+        }
+    };
+    let Some(device) = device.filter(Device::needs_targets) else { return Ok(ends) };
+    if device.translates() {
+        let what = format!("--device {device} translates addresses, so no target listens at the virtual address");
+        return Err(UserError::new(Exit::Usage, what)
+            .with_line("use", "--device router or balancer, or a URL: fathom http http://198.18.8.1:PORT --lab NAME"));
+    }
+    if n_targets > 1 {
+        let what = format!("--device {device} decides which of {n_targets} targets answers, and this test needs one");
+        return Err(UserError::new(Exit::Usage, what).with_line("use", format!("--lab targets:1 --device {device}")));
+    }
+    Ok(ends)
 }
 
 /// Returns the hosts that load a target by its URL: those of an inventory or a lab, or this machine.

@@ -4,6 +4,7 @@ mod agent;
 mod allow;
 mod app;
 mod as_tool;
+mod balancer;
 mod benchmark;
 mod calibrate;
 mod cloud;
@@ -27,6 +28,7 @@ mod rfc6349;
 mod run;
 mod scan;
 mod serve;
+mod simulate;
 mod test_hosts;
 mod watch;
 mod watch_source;
@@ -96,6 +98,12 @@ const COMMANDS: &[Command] = &[
         run: watch::run,
     },
     Command {
+        name: "simulate",
+        about: "Tables of load balancers and of the kernel in virtual time: sizes, losses, what a change moves",
+        define: simulate::define,
+        run: simulate::run,
+    },
+    Command {
         name: "hosts",
         about: "The hosts of an inventory: whether they are ready, what they are, and import from Ansible",
         define: hosts::define,
@@ -124,6 +132,12 @@ const COMMANDS: &[Command] = &[
         about: "Run as one host of a test, driven over standard streams",
         define: agent::define,
         run: agent::run,
+    },
+    Command {
+        name: "balancer",
+        about: "A reference load balancer whose defects are switched on: the device that tests of devices are tested with",
+        define: balancer::define,
+        run: balancer::run,
     },
     Command { name: "lab", about: "Topologies in network namespaces", define: lab::define, run: lab::run },
     Command {

@@ -106,7 +106,7 @@ fn test_word(matches: &ArgMatches) -> &str {
 fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<TestHosts> {
     let has_key = matches.contains_id("key");
     let device = matches.get_one::<String>("device").map(String::as_str);
-    let in_lab = |lab| measurement::hosts_in_lab(lab, device).map(TestHosts::of_one_pair);
+    let in_lab = |lab| measurement::pair_in_lab(lab, device).map(TestHosts::of_one_pair);
     let target = matches.get_one::<String>("target");
     let sides = if target.is_some() { NamedSides::FromOnly } else { NamedSides::Both };
     if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {

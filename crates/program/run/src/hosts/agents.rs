@@ -502,7 +502,8 @@ fn lab_place(lab: &Lab, host: &str, lab_name: &str) -> Result<(PathHost, String)
     let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
     let missing = lab.missing_features().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
     let place = PathHost {
-        address: host.address(),
+        // A test of targets goes through their device.
+        address: host.virtual_address().unwrap_or_else(|| host.address()),
         interface: interfaces.next(),
         further_interfaces: interfaces.collect(),
         is_on_this_machine: true,

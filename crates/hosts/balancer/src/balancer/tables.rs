@@ -1,0 +1,106 @@
+//! One state of all tables, which does not change any more.
+
+use std::sync::Arc;
+
+use crate::{
+    classify::Packet,
+    counters::StripedCounter,
+    decision::DropCause,
+    flows::FlowRules,
+    maglev::{MaglevTable, TableSize},
+    targets::Target,
+};
+
+/// The group of all packets while there is no rule.
+pub const DEFAULT_GROUP: &str = "default";
+
+/// What was decided for a flow or a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Forward {
+        mark: u32,
+        /// The place of the target's counter.
+        counter_idx: u32,
+    },
+    Pass,
+    Drop(DropCause),
+}
+
+/// The targets of a group and their table.
+#[derive(Debug, Default)]
+pub(super) struct GroupTable {
+    pub(super) targets: Vec<PlacedTarget>,
+    pub(super) table: MaglevTable,
+}
+
+#[derive(Debug)]
+pub(super) struct PlacedTarget {
+    pub(super) target: Target,
+    pub(super) counter_idx: u32,
+    /// Whether its packets are dropped by the defect.
+    pub(super) is_blackhole: bool,
+}
+
+impl GroupTable {
+    /// Builds the table of targets, each with the place of its counter.
+    pub(super) fn new(
+        (targets, counters): (Vec<Target>, Vec<usize>),
+        size: TableSize,
+        blackhole: Option<&str>,
+    ) -> Self {
+        let table = MaglevTable::build(&targets, size);
+        let placed = |(target, counter): (Target, usize)| PlacedTarget {
+            is_blackhole: blackhole == Some(target.name.as_str()),
+            counter_idx: u32::try_from(counter).expect("there are fewer targets than names"),
+            target,
+        };
+        Self { targets: targets.into_iter().zip(counters).map(placed).collect(), table }
+    }
+}
+
+/// The balancers that share the fragments.
+#[derive(Debug)]
+pub(super) struct Tier {
+    pub(super) marks: Vec<u32>,
+    /// The place of this balancer.
+    pub(super) own: usize,
+    pub(super) table: MaglevTable,
+}
+
+impl Tier {
+    pub(super) fn new(balancers: &[Target], own: usize, size: TableSize) -> Self {
+        let marks = balancers.iter().map(|balancer| balancer.mark).collect();
+        Self { marks, own, table: MaglevTable::build(balancers, size) }
+    }
+}
+
+/// What workers decide by.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) rules: Arc<FlowRules>,
+    /// The group and the counter of each rule.
+    pub(super) of_rules: Vec<(Option<Arc<GroupTable>>, Arc<StripedCounter>)>,
+    pub(super) default_group: Option<Arc<GroupTable>>,
+    pub(super) tier: Option<Arc<Tier>>,
+    /// The counters of targets, by their places.
+    pub(super) target_counters: Vec<Arc<StripedCounter>>,
+}
+
+/// The group that a packet belongs to.
+pub(super) struct PacketGroup<'a> {
+    /// The group's table; absent if the group never had a target.
+    pub(super) group: Option<&'a Arc<GroupTable>>,
+    /// The counter of the rule; absent without rules.
+    pub(super) rule: Option<&'a StripedCounter>,
+}
+
+impl Tables {
+    /// Returns the group of a packet; `None` if there are rules and none matches.
+    pub(super) fn group_of(&self, packet: &Packet<'_>) -> Option<PacketGroup<'_>> {
+        if self.of_rules.is_empty() {
+            return Some(PacketGroup { group: self.default_group.as_ref(), rule: None });
+        }
+        let (group, counter) = &self.of_rules[self.rules.find(packet)?];
+        Some(PacketGroup { group: group.as_ref(), rule: Some(counter) })
+    }
+}

@@ -1,0 +1,143 @@
+//! Errors of the device, worded for the operator.
+
+use std::{error::Error as _, io};
+
+/// Why a balancer could not be started, asked or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A text is not a target, or the target cannot be added.
+    #[error("target `{given}`: {why}")]
+    BadTarget {
+        /// The given text.
+        given: String,
+        /// The problem.
+        why: String,
+    },
+    /// A setting is out of range or contradicts another one.
+    #[error("{option}: {why}")]
+    BadSetting {
+        /// The option.
+        option: &'static str,
+        /// The problem.
+        why: String,
+    },
+    /// The process may not change the network.
+    #[error("a balancer needs CAP_NET_ADMIN")]
+    Unprivileged,
+    /// The kernel has no queues.
+    #[error("this kernel has no packet queues (nfnetlink_queue)")]
+    NoQueues,
+    /// The kernel has no rule that fills a queue.
+    #[error("this kernel has no rule that sends packets to a queue")]
+    NoQueueRule,
+    /// Another program reads a queue.
+    #[error("queue {0} belongs to another program")]
+    QueueTaken(u16),
+    /// A balancer of this name runs in the network namespace.
+    #[error("a balancer `{name}` runs here already{}", pid.map_or_else(String::new, |pid| format!(", process {pid}")))]
+    Running {
+        /// Its name.
+        name: String,
+        /// Its process, if it told.
+        pid: Option<u32>,
+    },
+    /// The rules are there, and nobody owns the name.
+    #[error("the table {table} of nf_tables exists already")]
+    RulesExist {
+        /// The table.
+        table: String,
+    },
+    /// The tun device has the name of one that exists: another balancer begins its marks at the same number.
+    #[error("the marks from {0} on belong to another balancer")]
+    MarksTaken(u32),
+    /// Another rule or table uses the mark.
+    #[error("the mark {mark} is used by another routing rule")]
+    MarkTaken {
+        /// The mark.
+        mark: u32,
+    },
+    /// No balancer of this name runs in the network namespace.
+    #[error("no balancer `{name}` runs here")]
+    NotRunning {
+        /// The name.
+        name: String,
+        /// The names of those that run.
+        others: Vec<String>,
+    },
+    /// The process that asks belongs to another user.
+    #[error("the balancer belongs to another user")]
+    OtherUser,
+    /// The balancer refused a change.
+    #[error("{what}")]
+    Refused {
+        /// Why.
+        what: String,
+        /// The way out.
+        fix: Option<String>,
+    },
+    /// The control socket failed.
+    #[error("cannot {attempt}")]
+    Control {
+        /// The attempted action.
+        attempt: &'static str,
+        /// The error from the system.
+        source: io::Error,
+    },
+    /// The kernel refused an action.
+    #[error("cannot {attempt}")]
+    Kernel {
+        /// The attempted action.
+        attempt: &'static str,
+        /// The call that failed.
+        source: fathom_sys::Error,
+    },
+    /// The tables refused a change.
+    #[error(transparent)]
+    Tables(#[from] crate::BalancerError),
+}
+
+impl DeviceError {
+    pub(super) fn kernel(attempt: &'static str, source: fathom_sys::Error) -> Self {
+        if source.is_permission() { Self::Unprivileged } else { Self::Kernel { attempt, source } }
+    }
+
+    /// The error with all its causes, for a reader that gets one text.
+    pub(super) fn full_text(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(source) = cause {
+            text.push_str(": ");
+            text.push_str(&source.to_string());
+            cause = source.source();
+        }
+        text
+    }
+
+    /// Returns a hint about how to fix the problem, if there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            // A target that can be read is refused for what it is, not for how it is written.
+            Self::BadTarget { given, .. } if given.parse::<super::DeviceTarget>().is_ok() => return None,
+            Self::BadTarget { .. } => format!("write {}", super::DeviceTarget::FORM),
+            Self::Unprivileged => "run as root, or in a lab: fathom lab up targets:4 --device balancer".to_owned(),
+            Self::NoQueues => "use a kernel with CONFIG_NETFILTER_NETLINK_QUEUE (modprobe nfnetlink_queue)".to_owned(),
+            Self::NoQueueRule => {
+                "use a kernel with CONFIG_NFT_QUEUE (modprobe nft_queue), or with CONFIG_NFT_COMPAT and \
+                 CONFIG_NETFILTER_XT_TARGET_NFQUEUE (modprobe nft_compat xt_NFQUEUE)"
+                    .to_owned()
+            }
+            Self::QueueTaken(_) => "see /proc/net/netfilter/nfnetlink_queue, and choose others with --queues".to_owned(),
+            Self::Running { .. } => "end it with ctrl-C or SIGTERM, or run this one as --name OTHER --queues M-N --first-mark N".to_owned(),
+            Self::RulesExist { table } => format!("nft delete table ip {table}, or choose another --name"),
+            Self::MarksTaken(_) | Self::MarkTaken { .. } => "see ip rule list, and choose others with --first-mark N".to_owned(),
+            Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
+            Self::NotRunning { .. } => {
+                "fathom balancer run --vip ADDRESS --target NAME=ADDRESS; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()
+            }
+            Self::OtherUser => "ask as root or as the user who started it".to_owned(),
+            Self::Refused { fix, .. } => return fix.clone(),
+            Self::BadSetting { .. } | Self::Control { .. } | Self::Kernel { .. } | Self::Tables(_) => return None,
+        })
+    }
+}

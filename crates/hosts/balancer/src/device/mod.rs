@@ -1,0 +1,311 @@
+//! The balancer as a device: packets by `nfnetlink_queue`, decisions by [`Balancer`], targets by mark.
+//!
+//! A thread reads each queue. Packets come from a rule of the packet filter, before connection tracking could put fragments together; a verdict
+//! gives a packet the mark of its target, and the kernel routes it there. Fragments that wait for their first one come back by a tun device.
+//! Everything belongs to the network namespace of the thread that starts it.
+
+mod control;
+mod error;
+mod path_counters;
+mod queue_loop;
+mod settings;
+mod steering;
+mod verdict_order;
+
+use std::{
+    collections::BTreeMap,
+    net::Shutdown,
+    os::unix::net::UnixListener,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use fathom_model::units::{Bytes, Nanos};
+use fathom_sys::{
+    clock,
+    netlink::{
+        nftables::QueueWay,
+        packet_queue::{PacketInbox, PacketQueue, QueueSettings, SegmentHandling, WhenFull},
+    },
+    socket::SockRef,
+};
+use serde::Serialize;
+
+pub use control::{ControlAnswer, ControlRequest, ask};
+pub use error::DeviceError;
+pub use path_counters::QueueCounters;
+pub use settings::{DeviceSettings, DeviceTarget, ForwardMode, VerdictGrouping};
+
+use crate::{
+    Balancer, BalancerCounters, DEFAULT_GROUP, Target,
+    flows::{FlowRule, RuleError},
+    fragments::FragmentSettingsError,
+};
+use path_counters::PathCounters;
+use queue_loop::QueueLoop;
+use steering::Steering;
+
+/// The most memory that waiting packets of a queue may take: a window of 4096 packets of 4 KiB with their headers in the kernel.
+const BUFFER_MAX: u64 = 64 << 20;
+/// What the kernel adds to a copied packet: a socket buffer and its attributes.
+const PACKET_OVERHEAD: u64 = 1024;
+
+/// All counters of a device. In JSON as they are named here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceCounters {
+    /// The name of the balancer.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has run.
+    pub uptime_ns: u64,
+    /// How packets reach their target.
+    pub mode: ForwardMode,
+    /// The decisions.
+    pub decisions: BalancerCounters,
+    /// The data path, queue by queue.
+    pub queues: Vec<QueueCounters>,
+}
+
+/// A target as a running balancer tells it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TargetRow {
+    /// The group.
+    pub group: String,
+    /// The target.
+    pub target: DeviceTarget,
+    /// The mark of its packets.
+    pub mark: u32,
+}
+
+/// What the threads of a device share.
+struct SharedState {
+    settings: DeviceSettings,
+    balancer: Arc<Balancer>,
+    steering: Mutex<Steering>,
+    counters: BTreeMap<u16, Arc<PathCounters>>,
+    started_at: Nanos,
+}
+
+/// A balancer that runs; dropping it ends it and undoes all changes.
+pub struct RunningBalancer {
+    shared: Arc<SharedState>,
+    is_over: Arc<AtomicBool>,
+    queues: Vec<JoinHandle<fathom_sys::Result<()>>>,
+    listener: UnixListener,
+    control: Option<JoinHandle<()>>,
+}
+
+impl RunningBalancer {
+    /// Starts a balancer in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If a setting is wrong, a balancer of this name runs, or the kernel lacks what it needs; then nothing was changed.
+    pub fn start(settings: DeviceSettings) -> Result<Self, DeviceError> {
+        settings.check()?;
+        // First, since it belongs to whoever runs here.
+        let listener = control::listen(&settings.name)?;
+        let wrong =
+            |error: FragmentSettingsError| DeviceError::BadSetting { option: "fragments", why: error.to_string() };
+        let balancer = Arc::new(Balancer::new(settings.balancer.clone()).map_err(wrong)?);
+        let mut steering = Steering::prepare(settings.clone())?;
+        for target in &settings.targets {
+            let mark = steering.add(target.clone(), clock::now())?;
+            let target = Target { name: target.name.clone(), mark, weight: target.weight };
+            balancer.set_target(DEFAULT_GROUP, target)?;
+        }
+        let copy_range = settings.copy_range(steering.largest_mtu()?);
+        let queues = settings.queues.clone().map(|number| open_queue(number, copy_range, &settings));
+        let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
+        let counters = settings.queues.clone().map(|number| (number, Arc::default())).collect();
+        let (is_over, started_at) = (Arc::new(AtomicBool::new(false)), clock::now());
+        let shared = SharedState { settings, balancer, steering: Mutex::new(steering), counters, started_at };
+        let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
+        let server = listener.try_clone().map_err(failed)?;
+        let shared = Arc::new(shared);
+        let mut running = Self { shared, is_over, queues: Vec::new(), listener, control: None };
+        for queue in queues {
+            let work = running.queue_loop(queue, copy_range);
+            let is_over = Arc::clone(&running.is_over);
+            let thread = thread::Builder::new().name(format!("balance-{}", work.queue.number()));
+            running.queues.push(thread.spawn(move || work.run(&is_over)).map_err(failed)?);
+        }
+        let answering = Arc::clone(&running.shared);
+        let thread = thread::Builder::new().name("balance-control".to_owned());
+        let serve = move || answering.serve(&server);
+        running.control = Some(thread.spawn(serve).map_err(failed)?);
+        // Last: from here on packets wait for verdicts.
+        running.shared.steering().begin()?;
+        Ok(running)
+    }
+
+    fn queue_loop(&self, queue: PacketQueue, copy_range: Bytes) -> QueueLoop {
+        let shared = &self.shared;
+        let (tun, tun_index) = shared.steering().tun();
+        QueueLoop {
+            inbox: PacketInbox::of(copy_range),
+            worker: shared.balancer.worker(),
+            tun,
+            tun_index,
+            defects: shared.settings.balancer.defects.clone(),
+            grouping: shared.settings.verdicts,
+            counters: Arc::clone(&shared.counters[&queue.number()]),
+            queue,
+        }
+    }
+
+    /// How packets get into its queues.
+    #[must_use]
+    pub fn way(&self) -> QueueWay {
+        self.shared.steering().way()
+    }
+
+    /// All counters.
+    #[must_use]
+    pub fn counters(&self) -> DeviceCounters {
+        self.shared.counters()
+    }
+
+    /// Returns true as soon as a thread has ended: its queue is no longer read, and [`Self::end`] tells why.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.queues.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Ends it: no more packets are queued, those that wait are decided, and all changes are undone.
+    ///
+    /// # Errors
+    /// The error with which the thread of a queue ended.
+    pub fn end(mut self) -> Result<DeviceCounters, DeviceError> {
+        let outcome = self.finish();
+        outcome.map(|()| self.counters()).map_err(|error| DeviceError::kernel("read a queue", error))
+    }
+
+    fn finish(&mut self) -> fathom_sys::Result<()> {
+        self.shared.steering().end();
+        self.is_over.store(true, Ordering::Relaxed);
+        let ended =
+            self.queues.drain(..).map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let outcome = ended.fold(Ok(()), fathom_sys::Result::and);
+        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+        outcome
+    }
+}
+
+impl Drop for RunningBalancer {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+fn open_queue(number: u16, copy_range: Bytes, settings: &DeviceSettings) -> Result<PacketQueue, DeviceError> {
+    let of_packets = u64::from(settings.queue_length) * (copy_range.0 + PACKET_OVERHEAD);
+    let queue = QueueSettings {
+        copy_range,
+        length: settings.queue_length,
+        segments: if settings.balancer.defects.no_gso { SegmentHandling::Cut } else { SegmentHandling::Whole },
+        when_full: WhenFull::Drop,
+        buffer: Bytes(of_packets.min(BUFFER_MAX)),
+    };
+    PacketQueue::open(number, &queue).map_err(|error| match error.errno() {
+        // The tables of routes were changed before, so the privilege is there, and the queue is somebody else's.
+        Some(EPERM | EBUSY) => DeviceError::QueueTaken(number),
+        Some(EINVAL | EPROTONOSUPPORT) => DeviceError::NoQueues,
+        _ => DeviceError::kernel("take a queue", error),
+    })
+}
+
+const EPERM: i32 = 1;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+const EPROTONOSUPPORT: i32 = 93;
+
+impl SharedState {
+    fn steering(&self) -> std::sync::MutexGuard<'_, Steering> {
+        self.steering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters {
+            name: self.settings.name.clone(),
+            pid: std::process::id(),
+            uptime_ns: (clock::now() - self.started_at).0,
+            mode: self.settings.mode,
+            decisions: self.balancer.counters(),
+            queues: self.counters.iter().map(|(queue, counters)| counters.read(*queue)).collect(),
+        }
+    }
+
+    fn serve(&self, listener: &UnixListener) {
+        // Accepting fails once the socket is shut down.
+        for stream in listener.incoming().map_while(Result::ok) {
+            control::serve(&stream, |request| self.answer(request));
+        }
+    }
+
+    fn answer(&self, request: ControlRequest) -> Result<serde_json::Value, DeviceError> {
+        fn json(value: impl Serialize) -> serde_json::Value {
+            serde_json::to_value(value).expect("an answer is plain data")
+        }
+        match request {
+            ControlRequest::Counters => Ok(json(self.counters())),
+            ControlRequest::Targets => Ok(json(self.targets(&self.steering()))),
+            ControlRequest::Flows => Ok(json(self.balancer.flows())),
+            ControlRequest::AddTarget { group, target } => self.add_target(&group, target).map(json),
+            ControlRequest::RemoveTarget { group, name } => self.remove_target(&group, &name).map(json),
+            ControlRequest::SetFlow(text) => {
+                let rule: FlowRule = text
+                    .parse()
+                    .map_err(|error: RuleError| DeviceError::Refused { what: error.to_string(), fix: None })?;
+                Ok(json(self.balancer.set_flow(rule)?))
+            }
+            ControlRequest::RemoveFlow(name) => Ok(json(self.balancer.remove_flow(&name)?)),
+        }
+    }
+
+    fn targets(&self, steering: &Steering) -> Vec<TargetRow> {
+        let known: BTreeMap<u32, &DeviceTarget> = steering.targets().collect();
+        let rows = self.balancer.groups().into_iter().flat_map(|(group, targets)| {
+            let row = |target: Target| {
+                let known = (*known.get(&target.mark)?).clone();
+                Some(TargetRow { group: group.clone(), target: known, mark: target.mark })
+            };
+            targets.into_iter().filter_map(row).collect::<Vec<_>>()
+        });
+        rows.collect()
+    }
+
+    /// Makes the way to a target before packets are sent there.
+    fn add_target(&self, group: &str, target: DeviceTarget) -> Result<(), DeviceError> {
+        let mut steering = self.steering();
+        let all = self.targets(&steering);
+        // The same host may be in several groups.
+        let others = all.iter().filter(|row| row.group == group).map(|row| &row.target);
+        self.settings.check_target(&target, others)?;
+        let (name, weight) = (target.name.clone(), target.weight);
+        let mark = steering.add(target, clock::now())?;
+        let added = self.balancer.set_target(group, Target { name, mark, weight });
+        if added.is_err() {
+            steering.remove(mark, clock::now());
+        }
+        Ok(added?)
+    }
+
+    /// Sends no more packets to a target, then removes the way.
+    fn remove_target(&self, group: &str, name: &str) -> Result<(), DeviceError> {
+        let mut steering = self.steering();
+        let groups = self.balancer.groups();
+        let mark = groups.get(group).and_then(|all| Some(all.iter().find(|target| target.name == name)?.mark));
+        self.balancer.remove_target(group, name)?;
+        if let Some(mark) = mark {
+            steering.remove(mark, clock::now());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,282 @@
+//! One part of the table, without a lock: slots, chains of buckets, and the pools.
+
+use fathom_model::units::Nanos;
+
+use super::{
+    Completion, FirstFragment, FragmentCounters, FragmentSettings, FragmentSettingsError, LaterFragment, Released,
+    pieces::Pieces,
+    stored::{PacketPool, WaitingList},
+};
+use crate::classify::{DatagramKey, Fragment};
+
+/// The end of a chain.
+const END: u32 = u32::MAX;
+
+/// What is known of a datagram.
+#[derive(Debug, Clone, Copy)]
+enum State<V> {
+    /// The entry is not in use.
+    Free,
+    /// Its first fragment has not come; others wait.
+    Waiting,
+    /// Its first fragment was decided.
+    Known(V),
+    /// One of its fragments was lost, so the others are of no use.
+    Incomplete,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry<V> {
+    key: DatagramKey,
+    /// When its last fragment came.
+    seen: Nanos,
+    /// The next entry of the chain of its slot.
+    next: u32,
+    state: State<V>,
+    waiting: WaitingList,
+}
+
+/// A part of the table for one thread at a time.
+#[derive(Debug)]
+pub struct FragmentShard<V> {
+    settings: FragmentSettings,
+    /// The entries of the slots, then the buckets.
+    entries: Vec<Entry<V>>,
+    /// The forwarded parts of the datagram of each entry; empty unless complete datagrams are removed.
+    pieces: Vec<Pieces>,
+    free_buckets: Vec<u32>,
+    packets: PacketPool,
+    /// The slot that is searched next for old entries.
+    hand: u32,
+    counters: FragmentCounters,
+}
+
+fn index(place: u32) -> usize {
+    usize::try_from(place).expect("addresses have at least 32 bits")
+}
+
+impl<V: Copy> FragmentShard<V> {
+    /// Makes an empty part with all of the pools.
+    ///
+    /// # Errors
+    /// If a size is out of range.
+    pub fn new(settings: FragmentSettings) -> Result<Self, FragmentSettingsError> {
+        settings.check()?;
+        let address = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        let key = DatagramKey { source: address, destination: address, id: 0, protocol: 0 };
+        let entry = Entry { key, seen: Nanos::ZERO, next: END, state: State::Free, waiting: WaitingList::EMPTY };
+        let n_entries = settings.n_slots + settings.n_buckets;
+        let n_pieces = if settings.completion == Completion::Remove { index(n_entries) } else { 0 };
+        Ok(Self {
+            entries: vec![entry; index(n_entries)],
+            pieces: vec![Pieces::default(); n_pieces],
+            free_buckets: (settings.n_slots..n_entries).rev().collect(),
+            packets: PacketPool::new(settings.n_stored, settings.stored_bytes_max),
+            hand: 0,
+            counters: FragmentCounters::default(),
+            settings,
+        })
+    }
+
+    /// Writes what was decided for a first fragment, given with the hash of its datagram.
+    #[inline]
+    pub fn first(
+        &mut self,
+        (fragment, hash): (&Fragment, u64),
+        value: V,
+        now: Nanos,
+        released: &mut Released,
+    ) -> FirstFragment {
+        let slot = self.slot(hash);
+        let at = match self.find(slot, &fragment.datagram, now) {
+            Some(at) if matches!(self.entries[index(at)].state, State::Incomplete) => return FirstFragment::Incomplete,
+            Some(at) => at,
+            None => match self.insert(slot, fragment.datagram, now) {
+                Some(at) => at,
+                None => return FirstFragment::TableFull,
+            },
+        };
+        let entry = &mut self.entries[index(at)];
+        entry.state = State::Known(value);
+        entry.seen = now;
+        self.packets.take(&mut entry.waiting, Some(released));
+        self.forwarded(at, slot, fragment);
+        FirstFragment::Known
+    }
+
+    /// Looks up a later fragment, given with the hash of its datagram. Its bytes are kept if it has to wait; one whose bytes are not whole
+    /// cannot.
+    #[inline]
+    pub fn later(&mut self, (fragment, hash): (&Fragment, u64), bytes: Option<&[u8]>, now: Nanos) -> LaterFragment<V> {
+        let slot = self.slot(hash);
+        self.counters.n_lookups += 1;
+        let at = match self.find(slot, &fragment.datagram, now) {
+            Some(at) => at,
+            None => match self.insert(slot, fragment.datagram, now) {
+                Some(at) => at,
+                None => return LaterFragment::TableFull,
+            },
+        };
+        let entry = &mut self.entries[index(at)];
+        match entry.state {
+            State::Known(value) => {
+                entry.seen = now;
+                self.forwarded(at, slot, fragment);
+                LaterFragment::Known(value)
+            }
+            State::Incomplete => LaterFragment::Incomplete,
+            State::Waiting | State::Free
+                if bytes.is_some_and(|bytes| self.packets.store(&mut entry.waiting, bytes)) =>
+            {
+                entry.seen = now;
+                self.counters.n_stored_total += 1;
+                LaterFragment::Held
+            }
+            State::Waiting | State::Free => {
+                self.counters.n_discarded += self.packets.take(&mut entry.waiting, None);
+                entry.state = State::Incomplete;
+                LaterFragment::StoreFull
+            }
+        }
+    }
+
+    /// What happened, and what is in the table.
+    pub fn counters(&self) -> FragmentCounters {
+        let n_stored = u64::try_from(self.packets.len()).unwrap_or(u64::MAX);
+        FragmentCounters { n_stored, ..self.counters }
+    }
+
+    /// The number of entries that are too old, but still in the table.
+    pub fn n_stale(&self, now: Nanos) -> u64 {
+        let is_stale = |entry: &&Entry<V>| !matches!(entry.state, State::Free) && self.is_old(entry, now);
+        u64::try_from(self.entries.iter().filter(is_stale).count()).unwrap_or(u64::MAX)
+    }
+
+    fn slot(&self, hash: u64) -> u32 {
+        u32::try_from(hash % u64::from(self.settings.n_slots)).expect("it is less than the number of slots")
+    }
+
+    /// The clocks of two threads may differ: an entry from the future is not old.
+    fn is_old(&self, entry: &Entry<V>, now: Nanos) -> bool {
+        now.since(entry.seen) > self.settings.ttl
+    }
+
+    /// Returns the entry of a datagram, and removes the old entries of its slot.
+    #[inline]
+    fn find(&mut self, slot: u32, key: &DatagramKey, now: Nanos) -> Option<u32> {
+        let mut found = None;
+        let (mut before, mut at) = (slot, slot);
+        while at != END {
+            let entry = &self.entries[index(at)];
+            let next = entry.next;
+            let is_free = matches!(entry.state, State::Free);
+            if !is_free && self.is_old(entry, now) {
+                self.counters.n_expired += 1;
+                self.remove(at, before);
+            } else if !is_free && entry.key == *key {
+                found = Some(at);
+            }
+            // A bucket that was removed has left the chain; the entry of a slot has not.
+            if at == slot || self.entries[index(before)].next == at {
+                before = at;
+            }
+            at = next;
+        }
+        found
+    }
+
+    /// Frees an entry. `before` is the one before it in its chain; a slot's own entry stays where it is.
+    fn remove(&mut self, at: u32, before: u32) {
+        let entry = &mut self.entries[index(at)];
+        self.counters.n_discarded += self.packets.take(&mut entry.waiting, None);
+        entry.state = State::Free;
+        self.counters.n_entries -= 1;
+        if at >= self.settings.n_slots {
+            let next = entry.next;
+            entry.next = END;
+            self.entries[index(before)].next = next;
+            self.free_buckets.push(at);
+            self.counters.n_buckets -= 1;
+        }
+    }
+
+    /// Adds an entry, in the slot or in a bucket.
+    fn insert(&mut self, slot: u32, key: DatagramKey, now: Nanos) -> Option<u32> {
+        self.counters.n_inserts += 1;
+        let mut at = slot;
+        if !matches!(self.entries[index(slot)].state, State::Free) {
+            self.counters.n_collisions += 1;
+            let Some(bucket) = self.free_bucket(now) else {
+                self.counters.n_rejected += 1;
+                return None;
+            };
+            self.counters.n_buckets += 1;
+            self.counters.n_buckets_peak = self.counters.n_buckets_peak.max(self.counters.n_buckets);
+            self.entries[index(bucket)].next = self.entries[index(slot)].next;
+            self.entries[index(slot)].next = bucket;
+            at = bucket;
+        }
+        self.counters.n_entries += 1;
+        self.counters.n_entries_peak = self.counters.n_entries_peak.max(self.counters.n_entries);
+        let entry = &mut self.entries[index(at)];
+        *entry = Entry { key, seen: now, next: entry.next, state: State::Waiting, waiting: WaitingList::EMPTY };
+        if let Some(pieces) = self.pieces.get_mut(index(at)) {
+            *pieces = Pieces::default();
+        }
+        Some(at)
+    }
+
+    /// Takes a bucket; if none is left, the next slots are searched for old entries.
+    fn free_bucket(&mut self, now: Nanos) -> Option<u32> {
+        for _ in 0..self.settings.n_swept {
+            if !self.free_buckets.is_empty() {
+                break;
+            }
+            let slot = self.hand;
+            self.hand = if slot + 1 == self.settings.n_slots { 0 } else { slot + 1 };
+            let key = self.entries[index(slot)].key;
+            self.find(slot, &key, now);
+        }
+        self.free_buckets.pop()
+    }
+
+    /// Notes that a fragment was forwarded, and removes the entry if that was the last one of its datagram.
+    fn forwarded(&mut self, at: u32, slot: u32, fragment: &Fragment) {
+        let Some(pieces) = self.pieces.get_mut(index(at)) else { return };
+        let begin = u32::from(fragment.offset);
+        if !pieces.add((begin, begin + u32::from(fragment.length)), fragment.is_last) {
+            return;
+        }
+        let mut before = slot;
+        while before != at && self.entries[index(before)].next != at {
+            before = self.entries[index(before)].next;
+        }
+        self.counters.n_completed += 1;
+        self.remove(at, before);
+    }
+}
+
+#[cfg(test)]
+impl<V: Copy> FragmentShard<V> {
+    /// Every bucket is free or in exactly one chain, and so is every stored packet.
+    pub(super) fn check_pools(&self) {
+        let mut n_buckets = 0;
+        let mut n_used = 0;
+        for slot in 0..self.settings.n_slots {
+            let mut at = slot;
+            while at != END {
+                let entry = &self.entries[index(at)];
+                let is_free = matches!(entry.state, State::Free);
+                assert!(at == slot || !is_free, "a free bucket is in the chain of slot {slot}");
+                n_buckets += u64::from(at != slot);
+                n_used += u64::from(!is_free);
+                assert!(n_buckets <= u64::from(self.settings.n_buckets), "the chain of slot {slot} has no end");
+                at = entry.next;
+            }
+        }
+        assert_eq!(n_buckets, self.counters.n_buckets);
+        assert_eq!(n_used, self.counters.n_entries);
+        let n_free = u64::try_from(self.free_buckets.len()).expect("it is the length of a list");
+        assert_eq!(n_buckets + n_free, u64::from(self.settings.n_buckets));
+    }
+}

@@ -1,0 +1,81 @@
+//! The reference balancer as a device: its text form, and the command line of its process.
+
+use std::{fmt, net::IpAddr};
+
+use fathom_balancer::{
+    Defects,
+    device::{DeviceSettings, ForwardMode},
+};
+
+/// The reference balancer before the targets of a lab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BalancerDevice {
+    /// The number of queues, each with a thread.
+    pub n_queues: u16,
+    /// How packets reach their target.
+    pub mode: ForwardMode,
+    /// What it does wrong on purpose.
+    pub defects: Defects,
+}
+
+/// The names of all values, for help.
+pub(super) const VALUES: &str = "[:queues=2,mode=dsr|dnat,defect=DEFECT,defect=…]";
+
+impl BalancerDevice {
+    /// Reads `queues=2,defect=mis-hash=1/100`.
+    pub(super) fn parse(text: Option<&str>) -> Result<Self, String> {
+        let mut found = Self { n_queues: 1, mode: ForwardMode::default(), defects: Defects::default() };
+        let mut defects = Vec::new();
+        for part in text.into_iter().flat_map(|text| text.split(',')) {
+            let (name, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is not written as NAME=VALUE"))?;
+            match name.trim() {
+                "queues" => {
+                    let n_queues = value.trim().parse().ok();
+                    let most = DeviceSettings::N_QUEUES_MAX;
+                    found.n_queues = n_queues
+                        .filter(|n| (1..=most).contains(n))
+                        .ok_or_else(|| format!("queues: `{value}` is not a number from 1 to {most}"))?;
+                }
+                "mode" => found.mode = value.trim().parse().map_err(|error| format!("mode: {error}"))?,
+                "defect" => defects.push(value.trim()),
+                other => return Err(format!("it has no value `{other}`")),
+            }
+        }
+        found.defects = defects.join(",").parse().map_err(|error| format!("{error}"))?;
+        if found.defects.wrong_source && found.mode != ForwardMode::Dnat {
+            return Err("defect wrong-source needs mode=dnat: in mode dsr no answer passes the balancer".to_owned());
+        }
+        Ok(found)
+    }
+
+    /// Returns whether the answers of targets go back through it.
+    pub(super) fn translates(&self) -> bool {
+        self.mode == ForwardMode::Dnat
+    }
+
+    /// The words of the command line that runs it before these targets: name, virtual address and own address of each.
+    pub(super) fn words(&self, targets: &[(String, IpAddr, IpAddr)]) -> Vec<String> {
+        let mut words: Vec<String> = ["balancer", "run", "--mode"].map(str::to_owned).to_vec();
+        words.push(self.mode.to_string());
+        words.extend(["--queues".to_owned(), format!("0-{}", self.n_queues - 1)]);
+        if let Some((_, address, _)) = targets.first() {
+            words.extend(["--vip".to_owned(), address.to_string()]);
+        }
+        for (name, _, address) in targets {
+            words.extend(["--target".to_owned(), format!("{name}={address}")]);
+        }
+        let defects = self.defects.to_string();
+        if !defects.is_empty() {
+            words.extend(["--defect".to_owned(), defects]);
+        }
+        words
+    }
+}
+
+impl fmt::Display for BalancerDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queues={},mode={}", self.n_queues, self.mode)?;
+        let defects = self.defects.to_string();
+        defects.split(',').filter(|one| !one.is_empty()).try_for_each(|one| write!(f, ",defect={one}"))
+    }
+}

@@ -1,0 +1,57 @@
+//! Turns a host into a device that divides traffic for a virtual address among targets.
+
+use std::{net::IpAddr, num::NonZeroU32};
+
+use fathom_sys::netlink::nftables::{
+    Chain, FlowShare, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily,
+};
+
+use super::{
+    Device, DeviceRecord, FittedDevice, HOST, ProgramGuard, ProgramLoader,
+    device_process::DeviceProcess,
+    fitted_device::{TABLE, on},
+};
+use crate::{Error, Host, Result};
+
+/// The name of the chain that translates.
+const CHAIN: &str = "targets";
+
+/// Prepares the device. Its work is done on the core that sends the frames: all devices before targets are compared with the direct way,
+/// which has no core of its own either.
+pub(crate) fn fit_before_targets(hosts: &[Host], device: Device, programs: &dyn ProgramLoader) -> Result<FittedDevice> {
+    let dut = hosts.iter().find(|host| host.name.as_str() == HOST).expect("a topology with a device has its host");
+    let targets = targets_of(hosts);
+    let mut attached: Vec<Box<dyn ProgramGuard>> = Vec::new();
+    match &device {
+        Device::Translation => {
+            on(dut, || translate(&targets))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
+        }
+        Device::Balancer(balancer) => {
+            let command = programs.process(&balancer.words(&targets));
+            let command = command.map_err(Error::file("find the program of the device on host", HOST))?;
+            attached.push(Box::new(DeviceProcess::start(dut, &device.to_string(), command)?));
+        }
+        _ => {}
+    }
+    let record = DeviceRecord { device, core: None, threads: Vec::new(), unavailable: Vec::new() };
+    Ok(FittedDevice { record, attached })
+}
+
+/// The targets: the name of each, the virtual address, and the address at which the device reaches it, of the same IP version.
+fn targets_of(hosts: &[Host]) -> Vec<(String, IpAddr, IpAddr)> {
+    let target = |host: &Host| Some((host.name.to_string(), host.virtual_address?, host.address()));
+    hosts.iter().filter_map(target).collect()
+}
+
+/// Installs a rule for each target, with an equal share of the flows.
+fn translate(targets: &[(String, IpAddr, IpAddr)]) -> fathom_sys::Result<()> {
+    let n_shares = u32::try_from(targets.len()).ok().and_then(NonZeroU32::new).expect("there is a target");
+    let rule = |(place, (_, address, target)): (u32, &(String, IpAddr, IpAddr))| Rule {
+        matching: PacketMatch::Share(*address, FlowShare { place, n_shares }),
+        verdict: RuleVerdict::Translate(*target),
+    };
+    let rules = (0..).zip(targets).map(rule).collect();
+    let family = if targets[0].1.is_ipv4() { TableFamily::Ipv4 } else { TableFamily::Ipv6 };
+    let chain = Chain { name: CHAIN, hook: Some(Hook::Translation), rules };
+    Nftables::open()?.install(Table { family, name: TABLE }, &[chain])
+}

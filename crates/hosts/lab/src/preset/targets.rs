@@ -1,0 +1,191 @@
+//! A client, a device, and the targets among which the device divides what comes for a virtual address.
+//!
+//! ```text
+//!   a eth0 ── eth0 dut eth1 ──┐
+//!   a eth1 ───────────────────┤ switch ── eth0 t1, t2, …
+//! ```
+//!
+//! The client reaches the virtual address by the device, and each target also directly, by its second interface. Every target has the virtual
+//! address on its loopback device. Targets answer straight to the client (direct server return), unless the device translates addresses: then
+//! the answers go back through it.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use fathom_sys::netlink::{BridgeIndex, Netlink, RouteEntry};
+
+use super::{Preset, Shape};
+use crate::{
+    Device, Error, Host, Options, Result, device,
+    family::Family,
+    preset::SWITCH,
+    wire::{End, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
+};
+
+/// The client of the targets.
+pub const CLIENT: &str = "a";
+/// The first of the targets; a router sends everything there.
+pub const FIRST_TARGET: &str = "t1";
+/// Enough to see how evenly a device divides.
+pub(super) const N_TARGETS_DEFAULT: u32 = 4;
+/// All targets know the client and the device by permanent entries, and their addresses fit beside those of these two.
+pub(super) const N_TARGETS: std::ops::RangeInclusive<u32> = 1..=64;
+
+/// The address that the device divides: outside all networks of the lab.
+const VIRTUAL: Ipv4Addr = Ipv4Addr::new(198, 18, 8, 1);
+const CLIENT_NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const DEVICE_NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 254);
+const CLIENT_FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 253);
+const DEVICE_FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 254);
+
+pub(super) const PRESET: Preset = Preset {
+    name: "targets",
+    about: "a client a, a device dut and targets t1, t2, … behind it, which a also reaches directly; targets:N has N targets, 4 by default",
+    hosts: &[CLIENT, device::HOST, FIRST_TARGET, "t2", "t3", "t4", SWITCH],
+    device: None,
+    shape: Shape::Targets,
+    family: Family::Ipv4,
+};
+
+pub(super) const PRESET_6: Preset =
+    Preset { name: "targets6", about: "the same, by IPv6", family: Family::Ipv6, ..PRESET };
+
+/// The names of the targets.
+pub(super) fn target_names(n_targets: u32) -> Vec<String> {
+    (1..=n_targets).map(|n| format!("t{n}")).collect()
+}
+
+/// The address of a target, by its number from 1.
+fn target_address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, 1, u8::try_from(number).expect("there are at most 64 targets"))
+}
+
+/// The address from which the Ethernet address of a port of the switch is derived. The port itself has none.
+fn port_address(place: usize) -> Ipv4Addr {
+    Ipv4Addr::new(198, 19, 1, u8::try_from(place).expect("a switch has at most 66 ports"))
+}
+
+/// Builds the hosts for a device in front of the targets.
+pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &Device) -> Result<Vec<Host>> {
+    let host = |name: &str| {
+        let host = quiet_host(name, family)?;
+        accept_any_way(&host)?;
+        Ok(host)
+    };
+    let (mut client, mut dut, mut switch) = (host(CLIENT)?, host(device::HOST)?, host(SWITCH)?);
+    let mut targets = target_names(n_targets).iter().map(|name| host(name)).collect::<Result<Vec<_>>>()?;
+    enable_forwarding(&dut, family)?;
+    join(End::new(&mut client, "eth0", CLIENT_NEAR), End::new(&mut dut, "eth0", DEVICE_NEAR), family, options)?;
+    let far = [(&mut client, "eth1", CLIENT_FAR), (&mut dut, "eth1", DEVICE_FAR)];
+    let of_targets = targets.iter_mut().zip(1..).map(|(target, number)| (target, "eth0", target_address(number)));
+    lay_switched(&mut switch, far.into_iter().chain(of_targets), family, options)?;
+    let addresses: Vec<Ipv4Addr> = (1..=targets.len()).map(target_address).collect();
+    let know = |host: &Host, others: &[Ipv4Addr]| others.iter().try_for_each(|other| introduce(host, *other, family));
+    know(&client, &[&addresses[..], &[DEVICE_FAR]].concat())?;
+    know(&dut, &[&addresses[..], &[CLIENT_FAR]].concat())?;
+    let way_back = if device.translates() { DEVICE_FAR } else { CLIENT_FAR };
+    for target in &mut targets {
+        know(target, &[CLIENT_FAR, DEVICE_FAR])?;
+        give_virtual_address(target, family)?;
+        route(target, family.routes_by(way_back))?;
+    }
+    // The client may send from any address, and answers find it there.
+    route(&dut, family.routes_by(CLIENT_NEAR))?;
+    route(&client, routes_to_virtual(family, DEVICE_NEAR))?;
+    match device {
+        Device::Router => route(&dut, routes_to_virtual(family, addresses[0]))?,
+        // What the device does not divide must not go back to the client, which would send it here again.
+        _ => drop_unrouted(&dut, family)?,
+    }
+    let mut hosts = vec![client, dut];
+    hosts.extend(targets);
+    hosts.push(switch);
+    Ok(hosts)
+}
+
+/// Answers come by another wire than the one by which their address is reached: none may be refused for that (`rp_filter`).
+fn accept_any_way(host: &Host) -> Result<()> {
+    ["all", "default"].iter().try_for_each(|which| {
+        let setting = format!("/proc/sys/net/ipv4/conf/{which}/rp_filter");
+        host.enter_with(|| fs::write(&setting, "0"))?.map_err(Error::file("write the setting", setting))
+    })
+}
+
+/// Joins hosts by a bridge, each with a device of this name and address.
+fn lay_switched<'a>(
+    switch: &mut Host,
+    ends: impl Iterator<Item = (&'a mut Host, &'static str, Ipv4Addr)>,
+    family: Family,
+    options: &Options,
+) -> Result<()> {
+    let failed = || Error::kernel("make the bridge of host switch");
+    let mut netlink = open(switch)?;
+    netlink.add_bridge("br0", mac_for(Ipv4Addr::new(198, 19, 255, 254))).map_err(failed())?;
+    let bridge = netlink.link("br0").map_err(failed())?.index;
+    for ((host, device, address), place) in ends.zip(1..) {
+        let name = format!("p{place}");
+        let port = End { is_port: true, ..End::new(switch, &name, port_address(place)) };
+        lay(End::new(host, device, address), port, family, options)?;
+        let port = netlink.link(&name).map_err(failed())?.index;
+        netlink.add_port(BridgeIndex(bridge), port).map_err(failed())?;
+        // A target that only receives would otherwise have its frames flooded to all others.
+        netlink.add_bridge_entry(port, mac_for(address)).map_err(failed())?;
+    }
+    netlink.set_up(bridge).map_err(failed())
+}
+
+fn give_virtual_address(target: &mut Host, family: Family) -> Result<()> {
+    let addresses = family.addresses(VIRTUAL);
+    target.virtual_address = addresses.first().copied();
+    let add = |netlink: &mut Netlink| {
+        let loopback = netlink.link("lo")?.index;
+        addresses.iter().try_for_each(|address| netlink.add_address(loopback, *address, bits_of(*address)))
+    };
+    add(&mut open(target)?).map_err(Error::kernel(format!("give {VIRTUAL} to host {}", target.name)))
+}
+
+/// The length of the prefix of a single address.
+const fn bits_of(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// The routes to the virtual address by a gateway: destination and gateway.
+fn routes_to_virtual(family: Family, gateway: Ipv4Addr) -> Vec<(IpAddr, IpAddr)> {
+    family.addresses(VIRTUAL).into_iter().zip(family.addresses(gateway)).collect()
+}
+
+fn drop_unrouted(dut: &Host, family: Family) -> Result<()> {
+    let mut netlink = open(dut)?;
+    let drop = |address| netlink.add_black_hole(address);
+    family.addresses(VIRTUAL).into_iter().try_for_each(drop).map_err(Error::kernel(format!("route host {}", dut.name)))
+}
+
+/// Adds routes to an address or, if it is not specified, to all addresses.
+fn route(host: &Host, routes: Vec<(IpAddr, IpAddr)>) -> Result<()> {
+    let mut netlink = open(host)?;
+    routes.into_iter().try_for_each(|(destination, gateway)| {
+        let prefix_len = if destination.is_unspecified() { 0 } else { bits_of(destination) };
+        let route = RouteEntry { destination, prefix_len, gateway: Some(gateway), device: None };
+        netlink.add_route(&route).map_err(Error::kernel(format!("route host {} by {gateway}", host.name)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_host_and_every_port_has_an_address_of_its_own() {
+        let n = usize::try_from(*N_TARGETS.end()).unwrap();
+        let all: BTreeSet<Ipv4Addr> = (1..=n)
+            .map(target_address)
+            .chain((1..=n + 2).map(port_address))
+            .chain([CLIENT_NEAR, CLIENT_FAR, DEVICE_NEAR, DEVICE_FAR, VIRTUAL])
+            .collect();
+        assert_eq!(all.len(), 2 * n + 2 + 5);
+    }
+}

@@ -110,7 +110,9 @@ impl Network {
 }
 
 fn set(settings: &[&str], value: &str) {
-    settings.iter().for_each(|setting| fs::write(format!("/proc/sys/{setting}"), value).unwrap());
+    for setting in settings {
+        fs::write(format!("/proc/sys/{setting}"), value).unwrap();
+    }
 }
 
 fn host() -> NetNs {

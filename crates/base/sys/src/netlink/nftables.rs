@@ -287,6 +287,9 @@ fn word_of(family: u8) -> &'static str {
 pub struct Nftables(NetlinkSocket);
 
 impl Nftables {
+    /// The most rules of a table that is replaced: they go in one message.
+    pub const REPLACED_RULES_MAX: usize = RULES_AT_ONCE;
+
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -324,7 +327,7 @@ impl Nftables {
     /// `ENOENT` if the socket owns no such table. Then nothing was changed.
     ///
     /// # Panics
-    /// If there are more rules than one transaction takes: 500.
+    /// If there are more rules than [`Self::REPLACED_RULES_MAX`].
     pub fn replace_owned(&mut self, table: Table<'_>, chains: &[Chain<'_>]) -> Result<()> {
         let rules = || chains.iter().flat_map(|chain| chain.rules.iter().map(|rule| new_rule(table, chain.name, rule)));
         assert!(rules().count() <= RULES_AT_ONCE, "the rules of a table that is replaced fit into one message");

@@ -14,7 +14,7 @@ use rustix::event::PollFlags;
 use super::message::{ACKNOWLEDGE, HEADER, MessageBody, REQUEST, attributes, take};
 use crate::{
     Error, Result,
-    packet::packet_socket::{MAX_BATCH, set_option, wait},
+    packet::packet_socket::{MAX_BATCH, batch_size, set_option, wait},
 };
 
 /// The subsystem of queues, in the high byte of a message's type (`NFNL_SUBSYS_QUEUE`).
@@ -128,7 +128,8 @@ impl PacketInbox {
     /// Makes room for messages with packets of a queue with this copy range.
     #[must_use]
     pub fn of(copy_range: Bytes) -> Self {
-        let range = usize::try_from(copy_range.0).expect("a copy range has 16 bits");
+        // The kernel copies no more than this.
+        let range = usize::from(u16::try_from(copy_range.0).unwrap_or(u16::MAX));
         let room = (HEADER + FAMILY_HEADER + ATTRIBUTES + range).next_multiple_of(64);
         Self { bytes: vec![0; room * MAX_BATCH], room, lengths: [0; MAX_BATCH], count: 0 }
     }
@@ -304,8 +305,7 @@ impl PacketQueue {
             message.msg_hdr.msg_iov = vector;
             message.msg_hdr.msg_iovlen = 1;
         }
-        let size = libc::c_uint::try_from(MAX_BATCH).expect("a batch is small");
-        let (fd, pointer) = (self.fd.as_raw_fd(), messages.as_mut_ptr());
+        let (fd, pointer, size) = (self.fd.as_raw_fd(), messages.as_mut_ptr(), batch_size(MAX_BATCH));
         // SAFETY: `messages` holds that many headers, whose vectors are distinct parts of the inbox, borrowed for this call.
         let received = unsafe { libc::recvmmsg(fd, pointer, size, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
         let Ok(received) = usize::try_from(received) else {

@@ -176,7 +176,9 @@ mod tests {
         assert_eq!(netlink.marked_routes().unwrap(), made);
         let off_link = netlink.add_marked_route(&route(3, "203.0.113.1")).unwrap_err();
         assert_eq!(off_link.errno(), Some(libc::ENETUNREACH));
-        made.iter().for_each(|marked| netlink.remove_marked_route(marked).unwrap());
+        for marked in &made {
+            netlink.remove_marked_route(marked).unwrap();
+        }
         assert_eq!(netlink.marked_routes().unwrap(), []);
         assert!(netlink.remove_marked_route(&made[0]).is_err());
     }

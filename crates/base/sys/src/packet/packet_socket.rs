@@ -290,7 +290,7 @@ fn messages(vectors: &mut [libc::iovec; MAX_BATCH]) -> [libc::mmsghdr; MAX_BATCH
     messages
 }
 
-fn batch_size(count: usize) -> libc::c_uint {
+pub(crate) fn batch_size(count: usize) -> libc::c_uint {
     libc::c_uint::try_from(count).expect("a batch has at most MAX_BATCH frames")
 }
 

@@ -48,10 +48,9 @@ impl TunDevice {
         for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
             *to = libc::c_char::from_ne_bytes([from]);
         }
-        request.ifr_ifru.ifru_flags = libc::c_short::try_from(FLAGS).unwrap_or_else(|_| {
-            // IFF_TUN_EXCL is the sign bit of the field.
-            u16::try_from(FLAGS).expect("the flags have 16 bits").cast_signed()
-        });
+        // The field has 16 bits, of which IFF_TUN_EXCL is the sign.
+        let [low, high, ..] = FLAGS.to_le_bytes();
+        request.ifr_ifru.ifru_flags = libc::c_short::from_le_bytes([low, high]);
         // SAFETY: the request outlives the call, which reads and writes only it.
         let outcome = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         if outcome < 0 { Err(Error::last(format!("ioctl(TUNSETIFF {name})"))) } else { Ok(Self { file }) }

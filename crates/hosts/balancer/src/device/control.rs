@@ -112,6 +112,9 @@ pub(super) fn others_running(name: &str) -> Vec<String> {
 ///
 /// # Errors
 /// If none runs, or if it refuses.
+///
+/// # Panics
+/// Never: a request is plain data.
 pub fn ask(name: &str, request: &ControlRequest) -> Result<serde_json::Value, DeviceError> {
     let failed = |attempt: &'static str| move |source| DeviceError::Control { attempt, source };
     let stream =

@@ -167,10 +167,12 @@ impl DataPath {
         if worker.draw(Defect::Drop, defects.drop) {
             return (PacketVerdict::Drop, Departure::Now);
         }
-        if let Some(checksum) = copyable(packet)
-            && worker.draw(Defect::Duplicate, defects.duplicate)
-        {
-            self.inject(packet.bytes, checksum);
+        let open = if packet.is_checksum_open { open_checksum(packet.bytes) } else { None };
+        let is_whole = packet.length.0 == packet.bytes.len() as u64 && !packet.has_segments;
+        // Of a packet that was cut, that has several segments, or whose checksum nobody can calculate, there is no copy.
+        let can_be_copied = is_whole && open.is_some() == packet.is_checksum_open;
+        if can_be_copied && worker.draw(Defect::Duplicate, defects.duplicate) {
+            self.inject(packet.bytes, open);
         }
         if let Some((one_in, later)) = defects.delay
             && worker.draw(Defect::Delay, Some(one_in))
@@ -191,17 +193,6 @@ impl DataPath {
     fn inject(&self, packet: &[u8], checksum: Option<OpenChecksum>) {
         let is_taken = self.tun.inject(packet, checksum).is_ok();
         add(if is_taken { &self.counters.injected } else { &self.counters.not_injected }, 1);
-    }
-}
-
-/// What a copy of a packet needs: maybe the place of its checksum. `None` if there is no copy, as of a packet that was cut or has several
-/// segments.
-fn copyable(packet: &QueuedPacket<'_>) -> Option<Option<OpenChecksum>> {
-    let is_whole = packet.length.0 == packet.bytes.len() as u64 && !packet.has_segments;
-    match (is_whole, packet.is_checksum_open) {
-        (false, _) => None,
-        (true, false) => Some(None),
-        (true, true) => open_checksum(packet.bytes).map(Some),
     }
 }
 

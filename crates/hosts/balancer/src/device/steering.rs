@@ -27,6 +27,8 @@ const ENTRY: &str = "queue";
 const TRANSLATIONS: &str = "targets";
 /// The chain of the defect that gives answers a wrong source.
 const WRONG_SOURCE: &str = "wrong-source";
+/// The rules of all targets come before that of the main table, whose priority is 32766.
+const MARK_MAX: u32 = 32_765;
 /// A packet that was decided before a target was removed is routed long before this time is over.
 const RETIREMENT: Nanos = Nanos::from_secs(1);
 
@@ -99,7 +101,11 @@ impl Steering {
     pub(super) fn add(&mut self, target: DeviceTarget, now: Nanos) -> Result<u32, DeviceError> {
         self.retire(now)?;
         self.settings.check_target(&target, std::iter::empty())?;
-        let mark = (self.settings.first_mark + 1..).find(|mark| !self.ways.contains_key(mark)).expect("marks are many");
+        let free = (self.settings.first_mark + 1..=MARK_MAX).find(|mark| !self.ways.contains_key(mark));
+        let mark = free.ok_or_else(|| DeviceError::BadTarget {
+            given: target.to_string(),
+            why: format!("all marks up to {MARK_MAX} are in use"),
+        })?;
         if self.settings.mode == ForwardMode::Dsr {
             self.route(mark, &target)?;
         }
@@ -188,7 +194,9 @@ impl Steering {
         for gateway in &target.addresses {
             let marked = MarkedRoute { mark, table: mark, gateway: *gateway };
             if let Err(error) = self.netlink.add_marked_route(&marked) {
-                made.iter().for_each(|marked| drop(self.netlink.remove_marked_route(marked)));
+                for marked in &made {
+                    let _ = self.netlink.remove_marked_route(marked);
+                }
                 return Err(match error.errno() {
                     Some(ENETUNREACH | EHOSTUNREACH) => DeviceError::BadTarget {
                         given: target.to_string(),
@@ -213,19 +221,20 @@ impl Steering {
         let failed = |error| DeviceError::kernel("make the rules that translate addresses", error);
         for (family, addresses) in self.addresses_by_family() {
             let known = self.translations.iter().position(|(of, _)| *of == family);
-            let place = match known {
-                Some(place) => place,
-                None => {
-                    self.translations.push((family, Nftables::open().map_err(failed)?));
-                    self.translations.len() - 1
-                }
-            };
+            if known.is_none() {
+                self.translations.push((family, Nftables::open().map_err(failed)?));
+            }
+            let place = known.unwrap_or(self.translations.len() - 1);
             let mut rules = Vec::new();
             for (mark, way) in &self.ways {
                 rules.extend(addresses.iter().filter_map(|address| {
                     let to = way.target.address_like(*address)?;
                     Some(Rule { matching: PacketMatch::Marked(*address, *mark), verdict: RuleVerdict::Translate(to) })
                 }));
+            }
+            if rules.len() > Nftables::REPLACED_RULES_MAX {
+                let why = format!("mode dnat has at most {} of them", Nftables::REPLACED_RULES_MAX);
+                return Err(DeviceError::BadSetting { option: "targets by virtual addresses", why });
             }
             let name = format!("fathom-{}-nat", self.settings.name);
             let chain = Chain { name: TRANSLATIONS, hook: Some(Hook::Translation), rules };

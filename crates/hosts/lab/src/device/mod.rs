@@ -48,7 +48,7 @@ pub enum Device {
     /// The kernel's packet filter, which translates the destination of each flow to that of a target by a hash.
     Translation,
     /// The reference balancer, a program that divides flows among targets and has the defects that were switched on.
-    Balancer(BalancerDevice),
+    Balancer(Box<BalancerDevice>),
 }
 
 /// Rules that are checked against every packet, and the packets that they drop.
@@ -214,7 +214,7 @@ impl FromStr for Device {
             return Impairment::parse(arguments).map(Self::Impairment).map_err(wrong);
         }
         if word == "balancer" {
-            return BalancerDevice::parse(arguments).map(Self::Balancer).map_err(wrong);
+            return BalancerDevice::parse(arguments).map(|balancer| Self::Balancer(Box::new(balancer))).map_err(wrong);
         }
         let (first, second) = arguments.map_or((None, None), |rest| match rest.split_once(',') {
             Some((first, second)) => (Some(first), Some(second)),

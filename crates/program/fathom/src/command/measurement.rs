@@ -341,18 +341,15 @@ pub(crate) fn pair_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts,
     let ends = hosts_in_lab(name, device)?;
     let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
     let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
-    let (n_targets, device) = match up {
-        Some((_, record)) => {
-            let n_targets = record.hosts.iter().filter(|host| host.virtual_address.is_some()).count();
-            (n_targets, record.device.map(|record| record.device))
-        }
-        None => {
-            let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
-            let options = Options { device, ..Options::default() };
-            let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
-            let n_targets = if known.has_targets() { known.ends(&options).len() - 1 } else { 0 };
-            (n_targets, options.device)
-        }
+    let (n_targets, device) = if let Some((_, record)) = up {
+        let n_targets = record.hosts.iter().filter(|host| host.virtual_address.is_some()).count();
+        (n_targets, record.device.map(|record| record.device))
+    } else {
+        let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
+        let options = Options { device, ..Options::default() };
+        let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
+        let n_targets = if known.has_targets() { known.ends(&options).len() - 1 } else { 0 };
+        (n_targets, options.device)
     };
     let Some(device) = device.filter(Device::needs_targets) else { return Ok(ends) };
     if device.translates() {

@@ -10,6 +10,7 @@ mod traces;
 mod tree;
 
 mod allow;
+mod balancer;
 mod benchmark;
 mod commands;
 mod compat;

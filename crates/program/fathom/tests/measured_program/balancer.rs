@@ -1,0 +1,129 @@
+//! The reference balancer as a program and as a device of a lab: it divides, is changed and asked, and leaves nothing.
+
+use std::{net::UdpSocket, path::Path, time::Duration};
+
+use fathom_model::names::host;
+use fathom_sys::process::{Pidfd, ProcessIdentity};
+use serde_json::Value;
+
+use crate::test_bed::{PATIENCE, TestBed, lacks_root, until};
+
+const VIRTUAL: &str = "198.18.8.1";
+/// Long enough for some hundred datagrams.
+const SHORT: &[&str] = &["--rounds", "1", "--warmup", "50ms", "--duration", "300ms", "--json"];
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_balancer_of_a_lab_is_changed_while_it_runs_and_ends_with_whoever_holds_the_lab() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let command = ["lab", "up", "targets:3", "--name", "spread", "--device", "balancer:queues=2", "--for", "5min"];
+    let lab = stage.lab_with(&command, "spread");
+    let balancer = |words: &[&str]| lab.fathom("dut", &[&["balancer"], words].concat());
+    let targets: Vec<UdpSocket> = ["t1", "t2", "t3"]
+        .iter()
+        .map(|host| lab.enter_with(host, || UdpSocket::bind((VIRTUAL, 7000)).unwrap()))
+        .collect();
+    let divided = || {
+        lab.enter_with("a", || {
+            for _ in 0..40 {
+                UdpSocket::bind("198.18.0.1:0").unwrap().send_to(b"who", (VIRTUAL, 7000)).unwrap();
+            }
+        });
+        let received = |target: &UdpSocket| {
+            target.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            std::iter::from_fn(|| target.recv(&mut [0; 10]).ok()).count()
+        };
+        targets.iter().map(received).collect::<Vec<usize>>()
+    };
+    let first = divided();
+    assert!(first.iter().all(|n| *n > 0) && first.iter().sum::<usize>() == 40, "{first:?}");
+    balancer(&["targets", "remove", "t2"]).succeeded();
+    let second = divided();
+    assert!(second[1] == 0 && second.iter().sum::<usize>() == 40, "{second:?}");
+    let counted = parsed(&balancer(&["counters", "--json"]).succeeded().stdout);
+    assert_eq!(counted["decisions"]["n_forwarded"], 80, "{counted:#}");
+    let by_queue: Vec<u64> =
+        counted["queues"].as_array().unwrap().iter().map(|queue| queue["n_packets"].as_u64().unwrap()).collect();
+    assert!(by_queue.contains(&80), "one client address uses one of the queues: {by_queue:?}");
+
+    balancer(&["run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"]).refused(3, &["runs here already, process"]);
+    balancer(&["targets", "add", "t9=198.18.1.1"]).refused(2, &["target t1 has the address 198.18.1.1 too"]);
+    balancer(&["targets", "list", "--name", "other"]).refused(3, &["no balancer `other` runs here"]);
+    stage.fathom(["tcp", "--lab", "spread"]).refused(2, &["which of 3 targets answers", "targets:1"]);
+
+    let pid = u32::try_from(counted["pid"].as_u64().unwrap()).unwrap();
+    let process = ProcessIdentity::of(pid).unwrap();
+    let parent = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let holder: u32 = parent.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap();
+    Pidfd::open(holder).unwrap().kill().unwrap();
+    until(|| (!process.is_alive()).then_some(()));
+    stage.fathom(["lab", "down", "--stale"]).succeeded();
+}
+
+#[test]
+fn a_test_through_the_balancer_has_the_counters_of_its_queue() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    for preset in ["targets:1", "targets6:1"] {
+        let words = ["udp", "--lab", preset, "--device", "balancer", "--rate", "20M"];
+        let run = stage.fathom([&words[..], SHORT].concat()).run();
+        let trial = &run.tests[0].trials[0];
+        let series = trial.hosts["dut"].series.iter().find(|series| series.name == host::NFQUEUE_PACKETS).unwrap();
+        let (first, last) = (series.values.first().unwrap(), series.values.last().unwrap());
+        let sent = run.tests[0].conservation.as_ref().unwrap().n_sent;
+        assert!(last - first >= sent && sent > 0, "{preset}: {sent} sent, {series:?}");
+    }
+    let dnat = ["tcp", "--lab", "targets:1", "--device", "dnat"];
+    stage.fathom(dnat).refused(2, &["no target listens at the virtual address"]);
+}
+
+#[test]
+fn a_balancer_that_is_ended_leaves_nothing_and_one_that_was_killed_is_cleared_away() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("targets:2", "bare");
+    let words = ["balancer", "run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"];
+    let left = || {
+        let read = |words: &[&str]| lab.exec("dut", words).ends().succeeded().stdout;
+        (read(&["nft", "list", "tables"]), read(&["ip", "rule", "list"]), read(&["ip", "-brief", "link"]))
+    };
+    let before = left();
+    let pid = |said: &str| said.trim().rsplit(' ').next().unwrap().parse::<u32>().unwrap();
+    let running = lab.start("dut", &words);
+    let process = pid(&running.says("ready:"));
+    assert_ne!(left(), before);
+    Pidfd::open(process).unwrap().send(fathom_sys::process::signal::Signal::Interrupt).unwrap();
+    let counted = running.ends().code(130).stdout;
+    assert!(counted.lines().any(|line| line.starts_with("decisions n_changes")), "{counted}");
+    assert_eq!(left(), before);
+
+    let killed = lab.start("dut", &words);
+    let handle = Pidfd::open(pid(&killed.says("ready:"))).unwrap();
+    handle.kill().unwrap();
+    assert!(handle.wait(PATIENCE).unwrap());
+    lab.fathom("dut", &[&words[..], &["--for", "100ms"]].concat()).succeeded();
+    assert_eq!(left(), before);
+}
+
+#[test]
+fn without_the_privilege_a_balancer_is_refused() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::owned_by(65_534);
+    let mut command = stage.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(stage.program());
+    command.args(["balancer", "run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"]);
+    stage.spawn(command).ends().refused(3, &["a balancer needs CAP_NET_ADMIN"]);
+    assert!(!Path::new("/sys/class/net/fathom20000").exists());
+}

@@ -12,6 +12,7 @@ use fathom_model::{
 
 use super::{
     benchmark_spec::{self, BenchmarkSpec},
+    comparisons,
     pairs::{self, Pair},
     search_spec::{self, SearchSpec},
 };
@@ -63,6 +64,10 @@ pub(super) struct CheckedTest {
     pub reverse: Option<usize>,
     /// False for a test that runs together with the one before it.
     pub is_leading: bool,
+    /// The name of the path that it takes.
+    pub path: Option<String>,
+    /// The index of its comparison in the plan.
+    pub comparison: Option<usize>,
 }
 
 /// The method that decides the trials of a test.
@@ -97,6 +102,7 @@ impl CheckedPlan {
             }
             tests.push(checked);
         }
+        comparisons::check(&plan, &mut tests)?;
         if plan.prove && !tests.iter().any(CheckedTest::can_be_repeated) {
             let text = "prove: no test of this plan can be repeated with one option changed";
             return Err(
@@ -387,6 +393,9 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         },
         reverse: None,
         is_leading: test.paired_with.is_none(),
+        path: test.path.clone(),
+        // Its name is checked with all comparisons.
+        comparison: None,
     })
 }
 

@@ -3,6 +3,8 @@
 mod benchmark;
 mod benchmark_spec;
 mod checked_plan;
+mod comparisons;
+mod device_commands;
 mod estimate;
 mod pairs;
 mod proof;

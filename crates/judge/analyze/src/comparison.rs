@@ -225,10 +225,15 @@ fn exponential(log: &Estimate) -> Estimate {
     Estimate { value: log.value.exp(), confidence: log.confidence.map(of_interval) }
 }
 
+/// Returns true if an interval does not contain zero.
+fn is_apart(of: &Estimate) -> bool {
+    of.confidence.is_some_and(|interval| interval.low > 0.0 || interval.high < 0.0)
+}
+
 /// Returns how far the reference differs from itself: its mean distance, or the farther end of an interval that does not contain zero.
 fn noise(null: &Estimate) -> f64 {
     match null.confidence {
-        Some(interval) if interval.low > 0.0 || interval.high < 0.0 => interval.low.abs().max(interval.high.abs()),
+        Some(interval) if is_apart(null) => interval.low.abs().max(interval.high.abs()),
         _ => null.value.abs(),
     }
 }
@@ -236,7 +241,7 @@ fn noise(null: &Estimate) -> f64 {
 impl ComparedPairs {
     fn outcome(&self, metric: &Metric, noise: f64) -> CostOutcome {
         let Some(interval) = self.distance.confidence else { return CostOutcome::Inconclusive };
-        let is_apart = interval.low > 0.0 || interval.high < 0.0;
+        let is_apart = is_apart(&self.distance);
         let is_more = self.distance.value > 0.0;
         let small = if self.scale == Scale::Share { SMALL_SHARE } else { SMALL };
         let farthest = interval.low.abs().max(interval.high.abs());
@@ -283,7 +288,7 @@ impl ComparedPairs {
         };
         match (self.scale, metric.unit, &self.difference) {
             // The difference of times is what a device adds, whatever they were before.
-            (Scale::Factor, Unit::Nanos, Some(difference)) if difference.confidence.is_some() => {
+            (Scale::Factor, Unit::Nanos, Some(difference)) if is_apart(difference) => {
                 let factor = exponential(&self.distance).value;
                 format!("{verb} {} (× {})", with_half(difference, &time), significant(factor))
             }
@@ -313,23 +318,28 @@ impl ComparedPairs {
     }
 }
 
-/// Formats a value and its interval as `38 ± 2`, or with both ends where it is not symmetric.
+/// Formats a value and its interval as `38 ± 2`, or with both ends where it is not symmetric. The interval has the unit of the value.
 fn with_half(of: &Estimate, show: &dyn Fn(f64) -> String) -> String {
-    let Some(interval) = of.confidence else { return show(of.value) };
+    let shown = show(of.value);
+    let (number, unit) = shown.split_once(' ').map_or((shown.as_str(), None), |(number, unit)| (number, Some(unit)));
+    let unit = unit.map(|unit| format!(" {unit}")).unwrap_or_default();
+    let Some(interval) = of.confidence else { return shown };
+    let size = number
+        .replace(',', "")
+        .parse::<f64>()
+        .ok()
+        .filter(|number| *number > 0.0)
+        .map(|number| of.value.abs() / number);
+    let in_unit = |value: f64| decimals(value.abs() / size.unwrap_or(1.0));
     let (below, above) = (of.value - interval.low, interval.high - of.value);
-    let value = show(of.value);
     if below.min(above) * 2.0 < below.max(above) {
-        let mut ends = [show(interval.low), show(interval.high)];
+        let mut ends = [in_unit(interval.low), in_unit(interval.high)];
         if interval.high <= 0.0 {
             ends.reverse();
         }
-        return format!("{value} [{} – {}]", ends[0], ends[1]);
+        return format!("{number} [{} – {}]{unit}", ends[0], ends[1]);
     }
-    let half = show(below.max(above));
-    match (value.split_once(' '), half.split_once(' ')) {
-        (Some((number, unit)), Some((half, other))) if unit == other => format!("{number} ± {half} {unit}"),
-        _ => format!("{value} ± {half}"),
-    }
+    format!("{number} ± {}{unit}", in_unit(below.max(above)))
 }
 
 fn time(nanos: f64) -> String {
@@ -355,7 +365,7 @@ mod tests {
     use fathom_statistics::splitmix;
 
     use super::*;
-    use crate::run_builder::RunBuilder;
+    use crate::{path_check::ends_in_silence, run_builder::RunBuilder};
 
     /// Seeded noise with mean 0 and standard deviation 1.
     struct Noise(u64, u64);
@@ -575,17 +585,26 @@ mod tests {
 
     #[test]
     fn a_path_that_carries_nothing_any_more_has_no_number() {
-        let cut = |last: usize| {
-            let mut builder = simulated(STEADY);
+        let mut builder = simulated(STEADY);
+        let is_silent = |builder: &RunBuilder| {
+            let metric = crate::run_builder::throughput();
+            ends_in_silence(&builder.run, &builder.run.tests[1].trials[3], Some(&metric))
+        };
+        let end = |builder: &mut RunBuilder, last: usize| {
             let record = builder.run.tests[1].trials[3].records.get_mut("target").unwrap();
             let column = record.timeline.counters.values_mut().next().unwrap();
             let n = column.len();
             column[n - last..].fill(0);
-            builder.analyzed().comparisons[0].void.clone()
         };
-        assert_eq!(cut(2), None, "a short gap");
-        let void = cut(10).unwrap();
-        assert!(void.starts_with("the path `via` carried nothing in the last 500 ms of round 4"), "{void}");
-        assert_eq!(cut(24).as_deref(), Some("the path `via` carried nothing in round 4"));
+        assert!(!is_silent(&builder));
+        end(&mut builder, 2);
+        assert!(!is_silent(&builder), "a short gap");
+        end(&mut builder, 10);
+        assert!(is_silent(&builder));
+        assert_eq!(builder.analyzed().comparisons[0].void, None, "it may be a retransmission");
+        let record = builder.run.tests[1].trials[3].records.get_mut("target").unwrap();
+        record.totals.values_mut().for_each(|total| *total = 0);
+        let void = builder.analyzed().comparisons[0].void.clone();
+        assert_eq!(void.as_deref(), Some("the path `via` carried nothing in round 4"));
     }
 }

@@ -4,7 +4,7 @@ use fathom_model::{
     Derivation, Metric, Run, TestRun, Trial,
     names::host::{CONNTRACK_ENTRIES, DEV_RX_FRAMES, DEV_TX_FRAMES},
     plan::PathPlan,
-    units::{Nanos, approximate, grouped},
+    units::{approximate, grouped},
 };
 
 use crate::{
@@ -17,8 +17,8 @@ use crate::{
 const TAKES_PART: f64 = 0.1;
 /// With fewer frames, those of other programs and of neighbor discovery would decide.
 const FRAMES_MIN: u64 = 50;
-/// A path that carries nothing in this part of the measured time, at its end, was cut.
-const CUT: f64 = 0.3;
+/// A path that carries nothing in so many tenths of the measured time, at its end, may have been cut.
+const CUT_TENTHS: usize = 3;
 /// Fewer intervals can be empty at a low rate.
 const INTERVALS_MIN: usize = 3;
 
@@ -40,7 +40,7 @@ pub(crate) fn device_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a str> {
 #[must_use]
 pub fn path_fault(run: &Run, test: &TestRun, trial: &Trial, main: Option<&Metric>) -> Option<String> {
     let path = path_of(run, test)?;
-    cut_off(run, path, trial, main).or_else(|| wrong_way(run, test, path, trial)).or_else(|| tracked(run, path, trial))
+    cut_off(path, trial, main).or_else(|| wrong_way(run, test, path, trial)).or_else(|| tracked(run, path, trial))
 }
 
 /// Compares the frames that the device took with those that the initiator sent.
@@ -65,22 +65,27 @@ fn wrong_way(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Optio
     }
 }
 
-/// Looks for a trial whose traffic ended before its time.
-fn cut_off(run: &Run, path: &PathPlan, trial: &Trial, main: Option<&Metric>) -> Option<String> {
+/// Looks for a trial in which nothing arrived, the warm-up included.
+fn cut_off(path: &PathPlan, trial: &Trial, main: Option<&Metric>) -> Option<String> {
     let Derivation::Rate { side, counter } = &main?.from else { return None };
-    let (host, record) = record_of(trial, *side)?;
-    let window = MeasuredWindow::common(trial, &run.hosts)?;
+    let (_, record) = record_of(trial, *side)?;
+    let is_nothing = record.totals.get(counter.as_ref()) == Some(&0);
+    is_nothing.then(|| format!("the path `{}` carried nothing in round {}", path.name, trial.round + 1))
+}
+
+/// Returns true if nothing arrived in the last part of the measured time of a trial. A single flow may wait for a retransmission, so that alone
+/// does not show that the path is dead.
+#[must_use]
+pub fn ends_in_silence(run: &Run, trial: &Trial, main: Option<&Metric>) -> bool {
+    let counted = main.and_then(|metric| match &metric.from {
+        Derivation::Rate { side, counter } => Some((record_of(trial, *side)?, counter)),
+        _ => None,
+    });
+    let Some(((host, record), counter)) = counted else { return false };
+    let Some(window) = MeasuredWindow::common(trial, &run.hosts) else { return false };
     let rates = rates(&record.timeline, counter, window.in_record(&run.hosts, host, record));
-    let round = trial.round + 1;
-    if rates.iter().all(|rate| *rate <= 0.0) && !rates.is_empty() {
-        return Some(format!("the path `{}` carried nothing in round {round}", path.name));
-    }
     let n_empty = rates.iter().rev().take_while(|rate| **rate <= 0.0).count();
-    let share = approximate(u64::try_from(n_empty).ok()?) / approximate(u64::try_from(rates.len()).ok()?);
-    (n_empty >= INTERVALS_MIN && share >= CUT).then(|| {
-        let empty = Nanos::from_secs_f64(window.span().as_secs_f64() * share);
-        format!("the path `{}` carried nothing in the last {empty} of round {round}", path.name)
-    })
+    n_empty >= INTERVALS_MIN && n_empty * 10 >= rates.len() * CUT_TENTHS
 }
 
 /// Looks for connection tracking at the ends that only a path without the device has: rules of the device work there.

@@ -71,35 +71,45 @@ fn table(run: &Run, comparisons: &[&Comparison]) -> Table {
         other.map_or("path", |arm| arm.path.as_str()),
     );
     let columns = vec![
-        Column::text("comparison"),
-        Column::text("value"),
+        Column::text(""),
         Column::number(reference),
         Column::number(path),
-        Column::text(format!("{path} against {reference}")),
+        Column::text(format!("what {path} does")),
         Column { gives_way: 1, ..Column::text(format!("{reference} against itself")) },
     ];
-    let rows = comparisons.iter().flat_map(|comparison| {
-        shown_values(run, comparison).into_iter().enumerate().map(|(place, shown)| row(place, &shown))
+    let rows = comparisons.iter().filter(|comparison| comparison.void.is_none()).flat_map(|comparison| {
+        let shown = shown_values(run, comparison);
+        let heading =
+            Row::new([Cell::from(comparison.name.as_str()).strong()].into_iter().chain(vec![Cell::default(); 4]));
+        std::iter::once(heading).chain(shown.iter().map(row).collect::<Vec<_>>())
     });
     Table { columns, rows: rows.collect(), ..Table::default() }
 }
 
-fn row(place: usize, shown: &ShownValue<'_>) -> Row {
+fn row(shown: &ShownValue<'_>) -> Row {
     let show = |value: f64| words::show(shown.metric, value);
-    let name = if place == 0 { shown.comparison.name.as_str() } else { "" };
     let mark = match shown.value.outcome {
         CostOutcome::Inconclusive => Mark::Open,
         CostOutcome::Costs | CostOutcome::Gains | CostOutcome::Differs | CostOutcome::NoDifference => Mark::Plain,
     };
-    let cells = vec![
-        Cell::from(name).strong(),
-        Cell::from(shown.metric.title.as_ref()),
+    let hint = format!("{} pairs of trials", shown.arm.n_pairs);
+    Row::new([
+        Cell { hint: shown.metric.title.to_string(), ..Cell::from(format!("  {}", short_title(shown.metric))) },
         Cell::from(show(shown.value.reference)),
         Cell::from(show(shown.value.value)),
-        Cell { hint: format!("{} pairs of trials", shown.arm.n_pairs), ..Cell::from(&shown.value.text).marked(mark) },
+        Cell { hint, ..Cell::from(&shown.value.text).marked(mark) },
         Cell::from(shown.null.map_or(MISSING, |null| null.text.as_str())).faint(),
-    ];
-    Row { cells, ..Row::default() }
+    ])
+}
+
+/// Returns the title of a metric without the host that it is about: `CPU per transaction`.
+fn short_title(metric: &Metric) -> &str {
+    match metric.from {
+        Derivation::Cost { .. } | Derivation::HostCost { .. } => {
+            metric.title.split_once("'s ").map_or(metric.title.as_ref(), |(_, what)| what)
+        }
+        _ => &metric.title,
+    }
 }
 
 /// Draws the values that are compared as factors, each with its interval and that of the noise.

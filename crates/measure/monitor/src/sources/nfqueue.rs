@@ -34,6 +34,10 @@ impl Source for NfQueue {
         &[host::NFQUEUE_DROPPED, host::NFQUEUE_USER_DROPPED, host::NFQUEUE_PACKETS]
     }
 
+    fn is_on_every_host(&self) -> bool {
+        false
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let text = match self.0.read(root) {
             Ok(text) => text,

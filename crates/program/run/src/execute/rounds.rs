@@ -239,10 +239,33 @@ impl RunExecutor<'_> {
             }
             n_narrow = if fathom_analyze::is_narrow(run, &registry::metrics()) { n_narrow + 1 } else { 0 };
             if n_narrow == NARROW_ROUNDS {
-                return Ok(());
+                break;
             }
         }
+        self.check_silent_paths(run, hosts);
         Ok(())
+    }
+
+    /// Looks whether a path still carries anything if its last trial ended in silence: a device that died there must not look like one that
+    /// costs half of the rate.
+    fn check_silent_paths(&self, run: &mut Run, hosts: &mut Hosts) {
+        for test in self.plan.tests.iter().filter(|test| test.comparison.is_some()) {
+            let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));
+            let last = run.tests[test.idx].trials.last();
+            if !last.is_some_and(|trial| fathom_analyze::ends_in_silence(run, trial, main)) {
+                continue;
+            }
+            let outcome = self.run_trial(&test.shortened(), self.plan.plan().rounds, hosts);
+            let is_silent =
+                |trial: &Trial| fathom_analyze::path_fault(run, &run.tests[test.idx], trial, main).is_some();
+            if outcome.error.is_some() || outcome.trials.iter().any(is_silent) {
+                let path = test.path.as_deref().unwrap_or_default();
+                let why = format!("the path `{path}` carries nothing any more after the last round");
+                run.tests[test.idx].unavailable = Some(why.clone());
+                run.completeness = Completeness::Incomplete { reason: why };
+                return;
+            }
+        }
     }
 
     /// Runs what a test has to do in a round. Returns true if the run goes on.

@@ -22,6 +22,8 @@ use crate::{
 const SMALL: f64 = 0.1;
 /// The same for the difference of two shares.
 const SMALL_SHARE: f64 = 0.01;
+/// An interval that reaches this factor says nothing.
+const VAGUE: f64 = 10.0;
 /// Half of the width of a bucket of a histogram, as a share of its value: two quantiles in one bucket may differ by that.
 const BUCKET: f64 = 0.002;
 
@@ -266,8 +268,16 @@ impl ComparedPairs {
             );
         };
         match outcome {
+            CostOutcome::Inconclusive if self.is_vague(interval) => {
+                format!("inconclusive: not known from {} pairs", self.n_pairs)
+            }
             CostOutcome::Inconclusive => {
                 format!("inconclusive: from {} to {}", self.signed(interval.low), self.signed(interval.high))
+            }
+            CostOutcome::NoDifference
+                if self.means.0.total_cmp(&self.means.1).is_eq() && interval.low.total_cmp(&interval.high).is_eq() =>
+            {
+                format!("no difference ({} on both)", metric.show(self.means.0))
             }
             CostOutcome::NoDifference => {
                 let farthest = interval.low.abs().max(interval.high.abs());
@@ -306,6 +316,11 @@ impl ComparedPairs {
                 format!("{verb} {} %", with_half(&linear, &|share| decimals(share.abs())))
             }
         }
+    }
+
+    /// Returns true if an interval does not even tell the order of magnitude.
+    fn is_vague(&self, interval: Confidence) -> bool {
+        self.scale == Scale::Factor && (interval.high > VAGUE.ln() || interval.low < -VAGUE.ln())
     }
 
     /// Formats a distance as the change that it is: `−20 %`, `+0.3 points`.

@@ -179,7 +179,6 @@ fn shuffle(blocks: &mut [Range<usize>], places: &[usize], seed: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::execute::{CheckedPlan, read_plan};
 
     const HEAD: &str = r#"

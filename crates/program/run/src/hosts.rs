@@ -21,6 +21,7 @@ use fathom_sys::{
     process::{ProcessIdentity, affinity, effective_user},
 };
 
+pub(crate) use self::agents::address_towards;
 use self::{heads::Heads, paths::Positions};
 use crate::{
     device_programs::PacketPrograms,

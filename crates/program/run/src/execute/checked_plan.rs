@@ -102,7 +102,9 @@ impl CheckedPlan {
             }
             tests.push(checked);
         }
-        comparisons::check(&plan, &mut tests)?;
+        for (test, comparison) in tests.iter_mut().zip(comparisons::check(&plan)?) {
+            test.comparison = comparison;
+        }
         if plan.prove && !tests.iter().any(CheckedTest::can_be_repeated) {
             let text = "prove: no test of this plan can be repeated with one option changed";
             return Err(
@@ -250,6 +252,10 @@ fn check_frame(plan: &Plan) -> Result<(), UserError> {
         let options = Options { device, ..Options::default() };
         let (preset, options) = fathom_lab::preset::chosen(&lab.preset, options).map_err(|error| lab_error(&error))?;
         preset.device(&options).map_err(|error| lab_error(&error))?;
+        if lab.direct_wire && preset.has_companions() {
+            let what = format!("direct_wire: the hosts of the preset {} are joined by a switch", preset.name);
+            return Err(invalid_plan(what).with_line("use", "preset = \"pair\""));
+        }
     }
     let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
     if let Some(via) = &plan.via {

@@ -1,45 +1,49 @@
-//! The comparisons of a plan: what they need, and the order of their trials.
+//! The comparisons of a plan, and what they need.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::collections::BTreeSet;
 
-use fathom_model::{Plan, ValueKind};
-use fathom_statistics::splitmix;
+use fathom_model::{Plan, TestPlan, ValueKind};
 
-use super::checked_plan::{CheckedPlan, CheckedTest, TestMethod};
-use crate::exit::{Exit, UserError};
+use crate::{
+    exit::{Exit, UserError},
+    registry,
+};
 
 fn invalid(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks the paths and comparisons of a plan, and tells each test its comparison.
+/// Checks the paths and comparisons of a plan whose tests are complete. Returns the index of the comparison of each test.
 ///
 /// # Errors
 /// Names the first path, comparison or test that is wrong.
-pub(super) fn check(plan: &Plan, tests: &mut [CheckedTest]) -> Result<(), UserError> {
+pub(super) fn check(plan: &Plan) -> Result<Vec<Option<usize>>, UserError> {
     check_paths(plan)?;
     check_commands(plan)?;
+    let of_tests = plan.tests.iter().map(|test| comparison_of(plan, test)).collect::<Result<Vec<_>, _>>()?;
+    (0..plan.comparisons.len()).try_for_each(|idx| check_comparison(plan, &of_tests, idx))?;
+    Ok(of_tests)
+}
+
+/// Returns the index of the comparison of a test.
+fn comparison_of(plan: &Plan, test: &TestPlan) -> Result<Option<usize>, UserError> {
     let names = |of: Vec<&str>| of.join(", ");
-    for (planned, test) in plan.tests.iter().zip(&mut *tests) {
-        let in_test = |error: UserError| error.with_line("in", format!("test `{}`", planned.name));
-        if let Some(path) = planned.path.as_ref().filter(|path| !plan.paths.iter().any(|known| known.name == **path)) {
-            let known = names(plan.paths.iter().map(|path| path.name.as_str()).collect());
-            return Err(in_test(invalid(format!("there is no path `{path}`"))).with_line("paths", known));
-        }
-        let Some(comparison) = &planned.comparison else { continue };
-        test.comparison = plan.comparisons.iter().position(|known| known.name == *comparison);
-        if test.comparison.is_none() {
-            let known = names(plan.comparisons.iter().map(|known| known.name.as_str()).collect());
-            return Err(in_test(invalid(format!("there is no comparison `{comparison}`"))).with_line("known", known));
-        }
-        if test.path.is_none() || !matches!(test.method, TestMethod::Rounds) || planned.paired_with.is_some() {
-            let what = "a test of a comparison takes a path, at one rate and in one direction";
-            return Err(
-                in_test(invalid(what)).with_line("use", "path = \"NAME\", without search, benchmark and beside")
-            );
-        }
+    let in_test = |error: UserError| error.with_line("in", format!("test `{}`", test.name));
+    if let Some(path) = test.path.as_ref().filter(|path| !plan.paths.iter().any(|known| known.name == **path)) {
+        let known = names(plan.paths.iter().map(|path| path.name.as_str()).collect());
+        return Err(in_test(invalid(format!("there is no path `{path}`"))).with_line("paths", known));
     }
-    (0..plan.comparisons.len()).try_for_each(|idx| check_comparison(plan, tests, idx))
+    let Some(comparison) = &test.comparison else { return Ok(None) };
+    let Some(idx) = plan.comparisons.iter().position(|known| known.name == *comparison) else {
+        let known = names(plan.comparisons.iter().map(|known| known.name.as_str()).collect());
+        return Err(in_test(invalid(format!("there is no comparison `{comparison}`"))).with_line("known", known));
+    };
+    let has_rounds = test.search.is_none() && test.benchmark.is_none() && test.paired_with.is_none();
+    if test.path.is_none() || !has_rounds {
+        let what = "a test of a comparison takes a path, at one rate and in one direction";
+        return Err(in_test(invalid(what)).with_line("use", "path = \"NAME\", without search, benchmark and beside"));
+    }
+    Ok(Some(idx))
 }
 
 fn check_paths(plan: &Plan) -> Result<(), UserError> {
@@ -75,20 +79,20 @@ fn check_commands(plan: &Plan) -> Result<(), UserError> {
     }
 }
 
-fn check_comparison(plan: &Plan, tests: &[CheckedTest], idx: usize) -> Result<(), UserError> {
+fn check_comparison(plan: &Plan, of_tests: &[Option<usize>], idx: usize) -> Result<(), UserError> {
     let name = &plan.comparisons[idx].name;
     let wrong = |what: String| invalid(format!("comparison `{name}`: {what}"));
     if plan.comparisons[..idx].iter().any(|other| other.name == *name) {
         return Err(wrong("another one has this name".to_owned()));
     }
-    let places: Vec<usize> = (0..tests.len()).filter(|place| tests[*place].comparison == Some(idx)).collect();
+    let places: Vec<usize> = (0..of_tests.len()).filter(|place| of_tests[*place] == Some(idx)).collect();
     let [first, .., last] = places.as_slice() else {
         return Err(wrong("it needs two tests or more".to_owned()));
     };
     if last - first + 1 != places.len() {
         return Err(wrong("its tests stand together in the list of tests".to_owned()));
     }
-    let (reference, others) = (&tests[*first], &tests[first + 1..=*last]);
+    let (reference, others) = (&plan.tests[*first], &plan.tests[first + 1..=*last]);
     for other in others {
         if let Some(what) = difference(reference, other) {
             return Err(wrong(format!(
@@ -112,69 +116,25 @@ fn check_comparison(plan: &Plan, tests: &[CheckedTest], idx: usize) -> Result<()
 }
 
 /// Returns what two tests differ in beside where they send.
-fn difference(one: &CheckedTest, other: &CheckedTest) -> Option<String> {
-    if one.kind.name() != other.kind.name() {
+fn difference(one: &TestPlan, other: &TestPlan) -> Option<String> {
+    if one.kind != other.kind {
         return Some("their kind".to_owned());
     }
-    if (&one.from, &one.to, one.phases) != (&other.from, &other.to, other.phases) {
+    let frame = |test: &TestPlan| [test.warmup.clone(), test.duration.clone(), test.from.clone()];
+    if frame(one) != frame(other) || one.to != other.to {
         return Some("their hosts or times".to_owned());
     }
-    let work = one.kind.options().iter().filter(|option| option.value != ValueKind::Destination);
+    let options = registry::kind(&one.kind).map(|kind| kind.options()).unwrap_or_default();
+    let work = options.iter().filter(|option| option.value != ValueKind::Destination);
     let differs = work.map(|option| option.name).find(|name| one.options.text(name) != other.options.text(name));
     differs.map(|name| format!("`{name}`"))
 }
 
 /// Returns true if two paths have the same addresses and their tests the same targets.
-fn leads_the_same_way(plan: &Plan, one: &CheckedTest, other: &CheckedTest) -> bool {
+fn leads_the_same_way(plan: &Plan, one: &TestPlan, other: &TestPlan) -> bool {
     let at =
-        |test: &CheckedTest| plan.paths.iter().find(|path| test.path.as_ref() == Some(&path.name)).map(|path| &path.at);
+        |test: &TestPlan| plan.paths.iter().find(|path| test.path.as_ref() == Some(&path.name)).map(|path| &path.at);
     one.options == other.options && at(one) == at(other)
-}
-
-impl CheckedPlan {
-    /// Returns the tests with trials of their own in the order of a round.
-    ///
-    /// The tests of a comparison take turns: A B in one round and B A in the next, so that what changes steadily harms both alike. The
-    /// comparisons of a sweep have a random order, which the seed decides.
-    pub(super) fn order_of_round(&self, round: u32) -> Vec<&CheckedTest> {
-        let leading: Vec<&CheckedTest> = self.leading_tests().collect();
-        let mut blocks = blocks(&leading);
-        let is_swept = |block: &Range<usize>| {
-            leading[block.start].comparison.is_some_and(|idx| self.plan().comparisons[idx].at.is_some())
-        };
-        let places: Vec<usize> = (0..blocks.len()).filter(|place| is_swept(&blocks[*place])).collect();
-        shuffle(&mut blocks, &places, splitmix(self.plan().seed, u64::from(round)));
-        let is_turned = round % 2 == 1;
-        let in_turn = |block: Range<usize>| {
-            let mut tests = leading[block].to_vec();
-            if is_turned && tests[0].comparison.is_some() {
-                tests.reverse();
-            }
-            tests
-        };
-        blocks.into_iter().flat_map(in_turn).collect()
-    }
-}
-
-/// Returns the tests of each comparison as one block, and each other test as its own.
-fn blocks(tests: &[&CheckedTest]) -> Vec<Range<usize>> {
-    let mut blocks: Vec<Range<usize>> = Vec::new();
-    for (place, test) in tests.iter().enumerate() {
-        match blocks.last_mut() {
-            Some(last) if test.comparison.is_some() && tests[last.start].comparison == test.comparison => last.end += 1,
-            _ => blocks.push(place..place + 1),
-        }
-    }
-    blocks
-}
-
-/// Shuffles the blocks at these places among each other (Fisher and Yates).
-fn shuffle(blocks: &mut [Range<usize>], places: &[usize], seed: u64) {
-    for (n, place) in places.iter().enumerate().skip(1) {
-        let n_choices = u64::try_from(n).unwrap_or(u64::MAX) + 1;
-        let chosen = usize::try_from(splitmix(seed, n_choices) % n_choices).unwrap_or_default();
-        blocks.swap(*place, places[chosen]);
-    }
 }
 
 #[cfg(test)]
@@ -209,47 +169,7 @@ mod tests {
         CheckedPlan::new(read_plan(text).unwrap()).map_err(|error| error.to_string())
     }
 
-    fn order(plan: &CheckedPlan, round: u32) -> Vec<&str> {
-        plan.order_of_round(round).into_iter().map(|test| test.name.as_str()).collect()
-    }
-
     const TWO: [(&str, &str); 2] = [("a", "direct"), ("b", "via")];
-
-    #[test]
-    fn the_tests_of_a_comparison_take_turns_and_others_keep_their_place() {
-        let alone = "[[tests]]\nname = \"z\"\nkind = \"tcp_rr\"\nfrom = \"here\"\nto = \"here\"\nwarmup = \"0s\"\nduration = \"1s\"\n";
-        let plan = checked(&format!("{HEAD}{}{alone}", comparison("rr", "", &TWO))).unwrap();
-        let rounds: Vec<Vec<&str>> = (0..4).map(|round| order(&plan, round)).collect();
-        assert_eq!(rounds, [["a", "b", "z"], ["b", "a", "z"], ["a", "b", "z"], ["b", "a", "z"]]);
-    }
-
-    #[test]
-    fn the_points_of_a_sweep_have_a_random_order_that_the_seed_repeats() {
-        let points: String = (1..=8)
-            .map(|n| {
-                let at = format!("at = {{ parameter = \"rules\", value = \"{n}\" }}");
-                let tests = [(format!("a{n}"), "direct"), (format!("b{n}"), "via")];
-                comparison(&format!("rr {n}"), &at, &tests.each_ref().map(|(test, path)| (test.as_str(), *path)))
-            })
-            .collect();
-        let text = format!("{HEAD}{points}");
-        let (plan, again) = (checked(&text).unwrap(), checked(&text).unwrap());
-        let other = checked(&text.replace("seed = 7", "seed = 8")).unwrap();
-        assert_eq!(order(&plan, 0), order(&again, 0));
-        assert!(order(&plan, 0) != order(&plan, 2) && order(&plan, 0) != order(&other, 0));
-        for round in 0..4 {
-            let tests = order(&plan, round);
-            let mut sorted = tests.clone();
-            sorted.sort_unstable();
-            sorted.dedup();
-            assert_eq!(sorted.len(), 16, "every test has its trial");
-            let first = if round % 2 == 0 { 'a' } else { 'b' };
-            assert!(
-                tests.chunks(2).all(|pair| pair[0].starts_with(first) && pair[0][1..] == pair[1][1..]),
-                "{tests:?}"
-            );
-        }
-    }
 
     #[test]
     fn what_cannot_be_compared_is_refused_by_name() {

@@ -12,6 +12,7 @@ mod rounds;
 mod search;
 mod search_spec;
 mod trial_executor;
+mod turns;
 
 pub use benchmark_spec::METHODS;
 pub use checked_plan::{CheckedPlan, read_plan, to_toml as plan_text};

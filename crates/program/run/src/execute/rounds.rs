@@ -26,7 +26,7 @@ use super::{
 use crate::{
     allow,
     exit::{Exit, UserError, engine_error},
-    hosts::{Hosts, fleet_error},
+    hosts::{Hosts, address_towards, fleet_error},
     registry,
     secrets::Secrets,
     store::{self, Calibration},
@@ -56,7 +56,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let mut run = new_run(shown, plan, &secrets.mask(&surroundings.command), &now)?;
     let mut hosts = connect(plan.plan(), &signals, &run.id)?;
     describe_hosts(&mut run, &mut hosts)?;
-    hosts.find_paths(plan.plan(), &mut run.hosts)?;
+    hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards)?;
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start()?;
     let mut course = RunExecutor {

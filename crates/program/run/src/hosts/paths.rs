@@ -8,7 +8,7 @@ use fathom_model::{
     run::{Host, PathPlace},
 };
 
-use super::{Hosts, PathHost, agents::address_towards};
+use super::{Hosts, PathHost};
 use crate::exit::{Exit, UserError};
 
 /// The facts of an interface that change what a path carries, with the command that shows or sets them.
@@ -27,6 +27,9 @@ pub(super) struct Position {
     interface: Option<String>,
 }
 
+/// Returns the address from which this machine reaches another one.
+type OwnAddress<'a> = &'a dyn Fn(IpAddr) -> anyhow::Result<IpAddr>;
+
 /// The positions of the hosts on each path.
 pub(super) type Positions = BTreeMap<String, BTreeMap<String, Position>>;
 
@@ -44,13 +47,19 @@ impl Hosts {
         }
     }
 
-    /// Finds where the hosts are on the paths of a plan, and records it in their descriptions.
+    /// Finds where the hosts are on the paths of a plan, and records it in their descriptions. `own_address` is the address from which this
+    /// machine reaches another one.
     ///
     /// # Errors
     /// If a host has no such interface, or if the interfaces of two paths differ in what they carry.
-    pub fn find_paths(&mut self, plan: &Plan, described: &mut BTreeMap<String, Host>) -> Result<(), UserError> {
+    pub fn find_paths(
+        &mut self,
+        plan: &Plan,
+        described: &mut BTreeMap<String, Host>,
+        own_address: OwnAddress<'_>,
+    ) -> Result<(), UserError> {
         for path in &plan.paths {
-            let positions = self.positions_on(plan, path, described)?;
+            let positions = self.positions_on(plan, path, described, own_address)?;
             for (name, position) in &positions {
                 let place = PathPlace { address: position.address.to_string(), interface: position.interface.clone() };
                 if let Some(host) = described.get_mut(name) {
@@ -67,6 +76,7 @@ impl Hosts {
         plan: &Plan,
         path: &PathPlan,
         described: &BTreeMap<String, Host>,
+        own_address: OwnAddress<'_>,
     ) -> Result<BTreeMap<String, Position>, UserError> {
         let mut positions = BTreeMap::new();
         for (name, text) in &path.at {
@@ -80,7 +90,7 @@ impl Hosts {
         for (name, reach) in &plan.hosts {
             let is_here = matches!(reach, HostReach::This | HostReach::At(_));
             if let Some(peer) = peer.filter(|_| is_here && !positions.contains_key(name)) {
-                let address = address_towards(peer).map_err(|error| match error.downcast::<UserError>() {
+                let address = own_address(peer).map_err(|error| match error.downcast::<UserError>() {
                     Ok(error) => error.with_line("in", format!("path `{}`", path.name)),
                     Err(error) => UserError::from_error(Exit::Preflight, &error),
                 })?;

@@ -70,7 +70,7 @@ fn arms(run: &Run, reference: &TestRun, others: &[&TestRun]) -> Vec<ComparedArm>
     let arm = |test: &&TestRun| {
         let pairs = TrialPairs::of(run, reference, test);
         let null = of_null.as_ref().filter(|_| !is_null(test));
-        let value = |metric: &&Metric| pairs.value(metric, null.map(|null| null.compared(metric)));
+        let value = |metric: &&Metric| pairs.value(metric, null.and_then(|null| null.compared(metric)).as_ref());
         ComparedArm {
             path: test.path.clone().unwrap_or_else(|| test.name.clone()),
             test: test.name.clone(),
@@ -111,9 +111,10 @@ pub(crate) fn device_metric(run: &Run, test: &TestRun, metrics: &[Metric]) -> Op
     let main = metrics.iter().find(|metric| is_main_rate(metric)).filter(|_| is_apart && !is_known)?;
     let Derivation::Rate { side, counter } = &main.from else { return None };
     let from = Derivation::DeviceCost { host: host.clone().into(), side: *side, counter: counter.clone() };
-    let named = match count::OF_BYTES.contains(&counter.as_ref()) {
-        true => MetricName("device_cost_ns_per_gib", "device's CPU per GiB"),
-        false => MetricName("device_cost_ns", "device's CPU per unit"),
+    let named = if count::OF_BYTES.contains(&counter.as_ref()) {
+        MetricName("device_cost_ns_per_gib", "device's CPU per GiB")
+    } else {
+        MetricName("device_cost_ns", "device's CPU per unit")
     };
     Some(Metric::of(named, UnitAndSense::TIME, "docs/methods/comparison.md", from))
 }
@@ -189,9 +190,9 @@ impl<'a> TrialPairs<'a> {
     }
 
     /// Returns the compared value of a metric, judged against the noise of the reference.
-    fn value(&self, metric: &Metric, null: Option<Option<ComparedPairs>>) -> Option<PairedValue> {
+    fn value(&self, metric: &Metric, null: Option<&ComparedPairs>) -> Option<PairedValue> {
         let compared = self.compared(metric)?;
-        let noise = null.flatten().map_or(0.0, |null| noise(&null.distance));
+        let noise = null.map_or(0.0, |null| noise(&null.distance));
         let outcome = compared.outcome(metric, noise);
         Some(PairedValue {
             metric: metric.name.to_string(),

@@ -4,6 +4,7 @@ use fathom_model::{
     Derivation, Metric, Run, TestRun, Trial,
     names::host::{CONNTRACK_ENTRIES, DEV_RX_FRAMES, DEV_TX_FRAMES},
     plan::PathPlan,
+    record::Series,
     units::{approximate, grouped},
 };
 
@@ -49,7 +50,7 @@ fn wrong_way(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Optio
     let initiator = hosts_of(test).next()?;
     let interface = place_on_path(run, test, initiator).1?;
     let sent = trial.hosts.get(initiator)?.growth(DEV_TX_FRAMES, interface)?;
-    let counted: Vec<u64> = trial.hosts.get(device)?.series_of(DEV_RX_FRAMES).map(|series| series.growth()).collect();
+    let counted: Vec<u64> = trial.hosts.get(device)?.series_of(DEV_RX_FRAMES).map(Series::growth).collect();
     let taken: u64 = counted.iter().sum();
     if sent < FRAMES_MIN || counted.is_empty() {
         return None;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fathom_engine::TestKind;
 use fathom_model::{Plan, TestPlan, ValueKind};
 
 use crate::{
@@ -124,7 +125,7 @@ fn difference(one: &TestPlan, other: &TestPlan) -> Option<String> {
     if frame(one) != frame(other) || one.to != other.to {
         return Some("their hosts or times".to_owned());
     }
-    let options = registry::kind(&one.kind).map(|kind| kind.options()).unwrap_or_default();
+    let options = registry::kind(&one.kind).map(TestKind::options).unwrap_or_default();
     let work = options.iter().filter(|option| option.value != ValueKind::Destination);
     let differs = work.map(|option| option.name).find(|name| one.options.text(name) != other.options.text(name));
     differs.map(|name| format!("`{name}`"))

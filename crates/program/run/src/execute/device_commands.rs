@@ -221,12 +221,8 @@ fn numbers(text: &str) -> Result<BTreeMap<String, u64>, String> {
 mod tests {
     use super::*;
 
-    fn control(commands: DeviceCommands) -> DeviceControl {
-        DeviceControl::new(&commands, None)
-    }
-
-    fn some(command: &str) -> Option<String> {
-        Some(command.to_owned())
+    fn control(commands: &DeviceCommands) -> DeviceControl {
+        DeviceControl::new(commands, None)
     }
 
     #[test]
@@ -256,7 +252,8 @@ mod tests {
 
     #[test]
     fn what_a_command_printed_is_in_its_error() {
-        let device = control(DeviceCommands { counters: some("echo 7 packets"), ..DeviceCommands::default() });
+        let device =
+            control(&DeviceCommands { counters: Some("echo 7 packets".to_owned()), ..DeviceCommands::default() });
         let error = device.counters().unwrap_err().to_string();
         assert!(error.contains("of     echo 7 packets") && error.contains("printed 7 packets"), "{error}");
         let error = device.set("echo no such rule >&2; exit 3").unwrap_err().to_string();
@@ -276,14 +273,14 @@ mod tests {
         let commands =
             |start: String| DeviceCommands { start: Some(start), stop: Some(say("stop")), ..DeviceCommands::default() };
         let told = || std::fs::read_to_string(&log).unwrap_or_default();
-        drop(control(commands(say("start"))));
+        drop(control(&commands(say("start"))));
         assert_eq!(told(), "", "it was never started");
-        let mut device = control(commands(say("start")));
+        let mut device = control(&commands(say("start")));
         device.start().unwrap();
         device.stop().unwrap();
         drop(device);
         assert_eq!(told(), "start\nstop\n");
-        let mut device = control(commands(format!("{}; exit 1", say("start"))));
+        let mut device = control(&commands(format!("{}; exit 1", say("start"))));
         assert!(device.start().is_err());
         drop(device);
         assert_eq!(told(), "start\nstop\nstart\nstop\n");
@@ -291,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_device_in_the_background_does_not_hold_its_command_up() {
-        let device = control(DeviceCommands {
-            counters: some("sleep 30 & echo {\\\"pid\\\": $!}"),
+        let device = control(&DeviceCommands {
+            counters: Some("sleep 30 & echo {\\\"pid\\\": $!}".to_owned()),
             ..DeviceCommands::default()
         });
         let pid = device.counters().unwrap().unwrap().values["pid"];

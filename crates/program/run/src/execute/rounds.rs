@@ -290,7 +290,7 @@ impl RunExecutor<'_> {
         };
         self.progress.end_trial();
         if test.comparison.is_some() && !matches!(error, Some(Error::Interrupted)) {
-            return Ok(!self.ends_comparison(error.as_ref(), test, round, run)?);
+            return Ok(!ends_comparison(error.as_ref(), test, round, run)?);
         }
         if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
             run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
@@ -321,41 +321,6 @@ impl RunExecutor<'_> {
         *set_for = test.comparison;
         let command = test.comparison.and_then(|idx| self.plan.plan().comparisons[idx].set.as_ref());
         command.map_or(Ok(()), |command| self.device.set(command))
-    }
-
-    /// Returns true if the newest trial of a compared test failed, or shows that its path gives no number. Then the run ends.
-    ///
-    /// # Errors
-    /// If that was seen in the first round: nothing is measured.
-    fn ends_comparison(
-        &self,
-        error: Option<&Error>,
-        test: &CheckedTest,
-        round: u32,
-        run: &mut Run,
-    ) -> Result<bool, UserError> {
-        let in_test = format!("test `{}`", test.name);
-        if let Some(error) = error {
-            if round == 0 {
-                return Err(fleet_error(error).with_line("in", in_test));
-            }
-            run.tests[test.idx].unavailable = Some(reason(error));
-            run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
-            return Ok(true);
-        }
-        let of_test = &run.tests[test.idx];
-        let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));
-        let fault = of_test.trials.last().and_then(|trial| fathom_analyze::path_fault(run, of_test, trial, main));
-        match fault {
-            None => Ok(false),
-            Some(why) if round == 0 => {
-                Err(UserError::new(Exit::Preflight, format!("nothing is measured: {why}")).with_line("in", in_test))
-            }
-            Some(why) => {
-                run.completeness = Completeness::Incomplete { reason: why };
-                Ok(true)
-            }
-        }
     }
 
     /// Runs one trial and keeps its records, even if it ended early. Returns the error that ended it.
@@ -471,6 +436,35 @@ impl RunExecutor<'_> {
                 into.unavailable = Some(reason(error));
                 Ok(true)
             }
+        }
+    }
+}
+
+/// Returns true if the newest trial of a compared test failed, or shows that its path gives no number. Then the run ends.
+///
+/// # Errors
+/// If that was seen in the first round: nothing is measured.
+fn ends_comparison(error: Option<&Error>, test: &CheckedTest, round: u32, run: &mut Run) -> Result<bool, UserError> {
+    let in_test = format!("test `{}`", test.name);
+    if let Some(error) = error {
+        if round == 0 {
+            return Err(fleet_error(error).with_line("in", in_test));
+        }
+        run.tests[test.idx].unavailable = Some(reason(error));
+        run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
+        return Ok(true);
+    }
+    let of_test = &run.tests[test.idx];
+    let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));
+    let fault = of_test.trials.last().and_then(|trial| fathom_analyze::path_fault(run, of_test, trial, main));
+    match fault {
+        None => Ok(false),
+        Some(why) if round == 0 => {
+            Err(UserError::new(Exit::Preflight, format!("nothing is measured: {why}")).with_line("in", in_test))
+        }
+        Some(why) => {
+            run.completeness = Completeness::Incomplete { reason: why };
+            Ok(true)
         }
     }
 }

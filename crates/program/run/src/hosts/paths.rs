@@ -15,7 +15,7 @@ use crate::exit::{Exit, UserError};
 const ALIKE: [(&str, &str); 2] =
     [("mtu_bytes", "ip link set dev IFACE mtu BYTES"), ("offloads", "ethtool --features IFACE")];
 
-/// Offloads that no test on both paths meets: they are for SCTP, for AccECN, and for packets that a host forwards. A program on the device takes
+/// Offloads that no test on both paths meets: they are for SCTP, for accurate ECN, and for packets that a host forwards. A program on the device takes
 /// them from the interface at the other end of a wire in memory.
 const NOT_COMPARED: [&str; 3] = ["tx-sctp-segmentation", "tx-tcp-accecn-segmentation", "tx-gso-list"];
 

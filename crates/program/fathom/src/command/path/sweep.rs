@@ -83,8 +83,8 @@ fn parse(text: &str) -> Result<(String, Vec<String>), UserError> {
     }
     let mut sorted = values.clone();
     sorted.sort_unstable();
-    if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(wrong(&format!("{} stands there twice", twice[0])));
+    if let Some([twice, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(wrong(&format!("{twice} stands there twice")));
     }
     if !(2..=POINTS_MAX).contains(&values.len()) {
         return Err(wrong(&format!("{} values; a sweep has 2 to {POINTS_MAX}", values.len())));

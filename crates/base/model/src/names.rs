@@ -218,6 +218,9 @@ pub mod host {
     /// TCP segments in whose place it sent a reset to both ends.
     pub const IMPAIR_RESET: &str = "impair_reset";
 
+    /// The name under which a trial has what the counters command of a device printed. The counters have the names of the device's makers.
+    pub const DEVICE_COUNTERS: &str = "device counters";
+
     /// All counters of an impairment, in the order in which it tells them.
     pub const OF_IMPAIRMENTS: [&str; 11] = [
         IMPAIR_ARRIVED,

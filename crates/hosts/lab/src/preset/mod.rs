@@ -14,6 +14,7 @@ use crate::{
     family::Family,
 };
 
+pub use pair::{DIRECT, THROUGH};
 pub use star::{SWITCH, TESTED};
 pub use targets::{CLIENT, FIRST_TARGET};
 
@@ -120,15 +121,21 @@ impl Preset {
     }
 
     pub(crate) fn build(&self, options: &Options) -> Result<Vec<Host>> {
-        match (self.shape, self.device(options)?) {
-            (Shape::Star, _) => star::build(options.n_hosts.unwrap_or(star::N_HOSTS_DEFAULT), self.family, options),
+        let mut hosts = match (self.shape, self.device(options)?) {
+            (Shape::Star, _) => {
+                return star::build(options.n_hosts.unwrap_or(star::N_HOSTS_DEFAULT), self.family, options);
+            }
             (Shape::Targets, device) => {
                 let n_targets = options.n_hosts.unwrap_or(targets::N_TARGETS_DEFAULT);
-                targets::build(n_targets, self.family, options, &device.unwrap_or(Device::Router))
+                return targets::build(n_targets, self.family, options, &device.unwrap_or(Device::Router));
             }
-            (Shape::Line, Some(device)) => device::build(&device, self.family, options),
-            (Shape::Line, None) => pair::build(self.family, options),
+            (Shape::Line, Some(device)) => device::build(&device, self.family, options)?,
+            (Shape::Line, None) => pair::build(self.family, options)?,
+        };
+        if options.has_direct_wire {
+            pair::lay_direct_wire(&mut hosts, self.family, options)?;
         }
+        Ok(hosts)
     }
 
     /// Prepares the device between the hosts that were built.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_fleet::ErrorClass;
 use fathom_model::{
-    Plan, TestPlan, Trial,
+    DeviceCommands, Plan, TestPlan, Trial,
     benchmark::{OwnMaximum, TrafficUnit},
     plan::{HostReach, LabPlan},
     units::{Nanos, approximate},
@@ -18,6 +18,7 @@ use crate::{
     execute::{
         RunOptions,
         checked_plan::{CheckedPlan, CheckedTest},
+        device_commands::DeviceControl,
         trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
     },
     hosts::fleet_error,
@@ -140,7 +141,7 @@ fn run_trials(
 ) -> anyhow::Result<Vec<(u64, TrialCounts)>> {
     let hosts = ["a", "b"];
     let mtu_bytes = trials.iter().filter_map(SizeTrial::mtu).max();
-    let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes, device: None };
+    let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes, device: None, direct_wire: false };
     let plan = CheckedPlan::new(Plan {
         schema: fathom_model::plan::SCHEMA.to_owned(),
         title: "Own maximum".to_owned(),
@@ -150,6 +151,9 @@ fn run_trials(
         seed: 1,
         tests: trials.iter().flat_map(|trial| trial.tests(sample, hosts)).collect(),
         via: None,
+        paths: Vec::new(),
+        comparisons: Vec::new(),
+        device: DeviceCommands::default(),
         groups: BTreeMap::new(),
         on_loss: fathom_model::OnLoss::Fail,
         heads: None,
@@ -191,6 +195,8 @@ impl SizeTrial {
             options,
             search: None,
             benchmark: None,
+            path: None,
+            comparison: None,
             expect: BTreeMap::new(),
         };
         let back = TestPlan {
@@ -227,6 +233,7 @@ fn run_unkept(
         resolved: &[],
         progress: progress_line(plan, surroundings),
         lost: std::cell::RefCell::default(),
+        device: DeviceControl::new(&DeviceCommands::default(), None),
     };
     let mut trials: Vec<Vec<Vec<Trial>>> = plan.leading_tests().map(|_| Vec::new()).collect();
     let mut failed = None;

@@ -4,6 +4,7 @@
 //! rtnetlink(7).
 
 pub mod ethtool;
+mod local_network;
 mod message;
 pub mod namespace;
 pub mod nftables;
@@ -12,6 +13,8 @@ pub mod qdisc;
 pub mod sock_diag;
 pub mod threaded_napi;
 pub mod xdp_features;
+
+pub use local_network::LocalNetwork;
 
 use crate::{Error, Result};
 use netlink_packet_core::{
@@ -394,8 +397,11 @@ impl Netlink {
         }
         message.attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
         message.attributes.extend(route.device.map(RouteAttribute::Oif));
-        let call = format!("RTM_NEWROUTE({}/{})", route.destination, route.prefix_len);
-        self.change(&call, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.add_route_message(&format!("RTM_NEWROUTE({}/{})", route.destination, route.prefix_len), message)
+    }
+
+    fn add_route_message(&mut self, call: &str, message: RouteMessage) -> Result<()> {
+        self.change(call, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     fn change(&mut self, call: &str, message: Message, flags: u16) -> Result<()> {

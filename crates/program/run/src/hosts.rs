@@ -15,6 +15,7 @@ use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
 };
+use fathom_sys::netlink::namespace::Namespaces;
 use fathom_sys::process::{ProcessIdentity, affinity, effective_user};
 
 use self::heads::Heads;
@@ -332,6 +333,17 @@ impl Hosts {
             ([], only) => (only.to_vec(), only.to_vec()),
             (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
         }
+    }
+
+    /// Opens the namespaces of a host that is in a lab.
+    pub fn namespaces(&self, plan: &Plan, name: &str) -> Result<Namespaces, UserError> {
+        let (HostReach::Lab(inside) | HostReach::LabUp(_, inside)) = &plan.hosts[name] else {
+            return Err(UserError::new(Exit::Usage, format!("host `{name}` is not in a lab")));
+        };
+        let host = self.labs.iter().find_map(|lab| lab.host(inside).ok()).ok_or_else(|| no_lab_error(name))?;
+        host.namespaces()
+            .try_clone()
+            .map_err(|error| UserError::new(Exit::Failed, format!("cannot enter host `{name}`")).with_causes(&error))
     }
 
     /// Ends all agents, removes pods and labs, and finishes the journal.

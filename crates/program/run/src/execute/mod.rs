@@ -4,6 +4,7 @@ mod benchmark;
 mod benchmark_spec;
 mod checked_plan;
 mod estimate;
+mod events;
 mod pairs;
 mod proof;
 mod rounds;

@@ -16,6 +16,7 @@ use super::{
     FinishedRun, RunOptions, benchmark,
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
     estimate,
+    events::EventPlaces,
     pairs::Pair,
     search_spec::SearchSpec,
     trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
@@ -53,7 +54,10 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let mut run = new_run(shown, plan, &secrets.mask(&surroundings.command), &now)?;
     let mut hosts = connect(plan.plan(), &signals, &run.id)?;
     describe_hosts(&mut run, &mut hosts)?;
+    let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
+    let event_places = plan.tests.iter().map(places).collect::<Result<Vec<_>, _>>()?;
     let mut course = RunExecutor {
+        event_places: &event_places,
         plan,
         options: surroundings,
         signals: &signals,

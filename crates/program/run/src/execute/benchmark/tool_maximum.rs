@@ -183,6 +183,8 @@ impl SizeTrial {
             options,
             search: None,
             benchmark: None,
+            events: Vec::new(),
+            afterwards: Vec::new(),
             expect: BTreeMap::new(),
         };
         let back = TestPlan {
@@ -217,6 +219,7 @@ fn run_unkept(
         own: &BTreeMap::new(),
         secrets: &Secrets::default(),
         resolved: &[],
+        event_places: &[],
         progress: progress_line(plan, surroundings),
         lost: std::cell::RefCell::default(),
     };

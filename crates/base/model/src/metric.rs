@@ -271,7 +271,7 @@ pub enum TargetsValue {
     Answering,
     /// The number of expected targets that did not answer.
     Missing,
-    /// Flows that lost messages in the time after an event although their target went on answering others, as a share of all flows.
+    /// Flows that had an outage or moved after an event although their target went on answering others, as a share of all flows.
     Collateral,
     /// Flows whose target stopped answering everybody after an event, as a share of all flows: the least that can be lost.
     Own,

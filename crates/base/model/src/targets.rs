@@ -65,7 +65,7 @@ pub struct TargetFlow {
     pub connections: Vec<FlowConnection>,
     /// The targets that answered, one after the other.
     pub spells: Vec<TargetSpell>,
-    /// The times without an answer.
+    /// The times without an answer in time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outages: Vec<FlowOutage>,
 }
@@ -108,13 +108,16 @@ pub struct TargetSpell {
 /// A time in which no message of a flow was answered in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FlowOutage {
-    /// When the first lost message was due, since the start.
+    /// When the first message that was not answered in time was due, since the start.
     pub from_ns: Nanos,
-    /// When the next answered message was due; absent if none was.
+    /// When the next message that was answered in time was due; absent if none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_ns: Option<Nanos>,
     /// The messages lost in it.
     pub n_lost: u64,
+    /// The messages that were answered late in it.
+    #[serde(default)]
+    pub n_late: u64,
     /// How it began.
     pub cause: OutageCause,
     /// The time from the end of the connection to the next one; absent if the connection did not end, or never came back.
@@ -136,7 +139,7 @@ pub enum OutageCause {
     Unreachable,
     /// The connection was given up because nothing came back.
     TimedOut,
-    /// Answers were missing, and the flow went on by itself.
+    /// Answers were missing or late, and the flow went on by itself.
     Silent,
 }
 
@@ -246,7 +249,7 @@ pub struct EventEffect {
     pub lost_targets: Vec<String>,
     /// The flows of those: the least that can be hurt.
     pub n_own: u64,
-    /// Other flows that lost messages or moved to another target.
+    /// Other flows with an outage, or that moved to another target.
     pub n_collateral: u64,
     /// The longest outage of a flow that began with the event and ended; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -106,7 +106,7 @@ fn effect_of(record: &TargetsRecord, event: &EventRecord, end: Nanos) -> EventEf
     effect
 }
 
-/// Returns whether a flow lost messages or moved between two times, and adds its outages.
+/// Returns whether an outage of a flow began or it moved between two times, and adds its outages.
 fn add_harm(flow: &TargetFlow, (from, end): (Nanos, Nanos), effect: &mut EventEffect) -> bool {
     let begins = |at: Nanos| at + ON_THE_WAY >= from && at < end;
     let mut is_hurt = flow.moves().any(|(_, after)| begins(after.from_ns));
@@ -205,6 +205,7 @@ mod tests {
             from_ns: Nanos(from * MS),
             to_ns: Some(Nanos(to * MS)),
             n_lost: (to - from) / 10,
+            n_late: 0,
             cause: OutageCause::Reset,
             reconnect_ns: None,
         });

@@ -45,6 +45,12 @@ pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     default: Some("1s"),
     help: "how long an answer is waited for; one that comes later is late",
 };
+/// Shorter, so that a pause of the device is an outage, although TCP sends again what it lost in it.
+pub(crate) const FLOW_TIMEOUT: OptionDoc = OptionDoc {
+    default: Some("200ms"),
+    help: "how long an answer is waited for; a message that is answered later is late, and part of an outage",
+    ..TIMEOUT
+};
 pub(crate) const GIVE_UP: OptionDoc = OptionDoc {
     name: "give-up",
     value: ValueKind::Span,

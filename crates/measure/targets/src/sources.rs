@@ -6,8 +6,12 @@ use std::{
 };
 
 use fathom_engine::Error;
-use fathom_model::{Note, Settings};
-use fathom_sys::{netlink::LocalNetwork, policy::Destination, socket};
+use fathom_model::{Note, Role, Settings};
+use fathom_sys::{
+    netlink::LocalNetwork,
+    policy::{Destination, Policy, Refused},
+    socket,
+};
 use fathom_transport::options::{SOURCE, invalid_value};
 use ipnet::IpNet;
 
@@ -55,8 +59,14 @@ impl Sources {
     /// Prepares the sources for a destination.
     ///
     /// # Errors
-    /// No network is of its family, or one cannot be made local.
-    pub(crate) fn of(settings: &Settings, to: &Destination, seed: u64) -> Result<Self, Error> {
+    /// No network is of its family, or one cannot be made local. A served host changes no routes for others.
+    pub(crate) fn of(role: &Role, policy: &Policy, to: &Destination) -> Result<Self, Error> {
+        let settings = &role.settings;
+        if settings.flag(LOCAL_SOURCES.name) && policy.is_for_others() {
+            let what = "changing the routes of a served host is refused".to_owned();
+            let hint = Some("leave out --local-sources; its owner may add a local route".to_owned());
+            return Err(Refused { what, hint }.into());
+        }
         let all = settings.text(SOURCE.name).map(|text| networks(&text)).transpose()?.unwrap_or_default();
         let is_v4 = to.address().is_some_and(|to| to.is_ipv4());
         let fitting: Vec<IpNet> = all.iter().copied().filter(|net| net.addr().is_ipv4() == is_v4).collect();
@@ -79,7 +89,14 @@ impl Sources {
         }
         let is_random = settings.text(SOURCE_ORDER.name).as_deref() == Some("random");
         let are_local = settings.flag(LOCAL_SOURCES.name);
-        Ok(Self { networks: fitting, are_local, is_random, random: fastrand::Rng::with_seed(seed), n_given: 0, local })
+        Ok(Self {
+            networks: fitting,
+            are_local,
+            is_random,
+            random: fastrand::Rng::with_seed(role.seed),
+            n_given: 0,
+            local,
+        })
     }
 
     /// Says what was changed on this host.

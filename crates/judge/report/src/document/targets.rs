@@ -102,21 +102,22 @@ fn flows(trial: &Trial) -> Option<Block<'_>> {
     if hurt.is_empty() {
         return None;
     }
-    hurt.sort_by_key(|flow| Reverse(flow.n_lost));
-    let titles = ["flow", "lost", "of", "outage at", "length", "cause", "reconnected", "target before", "after"];
+    hurt.sort_by_key(|flow| Reverse(flow.n_lost + flow.n_late));
+    let titles =
+        ["flow", "lost", "late", "of", "outage at", "length", "cause", "reconnected", "target before", "after"];
     let rows = hurt.iter().take(FLOWS_MAX).map(|flow| row(flow)).collect();
     let mut blocks = vec![Block::Table(Table { columns: columns(titles), rows, ..Table::default() })];
     if hurt.len() > FLOWS_MAX {
         blocks.push(Block::aside(format!("… and {} more flows in the JSON document", hurt.len() - FLOWS_MAX)));
     }
-    Some(folded(format!("flows of round {} that lost messages or moved", trial.round + 1), blocks))
+    Some(folded(format!("flows of round {} that had an outage or moved", trial.round + 1), blocks))
 }
 
 /// Builds the row of a flow with its longest outage, or else its first move.
 fn row(flow: &TargetFlow) -> Row {
     let name =
         |target: Option<&str>| target.map_or_else(|| MISSING.to_owned(), |target| target_name(target).to_owned());
-    let longest = flow.outages.iter().max_by_key(|outage| outage.n_lost);
+    let longest = flow.outages.iter().max_by_key(|outage| outage.n_lost + outage.n_late);
     let length = |outage: &FlowOutage| {
         outage.to_ns.map_or_else(|| "to the end".to_owned(), |to| to.since(outage.from_ns).to_string())
     };
@@ -137,6 +138,7 @@ fn row(flow: &TargetFlow) -> Row {
     let cells = [
         flow.id.clone(),
         grouped(flow.n_lost),
+        grouped(flow.n_late),
         grouped(flow.n_due),
         at,
         length,
@@ -166,6 +168,7 @@ mod tests {
             from_ns: Nanos(100),
             to_ns: Some(Nanos(150)),
             n_lost: 5,
+            n_late: 0,
             cause: OutageCause::Reset,
             reconnect_ns: Some(Nanos(20)),
         };
@@ -178,6 +181,6 @@ mod tests {
             ..TargetFlow::default()
         };
         let texts: Vec<String> = row(&flow).cells.iter().map(|cell| cell.text.clone()).collect();
-        assert_eq!(texts, ["10.0.0.1:5", "5", "20", "100 ns", "50.0 ns", "reset", "20.0 ns", "t1", "t2"]);
+        assert_eq!(texts, ["10.0.0.1:5", "5", "0", "20", "100 ns", "50.0 ns", "reset", "20.0 ns", "t1", "t2"]);
     }
 }

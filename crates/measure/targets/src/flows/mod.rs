@@ -111,7 +111,7 @@ pub(crate) fn prepare(carrier: Carrier, role: &Role, policy: &Policy) -> Result<
     let mut firsts: Vec<Nanos> = (0..n_flows).map(|_| Nanos(random.u64(0..interval.0.max(1)))).collect();
     firsts.sort_unstable();
     let tracks = firsts.into_iter().map(|first| FlowTrack::new(FlowSchedule { first, interval, timeout }));
-    let sources = Sources::of(settings, &to, role.seed)?;
+    let sources = Sources::of(role, policy, &to)?;
     let driver = FlowDriver::connect(&config, to, sources, tracks.collect(), dialect)?;
     let bucket = settings.span(BUCKET.name).unwrap_or(Nanos::from_millis(10));
     Ok(FlowsTest { role: role.clone(), config, expected: options::expected(settings)?, bucket, driver })

@@ -279,7 +279,6 @@ impl FlowTrack {
         let outages = self.outages();
         let due = |numbers: &BTreeSet<u64>| numbers.iter().map(|number| self.schedule.due(*number)).collect();
         let (lost_due, late_due) = (due(&self.lost), due(&self.late));
-        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let mut answers: BTreeMap<String, u64> = BTreeMap::new();
         for (spell, n) in self.spells.iter().zip(&self.spell_answers) {
             *answers.entry(spell.target.clone()).or_default() += n;
@@ -304,7 +303,7 @@ impl FlowTrack {
     fn outages(&self) -> Vec<FlowOutage> {
         let mut outages: Vec<FlowOutage> = Vec::new();
         let mut run: Option<(u64, u64)> = None;
-        for number in self.lost.iter().copied().chain([u64::MAX]) {
+        for number in self.lost.union(&self.late).copied().chain([u64::MAX]) {
             match &mut run {
                 Some((_, last)) if *last + 1 == number => *last = number,
                 _ => {
@@ -326,13 +325,18 @@ impl FlowTrack {
         FlowOutage {
             from_ns,
             to_ns,
-            n_lost: last - first + 1,
+            n_lost: count(self.lost.range(first..=last).count()),
+            n_late: count(self.late.range(first..=last).count()),
             cause: broken.map_or(OutageCause::Silent, |broken| broken.cause),
             reconnect_ns: broken
                 .filter(|broken| broken.ends_connection)
                 .and_then(|broken| Some(broken.reconnected?.since(broken.at))),
         }
     }
+}
+
+fn count(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -378,6 +382,7 @@ mod tests {
             from_ns: at(55),
             to_ns: Some(at(85)),
             n_lost: 3,
+            n_late: 0,
             cause: OutageCause::Reset,
             reconnect_ns: Some(at(24)),
         };
@@ -414,7 +419,9 @@ mod tests {
         let FinishedFlow { flow, late_due, .. } = flow.finish();
         assert_eq!((flow.n_answered, flow.n_late, flow.n_lost, flow.n_duplicates, flow.n_reordered), (1, 1, 1, 1, 1));
         assert_eq!(late_due, [at(5)]);
-        assert_eq!((flow.outages[0].cause, flow.outages[0].to_ns), (OutageCause::Silent, None));
+        let outages: Vec<_> = flow.outages.iter().map(|outage| (outage.n_lost, outage.n_late, outage.to_ns)).collect();
+        assert_eq!(outages, [(0, 1, Some(at(15))), (1, 0, None)], "a late answer does not end an outage");
+        assert_eq!(flow.outages[1].cause, OutageCause::Silent);
         assert_eq!(flow.n_due, flow.n_answered + flow.n_late + flow.n_lost, "every message has one fate");
     }
 

@@ -10,7 +10,8 @@ use crate::{
     carrier::Carrier,
     flows,
     options::{
-        BUCKET, ECHO_SERVER, FLOWS, GIVE_UP, HOST, LOCAL_SOURCES, RATE, SIZE, SOURCE_ORDER, TARGETS, TIMEOUT, WEIGHTS,
+        BUCKET, ECHO_SERVER, FLOW_TIMEOUT, FLOWS, GIVE_UP, HOST, LOCAL_SOURCES, RATE, SIZE, SOURCE_ORDER, TARGETS,
+        WEIGHTS,
     },
     target,
 };
@@ -84,7 +85,7 @@ impl TestKind for FlowTest {
             FLOWS,
             RATE,
             SIZE,
-            TIMEOUT,
+            FLOW_TIMEOUT,
             GIVE_UP,
             BUCKET,
             ECHO_SERVER,

@@ -68,7 +68,7 @@ pub(crate) fn prepare(carrier: Carrier, role: &Role, policy: &Policy) -> Result<
         timeout: settings.span(TIMEOUT.name).unwrap_or(Nanos::from_secs(1)),
         to,
     };
-    let mut sources = Sources::of(settings, &config.to, role.seed)?;
+    let mut sources = Sources::of(role, policy, &config.to)?;
     ask::ask((carrier, config.dialect), &config.to, &mut sources)?;
     Ok(SpreadTest { role: role.clone(), config, expected: options::expected(settings)?, sources })
 }

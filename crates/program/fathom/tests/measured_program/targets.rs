@@ -92,7 +92,20 @@ fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
     let stage = TestBed::new();
     let balanced = Balanced::up(&stage);
     let event = format!("800ms kill -9 {}", balanced.servers[1].pid());
-    let words = ["--test", "continuity", "--flows", "40", "--rate", "2k/s", "--duration", "2s", "--at", &event];
+    let words = [
+        "--test",
+        "continuity",
+        "--flows",
+        "40",
+        "--rate",
+        "2k/s",
+        "--duration",
+        "2s",
+        "--timeout",
+        "1s",
+        "--at",
+        &event,
+    ];
     let run = balanced.run(&words).run();
     let effects: &[EventEffect] = &run.tests[0].targets.as_ref().unwrap().effects;
     let effect = &effects[0];

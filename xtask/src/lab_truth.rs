@@ -139,6 +139,7 @@ mod tests {
             start_skew_ns: Nanos::ZERO,
             links: Vec::new(),
             lost: Vec::new(),
+            events: Vec::new(),
         }
     }
 

@@ -24,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rfc2544", &["model", "statistics", "engine"]),
     ("transport", &["model", "statistics", "sys", "engine"]),
     ("interop", &["model", "statistics", "sys", "engine", "transport"]),
+    ("targets", &["model", "sys", "engine", "transport"]),
     ("http", &["model", "statistics", "sys", "engine"]),
     ("scenario", &["model", "sys", "engine", "http"]),
     ("lua", &["model", "sys", "engine", "http"]),
@@ -36,7 +37,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["model", "sys", "engine"]),
 ];
 /// Crates whose tests also run for other users: everything they access must go through `sys::policy`.
-const REMOTE_ROLE_CRATES: [&str; 8] = ["packet", "pktgen", "probe", "transport", "interop", "http", "scenario", "lua"];
+const REMOTE_ROLE_CRATES: [&str; 9] =
+    ["packet", "pktgen", "probe", "transport", "interop", "targets", "http", "scenario", "lua"];
 /// Calls that access the network, a file or a variable without a policy check.
 const UNCHECKED_CALLS: [&str; 9] = [
     "TcpStream::connect",

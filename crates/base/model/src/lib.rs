@@ -32,6 +32,7 @@ pub mod settings;
 pub mod shell;
 pub mod steps;
 pub mod summary;
+pub mod targets;
 pub mod time_division;
 pub mod units;
 
@@ -56,4 +57,8 @@ pub use run::{Run, TestRun};
 pub use settings::{OptionDoc, Settings, ValueKind};
 pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};
 pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};
+pub use targets::{
+    EventEffect, EventRecord, FateBuckets, FlowConnection, FlowOutage, OutageCause, ShareFit, TargetFlow, TargetShare,
+    TargetSpell, TargetsRecord, TargetsSummary,
+};
 pub use time_division::{TimeDivision, TimeOwner, TimeShare, TimeUse};

@@ -236,6 +236,11 @@ pub enum Derivation {
         /// The selected value.
         of: StepValue,
     },
+    /// A value of the targets behind an address.
+    Targets {
+        /// The selected value.
+        of: TargetsValue,
+    },
     /// The highest rate of a search that keeps its objective.
     Limit,
     /// A result of a benchmark, by the name of its metric.
@@ -261,6 +266,26 @@ pub enum UsersValue {
         /// The quantile, 0 to 1; 1 is the maximum.
         q: f64,
     },
+}
+
+/// The values available for the targets behind an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetsValue {
+    /// The coefficient of variation of the counts, each divided by the weight of its target.
+    Variation,
+    /// The p-value of the chi-square test of the counts against the weights.
+    ChiSquareP,
+    /// The largest count, divided by its weight, over the mean of all.
+    MostToMean,
+    /// The number of targets that answered.
+    Answering,
+    /// The number of expected targets that did not answer.
+    Missing,
+    /// Flows that had an outage or moved after an event although their target went on answering others, as a share of all flows.
+    Collateral,
+    /// Flows whose target stopped answering everybody after an event, as a share of all flows: the least that can be lost.
+    Own,
 }
 
 /// The values available for one step of a script.

@@ -232,6 +232,13 @@ pub struct TestPlan {
     /// the same path shows the noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<String>,
+    /// What happens during each trial: a time since its start and a command, or a built-in event of a lab. They run on the machine of the
+    /// controller, or on the host of a lab that `on=HOST` names.
+    #[serde(default, rename = "at", skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
+    /// Commands that run after each trial that had events, even after one that was interrupted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub afterwards: Vec<String>,
     /// The promises by metric, such as `throughput_bps = ">= 10G"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, String>,
@@ -319,6 +326,8 @@ impl TestPlan {
             benchmark: None,
             path: None,
             comparison: None,
+            events: Vec::new(),
+            afterwards: Vec::new(),
             expect: BTreeMap::new(),
         }
     }

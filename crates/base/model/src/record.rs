@@ -5,8 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    anatomy::SampledConnection, failure::FailureCounts, histogram::Histogram, probe::ProbeRecord, role::Side,
-    steps::UsersRecord, units::Nanos,
+    anatomy::SampledConnection,
+    failure::FailureCounts,
+    histogram::Histogram,
+    probe::ProbeRecord,
+    role::Side,
+    steps::UsersRecord,
+    targets::{EventRecord, TargetsRecord},
+    units::Nanos,
 };
 
 /// Counters over time: one column per counter, one row per interval.
@@ -147,6 +153,9 @@ pub struct Record {
     /// The results of single packets about the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeRecord>,
+    /// Who answered for one address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<TargetsRecord>,
     /// The failures with their number, such as `connect: connection refused`.
     #[serde(default)]
     pub errors: FailureCounts,
@@ -178,6 +187,7 @@ impl Record {
             facts: BTreeMap::new(),
             users: None,
             probe: None,
+            targets: None,
             errors: FailureCounts::default(),
             notes: Vec::new(),
         }
@@ -352,6 +362,9 @@ pub struct Trial {
     /// The hosts that were lost, so that their pairs are not in the sums.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+    /// What the plan let happen during the trial.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventRecord>,
     /// The hosts' counters during the trial.
     pub hosts: BTreeMap<String, HostRecord>,
     /// The latest start minus the earliest, to the accuracy of the clock comparison.

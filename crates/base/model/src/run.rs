@@ -20,6 +20,7 @@ use crate::{
     settings::Settings,
     steps::UsersSummary,
     summary::{Conservation, Limit, Summary},
+    targets::TargetsSummary,
     time_division::TimeDivision,
     units::Nanos,
 };
@@ -115,6 +116,9 @@ pub struct TestRun {
     /// The interventions in the order in which they were tried; empty unless the plan asks for proofs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interventions: Vec<Intervention>,
+    /// Which targets behind an address answered, and what events did to them; absent for other tests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<TargetsSummary>,
     /// Where the time of a unit of work went, if the kind samples that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anatomy: Option<Anatomy>,
@@ -164,6 +168,7 @@ impl TestRun {
             users: None,
             flows: Vec::new(),
             interventions: Vec::new(),
+            targets: None,
             anatomy: None,
             time: Vec::new(),
             summaries: Vec::new(),

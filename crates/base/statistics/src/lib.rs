@@ -2,6 +2,7 @@
 //!
 //! This crate knows no clock, no file and no kind of test. A value that cannot be computed is `None`, never 0 or NaN.
 
+mod chi_square;
 mod drift;
 mod knee;
 mod line_rate;
@@ -13,6 +14,7 @@ mod splitmix;
 mod spread;
 mod steadiness;
 
+pub use chi_square::{ChiSquare, chi_square, variation};
 pub use drift::drift;
 pub use knee::{Loaded, knee};
 pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, frame_rate};

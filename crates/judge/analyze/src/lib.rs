@@ -24,6 +24,7 @@ mod precision;
 mod sharing;
 mod summaries;
 mod sweep;
+mod targets;
 
 // Where all packets and all the time went, and what the users did.
 mod anatomy;
@@ -118,6 +119,7 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
             trial.records.values_mut().for_each(|record| record.sampled = Vec::new());
         }
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
+        run.tests[idx].targets = targets::summary(&run.tests[idx]);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
         run.tests[idx].time = time_division::time_division(&run.tests[idx]);
         sharing::fill_in_links(&mut run.tests[idx], &run.hosts);

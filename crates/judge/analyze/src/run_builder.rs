@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Link, LinkTrial,
-    Metric, Plan, Record, Run, Side, StepRecord, TestPlan, Timeline, Trial, TrialTimes, Unit, UsersRecord, Visits,
-    metric::{MetricName, UnitAndSense},
+    Better, Confidence, Derivation, Environment, EventRecord, Example, Finding, Histogram, HostRecord, Layer, Link,
+    LinkTrial, Metric, Plan, Record, Run, Side, StepRecord, TargetsRecord, TestPlan, Timeline, Trial, TrialTimes, Unit,
+    UsersRecord, Visits,
+    metric::{MetricName, TargetsValue, UnitAndSense},
     names::{count, distribution, host as counter},
     plan::HostReach,
     probe::ProbeRecord,
@@ -121,6 +122,7 @@ fn trial(round: usize, client: Record, target: Record) -> Trial {
         round: u32::try_from(round).unwrap(),
         records: [("client".to_owned(), client), ("target".to_owned(), target)].into(),
         hosts: [("client".to_owned(), host.clone()), ("target".to_owned(), host)].into(),
+        events: Vec::new(),
         start_skew_ns: Nanos::ZERO,
         links: Vec::new(),
         lost: Vec::new(),
@@ -266,6 +268,16 @@ impl RunBuilder {
             Metric::of(MetricName("loss_ratio", "lost"), UnitAndSense(Unit::Ratio, Better::Lower), "RFC 6673", lost);
         let trial = trial(0, asks, record(Side::Responder));
         self.add_test(Layer::Path, "probe", &[metric], vec![trial]);
+    }
+
+    /// Adds a test about targets with what answered and what happened.
+    pub(crate) fn targets(&mut self, targets: TargetsRecord, events: Vec<EventRecord>) {
+        let asks = Record { targets: Some(targets), ..record(Side::Initiator) };
+        let from = Derivation::Targets { of: TargetsValue::ChiSquareP };
+        let sense = UnitAndSense(Unit::Ratio, Better::Neither);
+        let metric = Metric::of(MetricName("chi_square_p", "p"), sense, "docs/methods/spread.md", from);
+        let trial = Trial { events, ..trial(0, asks, record(Side::Responder)) };
+        self.add_test(Layer::Tcp, "tcp_spread", &[metric], vec![trial]);
     }
 
     /// Turns the last test into a search with the objective of at most 0.1 % loss: 4,000 per second keep it and 4,100 do not.

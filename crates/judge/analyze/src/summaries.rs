@@ -8,7 +8,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use fathom_model::{
     Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, UsersRecord,
     Visits,
-    metric::{StepValue, UsersValue, per},
+    metric::{StepValue, TargetsValue, UsersValue, per},
     names::count,
     record::Series,
     run::{Host, TestRun},
@@ -21,7 +21,7 @@ use fathom_statistics::{
 use crate::{
     benchmark,
     cores::WORK,
-    curve,
+    curve, targets,
     window::{MeasuredWindow, members, record_of, samples_within, usable_trials, widened},
 };
 
@@ -142,6 +142,7 @@ impl<'a> TestTrials<'a> {
             }
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
             Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
+            Derivation::Targets { of } => self.targets_summary(metric, *of),
             Derivation::Users { of } => self.users_summary(metric, *of),
             Derivation::Step { step, of } => self.step_summary(metric, step, *of),
             Derivation::Quantile { side, distribution, q } => self.times_summary(metric, *side, distribution, *q),
@@ -173,6 +174,15 @@ impl<'a> TestTrials<'a> {
         self.quantile_summary(metric, q, &|trial| {
             record_or_reason(trial, side).ok()?.1.distributions.get(distribution).map(Cow::Borrowed)
         })
+    }
+
+    /// Returns a value of all trials together: counts of targets add up, and a p-value of a part says less.
+    fn targets_summary(&self, metric: &Metric, of: TargetsValue) -> Summary {
+        let (trials, _) = self.values(|trial| targets::value(&[trial], of));
+        match targets::value(&self.trials, of) {
+            Ok(value) => Summary { value: Some(value), trials, ..empty(metric) },
+            Err(why) => Summary { note: Some(why), ..empty(metric) },
+        }
     }
 
     fn users_summary(&self, metric: &Metric, of: UsersValue) -> Summary {

@@ -173,7 +173,18 @@ impl ClosedLoop {
         watcher: Option<Box<dyn Fn(LiveProgress)>>,
         allowed: &AllowList,
     ) -> anyhow::Result<MeasuredLoop> {
-        let plan = CheckedPlan::new(self.plan())?;
+        MeasuredLoop::run(self.plan(), watcher, allowed)
+    }
+}
+
+impl MeasuredLoop {
+    /// Runs a plan of a drop-in.
+    pub(super) fn of_plan(plan: Plan, allowed: &AllowList) -> anyhow::Result<Self> {
+        Self::run(plan, None, allowed)
+    }
+
+    fn run(plan: Plan, watcher: Option<Box<dyn Fn(LiveProgress)>>, allowed: &AllowList) -> anyhow::Result<Self> {
+        let plan = CheckedPlan::new(plan)?;
         let options = RunOptions {
             allowed: allowed.clone(),
             is_quiet: true,
@@ -182,11 +193,9 @@ impl ClosedLoop {
             command: std::env::args().collect::<Vec<_>>().join(" "),
             on_progress: watcher,
         };
-        Ok(MeasuredLoop(execute::execute(&plan, &options)?))
+        Ok(Self(execute::execute(&plan, &options)?))
     }
-}
 
-impl MeasuredLoop {
     /// Returns the record of the initiator.
     pub(super) fn record(&self) -> anyhow::Result<&Record> {
         let trials = self.0.run.tests.iter().flat_map(|test| &test.trials);

@@ -7,11 +7,14 @@ extern crate fathom_run;
 
 mod ab;
 mod closed_loop;
+mod ctraffic;
 mod daemon;
 mod getopt;
+mod go_flags;
 mod hping3;
 mod iperf2;
 mod iperf3;
+mod mconnect;
 mod netperf;
 mod netserver;
 mod pktgen;
@@ -48,9 +51,11 @@ impl CompatTool {
 /// All drop-in tools.
 pub const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "ab", start: ab::run },
+    CompatTool { name: "ctraffic", start: ctraffic::run },
     CompatTool { name: "hping3", start: hping3::run },
     CompatTool { name: "iperf", start: iperf2::run },
     CompatTool { name: "iperf3", start: iperf3::run },
+    CompatTool { name: "mconnect", start: mconnect::run },
     CompatTool { name: "netperf", start: netperf::run },
     CompatTool { name: "netserver", start: netserver::run },
     CompatTool { name: "pktgen", start: pktgen::run },

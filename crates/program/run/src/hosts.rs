@@ -262,21 +262,6 @@ impl Hosts {
         errors
     }
 
-    /// Returns the namespaces of a host of a lab.
-    ///
-    /// # Errors
-    /// If none of the labs has this host, or its namespaces cannot be opened once more.
-    pub fn namespaces(&self, reach: &HostReach) -> Result<Namespaces, UserError> {
-        let (HostReach::Lab(name) | HostReach::LabUp(_, name)) = reach else {
-            return Err(UserError::new(Exit::Usage, "only a host of a lab has namespaces that this program can enter"));
-        };
-        let host = self.labs.iter().find_map(|lab| lab.host(name).ok()).ok_or_else(|| no_lab_error(name))?;
-        host.namespaces().try_clone().map_err(|error| {
-            UserError::new(Exit::Preflight, format!("cannot enter host `{name}`"))
-                .with_line("why", error.source.to_string())
-        })
-    }
-
     /// Adds what could not be observed on a host, each sentence once.
     pub fn add_unavailable(&mut self, name: &str, losses: Vec<String>) {
         let Some(place) = self.by_name.get_mut(name) else { return };
@@ -360,6 +345,17 @@ impl Hosts {
             ([], only) => (only.to_vec(), only.to_vec()),
             (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
         }
+    }
+
+    /// Opens the namespaces of a host that is in a lab.
+    pub fn namespaces(&self, plan: &Plan, name: &str) -> Result<Namespaces, UserError> {
+        let (HostReach::Lab(inside) | HostReach::LabUp(_, inside)) = &plan.hosts[name] else {
+            return Err(UserError::new(Exit::Usage, format!("host `{name}` is not in a lab")));
+        };
+        let host = self.labs.iter().find_map(|lab| lab.host(inside).ok()).ok_or_else(|| no_lab_error(name))?;
+        host.namespaces()
+            .try_clone()
+            .map_err(|error| UserError::new(Exit::Failed, format!("cannot enter host `{name}`")).with_causes(&error))
     }
 
     /// Ends all agents, removes pods and labs, and finishes the journal.

@@ -15,6 +15,7 @@ pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
         fathom_http::KINDS,
         fathom_transport::KINDS,
         fathom_interop::KINDS,
+        fathom_targets::KINDS,
         fathom_packet::KINDS,
         fathom_probe::kinds::KINDS,
     ]

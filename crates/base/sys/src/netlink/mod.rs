@@ -4,6 +4,7 @@
 //! rtnetlink(7).
 
 pub mod ethtool;
+mod local_network;
 mod message;
 pub mod namespace;
 pub mod nftables;
@@ -14,6 +15,8 @@ pub mod routing_rules;
 pub mod sock_diag;
 pub mod threaded_napi;
 pub mod xdp_features;
+
+pub use local_network::LocalNetwork;
 
 use crate::{Error, Result};
 use netlink_packet_core::{
@@ -403,7 +406,11 @@ impl Netlink {
         let mut message = route_message(route);
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
-        self.change(&call, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+        self.add_route_message(&call, message)
+    }
+
+    fn add_route_message(&mut self, call: &str, message: RouteMessage) -> Result<()> {
+        self.change(call, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Adds a route to the main table that silently drops all packets to an address, unless another table routes them.
@@ -417,11 +424,7 @@ impl Netlink {
         message.header.protocol = RouteProtocol::Static;
         message.header.kind = RouteType::BlackHole;
         message.header.scope = RouteScope::Universe;
-        self.change(
-            &format!("RTM_NEWROUTE(black hole {address})"),
-            Message::NewRoute(message),
-            NLM_F_CREATE | NLM_F_EXCL,
-        )
+        self.add_route_message(&format!("RTM_NEWROUTE(black hole {address})"), message)
     }
 
     fn change(&mut self, call: &str, message: Message, flags: u16) -> Result<()> {

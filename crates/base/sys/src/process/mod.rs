@@ -21,7 +21,7 @@ use fathom_model::units::Nanos;
 use rustix::{
     io::{Errno, FdFlags, fcntl_setfd},
     process::{
-        Pid, PidfdFlags, Signal as Number, getpid, getppid, pidfd_open, pidfd_send_signal,
+        Pid, PidfdFlags, Signal as Number, getpid, getppid, kill_process_group, pidfd_open, pidfd_send_signal,
         set_parent_process_death_signal,
     },
     thread::{CapabilitySet, capabilities, sched_getaffinity, sched_setaffinity},
@@ -206,19 +206,6 @@ impl AsFd for Pidfd {
     }
 }
 
-/// Kills the processes of a group, by the pid of its leader, which this process started and has not reaped: `kill(2)`.
-///
-/// # Errors
-/// `EPERM` if all of them belong to another user. A group that is gone is not an error.
-pub fn kill_group(leader: u32) -> Result<()> {
-    let call = || format!("kill(-{leader}, SIGKILL)");
-    let group = i32::try_from(leader).ok().and_then(Pid::from_raw).ok_or_else(|| Error::new(call(), Errno::SRCH))?;
-    match rustix::process::kill_process_group(group, Number::KILL) {
-        Ok(()) | Err(Errno::SRCH) => Ok(()),
-        Err(errno) => Err(Error::new(call(), errno)),
-    }
-}
-
 /// The fate of a child when this process exits unexpectedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParentBond {
@@ -350,6 +337,20 @@ fn starting_thread() -> io::Result<mpsc::Sender<Order>> {
         }
     })?;
     Ok(sender)
+}
+
+/// Kills a child that leads a process group of its own, with all that is left of the group. The child is not waited for.
+///
+/// The caller has not waited for the child yet, so that its number still belongs to it.
+///
+/// # Errors
+/// `EPERM` if all of the group belongs to other users; a group that is gone is no error.
+pub fn kill_group(leader: &Child) -> Result<()> {
+    let Some(number) = i32::try_from(leader.id()).ok().and_then(Pid::from_raw) else { return Ok(()) };
+    match kill_process_group(number, Number::KILL) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(Error::new(format!("kill(group {})", leader.id()), errno)),
+    }
 }
 
 /// Creates an empty unnamed file that processes started from now on find as `/dev/fd/N`.

@@ -3,6 +3,7 @@
 //! [`Socket`] and [`SockRef`] of the crate socket2 cover most options (`SockRef::from(&fd)` works on every descriptor). This module adds
 //! the missing ones, and transfers that report "not now" without an error. Needs no privilege unless stated.
 
+pub mod answer_source;
 pub(crate) mod control_message;
 pub mod datagram;
 pub mod descriptor_passing;
@@ -112,6 +113,17 @@ pub fn listen(address: SocketAddr, backlog: u16, guests: &AllowedPeers) -> Resul
     socket.listen(backlog.into()).map_err(|error| Error::new(format!("listen({address})"), error))?;
     socket.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
     Ok(socket)
+}
+
+/// Lets a socket bind to an address that no interface has (`IP_FREEBIND`, `IPV6_FREEBIND`). Needs no privilege.
+///
+/// Answers arrive only if the address is local all the same, as by [`LocalNetwork`](crate::netlink::LocalNetwork).
+///
+/// # Errors
+/// `setsockopt`, if it is not an IP socket.
+pub fn set_freebind(socket: &Socket, address: IpAddr) -> Result<()> {
+    let set = if address.is_ipv4() { socket.set_freebind_v4(true) } else { socket.set_freebind_v6(true) };
+    set.map_err(error_of("setsockopt(IP_FREEBIND)"))
 }
 
 /// The address that a socket is bound to, with the port chosen by the kernel.

@@ -56,7 +56,7 @@ impl StampedMessage {
         }
     }
 
-    fn messages(&self) -> impl Iterator<Item = ControlMessage<'_>> {
+    pub(super) fn messages(&self) -> impl Iterator<Item = ControlMessage<'_>> {
         control_messages(&self.control.0[..self.control_length])
     }
 
@@ -123,6 +123,17 @@ pub(super) fn send_with_stamps(
     control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
     control.0[12..16].copy_from_slice(&libc::SO_TIMESTAMPING.to_ne_bytes());
     control.0[16..20].copy_from_slice(&moments.to_ne_bytes());
+    send_with_control(socket, bytes, to, (&mut control, LENGTH), flags)
+}
+
+/// Sends a message with control messages of this length.
+pub(super) fn send_with_control(
+    socket: impl AsFd,
+    bytes: &[u8],
+    to: SendTarget<'_>,
+    (control, length): (&mut ControlBuffer, usize),
+    flags: c_int,
+) -> std::result::Result<usize, Errno> {
     let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
     // SAFETY: `msghdr` holds integers and raw pointers, for which zero is valid.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -131,8 +142,10 @@ pub(super) fn send_with_stamps(
     }
     header.msg_iov = ptr::from_mut(&mut vector);
     header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = LENGTH;
+    if length > 0 {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = length.min(CONTROL_SIZE);
+    }
     // SAFETY: the header points to one vector, its bytes, a name and the control message, all borrowed for the call, which only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags | libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))

@@ -111,6 +111,8 @@ pub struct TrialCallbacks<'a> {
     pub live: &'a mut dyn FnMut(usize, &str, Side, LiveProgress),
     /// Polled ten times a second for a request to stop at once.
     pub is_stopped: &'a dyn Fn() -> bool,
+    /// Told the start, on this host's monotonic clock, when all roles have the order to start then.
+    pub on_start: &'a dyn Fn(Nanos),
 }
 
 /// A host that was lost in a trial of which the rest went on.
@@ -334,6 +336,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.wait_for(deadline, RoleMilestone::Ready, &initiators)?;
 
         let start = self.start()?;
+        (self.callbacks.on_start)(start);
         let longest =
             self.roles.iter().map(|playing| playing.assignment.role.phases.longest()).max().unwrap_or_default();
         self.wait_for(start + longest + FINISH_TIMEOUT, RoleMilestone::Over, &initiators)?;

@@ -199,5 +199,5 @@ pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
 
 /// Runs a trial without callbacks.
 pub(crate) fn play(fleet: &mut Fleet, plan: &TrialPlan) -> TrialOutcome {
-    fleet.run_trial(plan, &mut TrialCallbacks { live: &mut |_, _, _, _| {}, is_stopped: &|| false })
+    fleet.run_trial(plan, &mut TrialCallbacks { live: &mut |_, _, _, _| {}, is_stopped: &|| false, on_start: &|_| {} })
 }

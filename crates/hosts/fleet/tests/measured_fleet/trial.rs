@@ -58,7 +58,8 @@ fn two_hosts_start_together_and_their_records_are_gathered() {
     let plan = plan("a", "b", Nanos::from_millis(700));
     let mut live =
         |_: usize, host: &str, side, live: fathom_engine::LiveProgress| seen.push((host.to_owned(), side, live.growth));
-    let mut outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
+    let mut outcome =
+        fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} });
 
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     let trial = outcome.trials.remove(0);
@@ -205,7 +206,8 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
     fleet.connect("b", link).unwrap();
     let mut live = |_: usize, _: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
     let plan = plan("a", "b", LONG);
-    let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
+    let outcome =
+        fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} });
     let error = outcome.error.unwrap();
     assert_eq!(
         (error.class(), error.to_string()),
@@ -245,8 +247,10 @@ fn a_child_that_is_killed_is_named_with_the_signal() {
     assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "a trial with a child");
     let child = fathom_sys::process::Pidfd::open(pid).unwrap();
     let mut live = |_: usize, _: &str, _, _| child.kill().unwrap();
-    let outcome =
-        fleet.run_trial(&plan("b", "a", LONG), &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
+    let outcome = fleet.run_trial(
+        &plan("b", "a", LONG),
+        &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} },
+    );
     let text = outcome.error.unwrap().to_string();
     assert!(text.contains("host `b` was lost") && text.contains("signal: 9 (SIGKILL)"), "{text}");
     assert!(!outcome.trials[0].records["a"].complete, "what the responder recorded is kept");
@@ -265,8 +269,10 @@ fn a_child_that_hangs_is_given_up_after_three_seconds() {
             hang();
         }
     };
-    let outcome =
-        fleet.run_trial(&plan("a", "b", LONG), &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
+    let outcome = fleet.run_trial(
+        &plan("a", "b", LONG),
+        &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} },
+    );
     let text = outcome.error.unwrap().to_string();
     assert!(text.starts_with("host `b` was lost: nothing was heard for 3 s; it ended with signal: 9"), "{text}");
     assert!(!outcome.trials[0].records["a"].complete, "what the other side recorded is kept");
@@ -290,7 +296,8 @@ fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
         }
     };
     let plan = plan("a", "b", Nanos::from_secs(1));
-    let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
+    let outcome =
+        fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} });
     assert!(is_done.get() && outcome.error.is_none(), "{:?}", outcome.error);
 }
 
@@ -367,7 +374,8 @@ fn a_trial_that_is_stopped_keeps_what_was_measured() {
     let (stopped, begin) = (Cell::new(false), clock::now());
     let mut live = |_: usize, _: &str, _, _| stopped.set(true);
     let plan = plan("a", "b", LONG);
-    let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| stopped.get() });
+    let outcome = fleet
+        .run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| stopped.get(), on_start: &|_| {} });
     assert!(matches!(outcome.error, Some(Error::Interrupted)), "{:?}", outcome.error);
     assert_eq!(outcome.trials[0].records.len(), 2);
     assert!(outcome.trials[0].records.values().all(|record| !record.complete && steps(record) > 10));

@@ -53,6 +53,7 @@ mod steal;
 mod step_errors;
 mod step_time;
 mod syn_cookies;
+mod targets;
 mod tcp_memory;
 mod time_wait;
 mod unexplained_loss;
@@ -157,6 +158,12 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &stall::Stall,
     &unsteady::NoSteadyState,
     &interval_too_wide::IntervalTooWide,
+    &targets::SameName,
+    &targets::MissingTargets,
+    &targets::UnevenSpread,
+    &targets::MovedFlows,
+    &targets::CollateralLoss,
+    &targets::FailedEvent,
     &step_errors::StepErrors,
     &users_left_early::UsersLeftEarly,
     &users_gave_up::UsersGaveUp,

@@ -16,6 +16,7 @@ mod overview;
 mod probe;
 mod sharing;
 mod steps;
+mod targets;
 mod test;
 mod time_division;
 

@@ -99,6 +99,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         facts: BTreeMap::new(),
         users: None,
         probe: None,
+        targets: None,
         notes: Vec::new(),
     }
 }

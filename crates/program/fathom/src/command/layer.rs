@@ -1,6 +1,6 @@
 //! `fathom http | tcp | udp | packet`: one test of one layer.
 
-use clap::{Arg, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
 use fathom_engine::{CommandDoc, TestKind, pace::Profile};
 use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 
@@ -74,6 +74,8 @@ Examples:
   fathom tcp 127.0.0.1 --test crr --duration 5s
   fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
   fathom tcp --hosts rack.toml --from b1 --to sut
+  fathom tcp 10.0.0.9 --test spread --connections 10k --targets 10 --allow 10.0.0.9
+  fathom tcp 10.0.0.9 --test continuity --flows 100 --at '4s ssh lb deactivate t2' --allow 10.0.0.9
   fathom tcp 10.0.0.2 --key KEY --test rfc6349 --bandwidth 100Mbit",
 };
 
@@ -192,6 +194,7 @@ impl LayerCommand {
         self.define_work(command.arg(target))
             .args(find_limit::arguments())
             .args(scan::arguments())
+            .args(event_arguments())
             .args(methods)
             .arg(measurement::prove().conflicts_with(find_limit::OBJECTIVE))
             .args(many_hosts::arguments())
@@ -212,15 +215,15 @@ impl LayerCommand {
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
         let (word, kind) = self.chosen_test(matches)?;
-        let foreign = self.protocol(matches).is_some();
-        let (ends, url) = self.ends(matches)?;
+        let names_server = has_server(kind);
+        let (ends, url) = self.ends(matches, kind)?;
         let ends = many_hosts::chosen(ends, matches)?;
         let doc = kind.command().expect("a chosen kind has a word");
         let ends = direction::order_hosts(ends, doc, matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = without_foreign_direction(kind, options::settings(matches, &given));
         if let Some(url) = &url {
-            settings.set(if foreign { SERVER } else { "url" }, url.clone());
+            settings.set(if names_server { SERVER } else { "url" }, url.clone());
         }
         if rfc6349::is_sweep(kind.name(), &settings, matches) {
             let times = measurement::trial_times(matches, TIMES, rfc6349::ROUNDS)?;
@@ -249,6 +252,8 @@ impl LayerCommand {
             to: url.is_none().then(|| ends.to().to_owned()),
             options,
             search: search.clone(),
+            events: given_texts(matches, AT),
+            afterwards: given_texts(matches, AFTERWARDS),
             ..ends.test(kind.name(), times)
         };
         let mut tests = direction::add_reverse_tests(scanned.into_iter().map(test).collect(), matches)?;
@@ -324,10 +329,12 @@ impl LayerCommand {
     }
 
     /// Returns the hosts, and the URL if the target does not run fathom.
-    fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(TestHosts, Option<String>)> {
+    fn ends(&self, matches: &ArgMatches, kind: &dyn TestKind) -> anyhow::Result<(TestHosts, Option<String>)> {
         let device = matches.get_one::<String>("device").map(String::as_str);
         let target = matches.get_one::<String>("target");
-        let is_outside = self.layer == Layer::Http || self.protocol(matches).is_some();
+        // The address of targets may be in a lab; that of a server of another tool is outside.
+        let may_be_in_lab = self.layer == Layer::Http || has_server(kind) && self.protocol(matches).is_none();
+        let is_outside = may_be_in_lab || self.protocol(matches).is_some();
         let sides = if target.is_some() && is_outside { NamedSides::FromOnly } else { NamedSides::Both };
         if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {
             if target.is_some() && sides == NamedSides::Both {
@@ -337,18 +344,13 @@ impl LayerCommand {
             return Ok((ends, target.cloned()));
         }
         match (target, measurement::lab_option(matches)) {
-            (Some(target), Some(lab)) if self.layer == Layer::Http => {
+            (Some(target), Some(lab)) if may_be_in_lab => {
                 Ok((measurement::hosts_in_lab(lab, device)?, Some(target.clone())))
             }
             (Some(_), Some(_)) if device.is_some() => {
                 Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into())
             }
-            (Some(target), _) if self.layer == Layer::Http => {
-                Ok((measurement::hosts_on_loopback(), Some(target.clone())))
-            }
-            (Some(target), None) if self.protocol(matches).is_some() => {
-                Ok((measurement::hosts_on_loopback(), Some(target.clone())))
-            }
+            (Some(target), None) if is_outside => Ok((measurement::hosts_on_loopback(), Some(target.clone()))),
             (Some(target), None) => Ok((measurement::hosts_at_target(target, matches)?, None)),
             (None, Some(lab)) => Ok((measurement::pair_in_lab(lab, device)?, None)),
             (Some(_), Some(_)) => Err(UserError::new(Exit::Usage, "either a target or --lab, not both").into()),
@@ -371,6 +373,40 @@ pub(super) fn without_foreign_direction(kind: &dyn TestKind, mut settings: Setti
         settings.0.remove(direction::DIRECTION);
     }
     settings
+}
+
+/// The option with what happens during a test, and the option with what runs after it.
+const AT: &str = "at";
+const AFTERWARDS: &str = "afterwards";
+
+/// Returns the options for what happens during a test.
+fn event_arguments() -> [Arg; 2] {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help).action(ArgAction::Append).help_heading("Events")
+    };
+    [
+        text(
+            AT,
+            "EVENT",
+            "let this happen in each round: a time since its start and a command, such as '4s ip link set eth1 down'; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE' and '4s-8s black-hole=HOST', which are undone at the end or after 8 s",
+        ),
+        text(
+            AFTERWARDS,
+            "COMMAND",
+            "run this after each round with events, even after ctrl-C, to undo what they changed",
+        )
+        .requires(AT),
+    ]
+}
+
+/// Returns the values of an option that may be given several times.
+fn given_texts(matches: &ArgMatches, name: &str) -> Vec<String> {
+    matches.get_many::<String>(name).into_iter().flatten().cloned().collect()
+}
+
+/// Returns true for a kind whose target is an address in its settings, and not a host with a fathom.
+fn has_server(kind: &dyn TestKind) -> bool {
+    kind.options().iter().any(|option| option.name == SERVER)
 }
 
 /// The value of `--test`, if the command line has one.

@@ -38,6 +38,7 @@ mod scripts;
 mod search;
 mod served;
 mod streams;
+mod targets;
 mod truth;
 mod users;
 mod walk;

@@ -1,6 +1,6 @@
 //! A plan that is parsed and checked once, before anything is touched. All later code uses typed values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_engine::TestKind;
 use fathom_lab::Options;
@@ -13,6 +13,7 @@ use fathom_model::{
 use super::{
     benchmark_spec::{self, BenchmarkSpec},
     comparisons,
+    events::TestEvents,
     pairs::{self, Pair},
     search_spec::{self, SearchSpec},
 };
@@ -60,6 +61,8 @@ pub(super) struct CheckedTest {
     pub options: Settings,
     pub phases: Phases,
     pub method: TestMethod,
+    /// What happens during each trial.
+    pub events: TestEvents,
     /// The index of the same test in the other direction, if both run at once.
     pub reverse: Option<usize>,
     /// False for a test that runs together with the one before it.
@@ -381,6 +384,13 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
     // The option `omit` sets a warm-up of exactly that length.
     let omitted = test.options.span("omit");
     let pairs = hosts.pairs_of(test, kind)?;
+    let is_scheduled = search.is_some() || benchmark.is_some() || test.paired_with.is_some();
+    if is_scheduled && !test.events.is_empty() {
+        let what = "at: a search, a benchmark and the other direction of a test have no events";
+        return Err(invalid_plan(what).with_line("use", "a test at one rate, in one direction"));
+    }
+    let longest = omitted.unwrap_or(warmup) + duration;
+    let events = TestEvents::of(&hosts.of_labs(), (&test.events, &test.afterwards), longest)?;
     Ok(CheckedTest {
         idx,
         name: test.name.clone(),
@@ -397,6 +407,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
             (None, Some(benchmark)) => TestMethod::Benchmark(Box::new(benchmark)),
             (None, None) => TestMethod::Rounds,
         },
+        events,
         reverse: None,
         is_leading: test.paired_with.is_none(),
         path: test.path.clone(),
@@ -408,6 +419,8 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
 /// The hosts of a plan and its groups.
 struct NamedHosts {
     hosts: Vec<String>,
+    /// Those of them that are in a lab.
+    in_labs: BTreeSet<String>,
     groups: BTreeMap<String, Vec<String>>,
 }
 
@@ -430,7 +443,14 @@ impl NamedHosts {
                 return Err(wrong("it needs at least one host, and each of them once".to_owned()));
             }
         }
-        Ok(Self { hosts, groups: plan.groups.clone() })
+        let is_of_lab = |reach: &HostReach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..));
+        let in_labs = plan.hosts.iter().filter(|(_, reach)| is_of_lab(reach)).map(|(name, _)| name.clone()).collect();
+        Ok(Self { hosts, in_labs, groups: plan.groups.clone() })
+    }
+
+    /// Returns the hosts that are in a lab.
+    fn of_labs(&self) -> BTreeSet<&str> {
+        self.in_labs.iter().map(String::as_str).collect()
     }
 
     /// Returns the hosts of a group, or the host with this name.

@@ -135,7 +135,7 @@ fn wait_for(mut child: Child, purpose: Purpose) -> io::Result<ExitStatus> {
         // A device is stopped after a signal too.
         let is_stopped = purpose != Purpose::Stop && signal::received().is_some();
         if is_stopped || clock::now() >= deadline {
-            process::kill_group(child.id()).map_err(|error| error.source)?;
+            process::kill_group(&child).map_err(|error| error.source)?;
             child.wait()?;
             let why = if is_stopped {
                 "it was interrupted".to_owned()

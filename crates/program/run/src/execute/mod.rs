@@ -6,6 +6,7 @@ mod checked_plan;
 mod comparisons;
 mod device_commands;
 mod estimate;
+mod events;
 mod pairs;
 mod proof;
 mod rounds;

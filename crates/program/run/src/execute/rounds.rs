@@ -19,6 +19,7 @@ use super::{
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
     device_commands::DeviceControl,
     estimate,
+    events::EventPlaces,
     pairs::Pair,
     search_spec::SearchSpec,
     trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
@@ -59,7 +60,10 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards)?;
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start()?;
+    let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
+    let event_places = plan.tests.iter().map(places).collect::<Result<Vec<_>, _>>()?;
     let mut course = RunExecutor {
+        event_places: &event_places,
         plan,
         options: surroundings,
         signals: &signals,
@@ -184,7 +188,7 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
 
 /// Returns what rules the device of a plan by its commands.
 fn device_control(plan: &Plan, hosts: &Hosts) -> Result<DeviceControl, UserError> {
-    let place = plan.device.on.as_ref().map(|host| hosts.namespaces(&plan.hosts[host])).transpose()?;
+    let place = plan.device.on.as_ref().map(|host| hosts.namespaces(plan, host)).transpose()?;
     Ok(DeviceControl::new(&plan.device, place))
 }
 

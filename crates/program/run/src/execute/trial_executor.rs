@@ -24,6 +24,7 @@ use super::{
     checked_plan::{CheckedPlan, CheckedTest},
     device_commands::DeviceControl,
     estimate,
+    events::{EventClock, EventPlaces, run_with_events},
     pairs::Pair,
 };
 use crate::{
@@ -48,6 +49,8 @@ pub(super) struct RunExecutor<'a> {
     /// The addresses of the target names of each test.
     pub(super) resolved: &'a [ResolvedNames],
     pub(super) progress: ProgressLine,
+    /// Where the events of each test run.
+    pub(super) event_places: &'a [EventPlaces],
     /// The hosts that were lost while the others went on, each with the error that tells how.
     pub(super) lost: RefCell<BTreeMap<String, String>>,
     /// The device under test, as far as commands of the plan rule it.
@@ -104,8 +107,11 @@ impl RunExecutor<'_> {
         };
         let signals = self.signals;
         let is_stopped = || signals.received().is_some();
-        let mut supervision = TrialCallbacks { live: &mut live, is_stopped: &is_stopped };
-        let mut outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
+        let event_clock = EventClock::default();
+        let on_start = |at| event_clock.start(at);
+        let mut supervision = TrialCallbacks { live: &mut live, is_stopped: &is_stopped, on_start: &on_start };
+        let trial = || hosts.fleet.run_trial(&trial_plan, &mut supervision);
+        let mut outcome = self.with_events(test, &event_clock, trial);
         outcome.trials.iter_mut().for_each(|trial| self.secrets.mask_trial(trial));
         for lost in &outcome.lost {
             // The error of a head names all hosts that were lost with it.
@@ -123,6 +129,31 @@ impl RunExecutor<'_> {
         }
         for (host, losses) in std::mem::take(&mut outcome.unavailable) {
             hosts.add_unavailable(&host, losses);
+        }
+        outcome
+    }
+
+    /// Runs a trial of a test, and what happens during it.
+    fn with_events(
+        &self,
+        test: &CheckedTest,
+        clock: &EventClock,
+        trial: impl FnOnce() -> TrialOutcome,
+    ) -> TrialOutcome {
+        if test.events.is_empty() {
+            return trial();
+        }
+        // A test with events is one of the run's own, whose places are all known.
+        let (mut outcome, happened, left) = run_with_events((&test.events, &self.event_places[test.idx]), clock, trial);
+        if let Some(trial) = outcome.trials.first_mut() {
+            trial.events = happened;
+            if let Some(record) = trial.records.values_mut().next() {
+                let note = |left: &String| Note::new("event-not-undone", left.clone());
+                record.notes.extend(left.iter().map(note));
+            }
+        }
+        for left in left {
+            eprintln!("fathom: {left}");
         }
         outcome
     }

@@ -1,6 +1,7 @@
 //! `fathom serve`: makes this host a target for users who have the key.
 
 mod http;
+mod identity;
 mod iperf;
 mod iperf3;
 mod netperf;
@@ -32,6 +33,7 @@ use fathom_sys::{
 
 use self::{
     http::{HttpResponders, RunningResponders},
+    identity::IDENTITY,
     iperf::IPERF,
     iperf3::IPERF3,
     netperf::NETPERF,
@@ -55,6 +57,7 @@ Examples:
   fathom serve --only iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
   fathom serve --iperf --iperf-from 10.0.0.0/8      iperf 2 too, for these addresses
   fathom serve --only netperf --netperf-from 10.0.0.0/8
+  fathom serve --only identity --identity-name t1   a target behind a device that spreads
 
 The delay of an answer begins when the whole request has been read; no answer leaves earlier.
 Statuses follow each other evenly, not at random: after every answer the count of each is within one of its share, \
@@ -62,7 +65,7 @@ per thread.
 Stalls stop all threads at once; the first begins one period after the start.";
 
 /// The tools whose clients may be served.
-const TOOLS: [&ServedTool; 3] = [&IPERF3, &IPERF, &NETPERF];
+const TOOLS: [&ServedTool; 4] = [&IPERF3, &IPERF, &NETPERF, &IDENTITY];
 /// The longest time until the end is noticed if only the responder runs.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 
@@ -78,8 +81,8 @@ pub(super) fn define(command: Command) -> Command {
         )
         .arg(text("port", "PORT", "port for controllers (TLS) [default: 7700]").value_parser(clap::value_parser!(u16)))
         .arg(
-            text("only", "WHAT", "serve nothing else: agents, http, iperf3, iperf, or netperf")
-                .value_parser(["agents", "http", "iperf3", "iperf", "netperf"]),
+            text("only", "WHAT", "serve nothing else: agents, http, iperf3, iperf, netperf, or identity")
+                .value_parser(["agents", "http", "iperf3", "iperf", "netperf", "identity"]),
         )
         .arg(
             text("key-file", "FILE", "keep the certificate and the token here")
@@ -154,7 +157,8 @@ impl Listeners {
             tools.extend(tool.listen(matches, address)?.map(|server| (*tool, server)));
         }
         if agents.is_none() && tools.is_empty() && http.as_ref().is_none_or(HttpResponders::is_empty) {
-            let fix = "give --http-port another port than 0, --http-unix a path, --iperf3, --iperf, or --netperf";
+            let fix =
+                "give --http-port another port than 0, --http-unix a path, --iperf3, --iperf, --netperf, or --identity";
             return Err(UserError::new(Exit::Usage, "nothing is left to serve").with_line("fix", fix).into());
         }
         Ok(Self { agents, http, tools })

@@ -42,6 +42,8 @@ type Serve = Box<dyn FnOnce(&StopFlag) -> Result<ServerTotals, String> + Send>;
 /// A server that listens.
 pub(super) struct ListeningTool {
     address: SocketAddr,
+    /// What clients may want to know beside the address.
+    about: Option<String>,
     serve: Serve,
 }
 
@@ -102,7 +104,8 @@ impl ServedTool {
 
     /// Returns the line that says where a server listens.
     pub(super) fn line(&self, server: &ListeningTool) -> String {
-        format!("{:<7} {}", self.name, server.address)
+        let about = server.about.as_ref().map(|about| format!("  {about}")).unwrap_or_default();
+        format!("{:<7} {}{about}", self.name, server.address)
     }
 
     /// Serves until stopped.
@@ -119,7 +122,15 @@ impl ListeningTool {
         address: SocketAddr,
         serve: impl FnOnce(&StopFlag) -> Result<ServerTotals, E> + Send + 'static,
     ) -> Self {
-        Self { address, serve: Box::new(move |stop| serve(stop).map_err(|error| error.to_string())) }
+        Self { address, about: None, serve: Box::new(move |stop| serve(stop).map_err(|error| error.to_string())) }
+    }
+}
+
+impl ListeningTool {
+    /// Adds what clients may want to know beside the address.
+    pub(super) fn about(mut self, about: String) -> Self {
+        self.about = Some(about);
+        self
     }
 }
 

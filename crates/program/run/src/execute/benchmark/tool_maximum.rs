@@ -197,6 +197,8 @@ impl SizeTrial {
             benchmark: None,
             path: None,
             comparison: None,
+            events: Vec::new(),
+            afterwards: Vec::new(),
             expect: BTreeMap::new(),
         };
         let back = TestPlan {
@@ -231,6 +233,7 @@ fn run_unkept(
         own: &BTreeMap::new(),
         secrets: &Secrets::default(),
         resolved: &[],
+        event_places: &[],
         progress: progress_line(plan, surroundings),
         lost: std::cell::RefCell::default(),
         device: DeviceControl::new(&DeviceCommands::default(), None),

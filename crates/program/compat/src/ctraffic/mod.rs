@@ -1,0 +1,142 @@
+//! Drop-in for ctraffic: many connections that send at a rate, and what became of them, as its JSON.
+//!
+//! ctraffic waits for each answer before it sends again; this client sends on its schedule, so that `Dropped` counts what could not be sent
+//! for want of a connection.
+
+mod analyze;
+mod statistics;
+
+use fathom_model::{
+    Plan, Settings, TestPlan, TrialTimes,
+    plan::HostReach,
+    units::{Nanos, approximate},
+};
+use fathom_run::{allow::AllowList, exit::Exit};
+use fathom_sys::clock;
+use fathom_targets::Dialect;
+use jiff::Zoned;
+
+use self::statistics::{MESSAGE, Statistics, packet_size};
+use crate::{
+    closed_loop::{self, MeasuredLoop},
+    go_flags::{GivenFlags, GoFlag, GoFlags, GoValue, ReadFlags},
+    mconnect,
+};
+
+const HELP: &str = "
+Sets up many continuous connections, and watches them, in 3 modes;
+
+ 1. Server - an echo-server that tells its hostname
+ 2. Client - traffic generator
+ 3. Analyze - of statistics that were stored
+
+Options;
+";
+
+const FLAGS: GoFlags = GoFlags {
+    program: "ctraffic",
+    help: HELP,
+    flags: &[
+        GoFlag { name: "address", value: GoValue::Text, default: "[::1]:5003", about: "Server address" },
+        GoFlag {
+            name: "analyze",
+            value: GoValue::Text,
+            default: "throughput",
+            about: "Post-test analyze throughput|hosts|connections",
+        },
+        GoFlag { name: "client", value: GoValue::Text, default: "echo", about: "echo" },
+        GoFlag { name: "monitor", value: GoValue::Flag, default: "", about: "Monitor" },
+        GoFlag { name: "nconn", value: GoValue::Number, default: "1", about: "Number of connections" },
+        GoFlag { name: "psize", value: GoValue::Number, default: "1024", about: "Packet size" },
+        GoFlag { name: "rate", value: GoValue::Real, default: "10", about: "Rate in KB/second" },
+        GoFlag { name: "reconnect", value: GoValue::Flag, default: "true", about: "Re-connect on failures" },
+        GoFlag { name: "retries", value: GoValue::Number, default: "10", about: "Number of re-connection retries" },
+        GoFlag { name: "server", value: GoValue::Flag, default: "", about: "Act as server" },
+        GoFlag { name: "srccidr", value: GoValue::Text, default: "", about: "Source CIDR" },
+        GoFlag { name: "srcfile", value: GoValue::Text, default: "", about: "Sources from file" },
+        GoFlag { name: "stat_file", value: GoValue::Text, default: "", about: "File for post-test analyzing" },
+        GoFlag { name: "stats", value: GoValue::Text, default: "summary", about: "none|summary|all" },
+        GoFlag { name: "timeout", value: GoValue::Span, default: "10s", about: "Timeout" },
+        GoFlag { name: "udp", value: GoValue::Flag, default: "", about: "Use UDP" },
+        GoFlag { name: "version", value: GoValue::Flag, default: "", about: "Print version and quit" },
+    ],
+};
+
+/// Runs ctraffic with its own arguments.
+pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
+    let (words, extras) = closed_loop::without_extras(words);
+    let flags = match FLAGS.read(&words) {
+        ReadFlags::Given(flags) => flags,
+        ReadFlags::Ended(exit) => return Ok(exit),
+    };
+    if flags.flag("version") {
+        return closed_loop::print_now(&format!("{}\n", fathom_run::registry::TOOL)).map(|()| Exit::Pass);
+    }
+    if flags.is_given("stat_file") {
+        return analyze::run(&flags.text("stat_file"), &flags.text("analyze"));
+    }
+    if flags.flag("server") {
+        return mconnect::serve(&flags.text("address"), Dialect::Ctraffic);
+    }
+    if let Some(why) = unsupported(&flags) {
+        return Ok(FLAGS.refuse(&why));
+    }
+    if flags.flag("monitor") {
+        eprintln!("ctraffic: -monitor prints nothing here while the test runs");
+    }
+    let started = Zoned::now();
+    let measured = MeasuredLoop::of_plan(plan(&flags), allowed)?;
+    let statistics = Statistics::of(measured.record()?, &flags, &started);
+    match flags.text("stats").as_str() {
+        "none" => {}
+        "all" => closed_loop::print_now(&statistics.json()?)?,
+        _ => closed_loop::print_now(&statistics.summary().json()?)?,
+    }
+    extras.print(&measured)?;
+    Ok(Exit::Pass)
+}
+
+/// Returns why a client cannot run, if it cannot.
+fn unsupported(flags: &GivenFlags) -> Option<String> {
+    if flags.text("client") != "echo" {
+        return Some(format!("Unsupported client;  {}", flags.text("client")));
+    }
+    if flags.is_given("srcfile") {
+        return Some("-srcfile is not supported: use -srccidr".to_owned());
+    }
+    if !flags.flag("reconnect") {
+        return Some("-reconnect=false is not supported: connections are opened again".to_owned());
+    }
+    if flags.number("nconn") < 1 {
+        return Some("-nconn is a number from 1".to_owned());
+    }
+    if !MESSAGE.contains(&packet_size(flags)) {
+        return Some(format!("-psize is at most {}", MESSAGE.end()));
+    }
+    let wrong = flags.real("rate") <= 0.0 || flags.span("timeout") == Nanos::ZERO;
+    wrong.then(|| "-rate and -timeout are above 0".to_owned())
+}
+
+fn plan(flags: &GivenFlags) -> Plan {
+    let size = packet_size(flags);
+    let per_sec = flags.real("rate") * 1024.0 / approximate(u64::try_from(size).unwrap_or(1));
+    let mut settings = Settings::default()
+        .with("host", flags.text("address"))
+        .with("flows", flags.number("nconn").to_string())
+        .with("rate", format!("{per_sec:.6}/s"))
+        .with("size", size.to_string())
+        .with("server", "ctraffic");
+    let sources = flags.text("srccidr");
+    if !sources.is_empty() {
+        settings.set("source", sources);
+    }
+    let here = "here".to_owned();
+    let times = TrialTimes { warmup: Nanos::ZERO, duration: flags.span("timeout") };
+    let kind = if flags.flag("udp") { "udp_continuity" } else { "tcp_continuity" };
+    let test = TestPlan { options: settings, ..TestPlan::new(kind, times, &here) };
+    Plan {
+        seed: clock::wall().0 & 0xffff_ffff,
+        hosts: [(here, HostReach::This)].into(),
+        ..Plan::new(format!("ctraffic {}", flags.text("address")), vec![test])
+    }
+}

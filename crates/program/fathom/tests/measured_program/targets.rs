@@ -1,0 +1,133 @@
+//! Tests of targets behind a device that is not ours: address translation of the kernel in a router, with four targets behind it.
+
+use std::process::Command;
+
+use fathom_model::{EventEffect, Run, TargetsRecord};
+
+use crate::test_bed::{ProgramResult, RunningLab, RunningProgram, TestBed, lacks_root};
+
+/// The address that the targets share. No host has it.
+const SHARED: &str = "198.18.9.1:7701";
+const N_TARGETS: u16 = 4;
+
+/// A lab whose router divides connections among servers on ports of one host, by a hash of the source port.
+struct Balanced<'a> {
+    lab: RunningLab<'a>,
+    servers: Vec<RunningProgram>,
+}
+
+/// The rules of a device that divides among these targets, which replace those before.
+fn rules(targets: &[u16], address: &str) -> String {
+    let n = targets.len();
+    let map: Vec<String> = (0..n).map(|place| format!("{place} : {address} . {}", 7700 + targets[place])).collect();
+    let map = map.join(", ");
+    let of = |protocol: &str| {
+        format!("ip daddr 198.18.9.1 {protocol} dport 7701 dnat ip to jhash {protocol} sport mod {n} map {{ {map} }};")
+    };
+    format!(
+        "table ip balance {{}}; delete table ip balance; table ip balance {{ chain pre {{ type nat hook prerouting priority dstnat; {} {} }} }}",
+        of("tcp"),
+        of("udp")
+    )
+}
+
+impl<'a> Balanced<'a> {
+    fn up(stage: &'a TestBed) -> Self {
+        let lab = stage.lab_of("router", "balanced");
+        let address = lab.exec("b", &["ip", "-4", "-o", "addr", "show", "eth0"]).ends().succeeded().stdout;
+        let address = address.split_whitespace().nth(3).and_then(|net| net.split('/').next()).unwrap().to_owned();
+        let device = lab.exec("a", &["ip", "-4", "-o", "route"]).ends().succeeded().stdout;
+        let gateway = device.split_whitespace().skip_while(|word| *word != "via").nth(1).unwrap().to_owned();
+        lab.exec("a", &["ip", "route", "add", "198.18.9.1/32", "via", &gateway]).ends().succeeded();
+        let servers = (1..=N_TARGETS).map(|n| {
+            let (port, name) = ((7700 + n).to_string(), format!("t{n}"));
+            let server = lab
+                .start("b", &["serve", "--only", "identity", &format!("--identity={port}"), "--identity-name", &name]);
+            server.says("identity");
+            server
+        });
+        let servers = servers.collect();
+        let all: Vec<u16> = (1..=N_TARGETS).collect();
+        lab.exec("dut", &["nft", &rules(&all, &address)]).ends().succeeded();
+        Self { lab, servers }
+    }
+
+    fn run(&self, words: &[&str]) -> ProgramResult {
+        self.lab.fathom("a", &[&["tcp", SHARED, "--allow", "198.18.9.1", "--json"], words].concat())
+    }
+}
+
+fn lacks_nft() -> bool {
+    let has = Command::new("nft").arg("--version").output().is_ok_and(|output| output.status.success());
+    !has && {
+        fathom_testkit::skip("needs nft");
+        true
+    }
+}
+
+fn record(run: &Run) -> &TargetsRecord {
+    run.tests[0].trials[0].records.values().find_map(|record| record.targets.as_ref()).unwrap()
+}
+
+#[test]
+fn a_fair_device_spreads_by_the_weights_and_an_absent_target_is_missed() {
+    if lacks_root() || lacks_nft() {
+        return;
+    }
+    let stage = TestBed::new();
+    let balanced = Balanced::up(&stage);
+    let spread = balanced.run(&["--test", "spread", "--connections", "2000", "--targets", "t1,t2,t3,t4"]).run();
+    let targets = spread.tests[0].targets.as_ref().unwrap();
+    assert_eq!(targets.targets.iter().map(|target| target.n).sum::<u64>(), 2000);
+    assert!(targets.targets.iter().all(|target| target.n > 400), "{targets:?}");
+    let missing = balanced.run(&["--test", "spread", "--connections", "200", "--targets", "t1,t2,t3,t4,t5"]).run();
+    assert!(missing.findings.iter().any(|finding| finding.id == "targets-missing"), "{:?}", missing.findings);
+}
+
+#[test]
+fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
+    if lacks_root() || lacks_nft() {
+        return;
+    }
+    let stage = TestBed::new();
+    let balanced = Balanced::up(&stage);
+    let event = format!("800ms kill -9 {}", balanced.servers[1].pid());
+    let words = [
+        "--test",
+        "continuity",
+        "--flows",
+        "40",
+        "--rate",
+        "2k/s",
+        "--duration",
+        "2s",
+        "--timeout",
+        "1s",
+        "--at",
+        &event,
+    ];
+    let run = balanced.run(&words).run();
+    let effects: &[EventEffect] = &run.tests[0].targets.as_ref().unwrap().effects;
+    let effect = &effects[0];
+    assert_eq!((effects.len(), effect.event.status, effect.lost_targets.len()), (1, Some(0), 1), "{effects:?}");
+    assert!(effect.lost_targets[0].starts_with("t2#") && effect.n_own > 0 && effect.n_own < 40, "{effect:?}");
+    let flows = &record(&run).flows;
+    let is_own =
+        |flow: &&fathom_model::TargetFlow| flow.spells.first().is_some_and(|spell| spell.target.starts_with("t2#"));
+    let hurt = flows.iter().filter(|flow| !flow.outages.is_empty() && !is_own(flow)).count();
+    assert_eq!(hurt, 0, "{flows:?}");
+    for flow in flows.iter().filter(is_own) {
+        assert!(flow.n_lost > 0 && flow.n_due == flow.n_answered + flow.n_late + flow.n_lost, "{flow:?}");
+    }
+}
+
+#[test]
+fn nobody_and_wrong_events_are_told_before_anything_is_measured() {
+    let stage = TestBed::new();
+    let nobody = stage.fathom(["tcp", "127.0.0.1:1", "--test", "spread"]);
+    assert!(nobody.stderr.contains("nobody at 127.0.0.1:1 tells who it is"), "{}", nobody.stderr);
+    let twice = stage.fathom(["tcp", "127.0.0.1:1", "--test", "spread", "--targets", "t1,t1"]);
+    assert!(twice.stderr.contains("each name once"), "{}", twice.stderr);
+    let late = stage.fathom(["tcp", "127.0.0.1:1", "--test", "continuity", "--duration", "2s", "--at", "3s true"]);
+    assert!(late.stderr.contains("the trial is over after 2 s"), "{}", late.stderr);
+}

@@ -7,6 +7,7 @@ mod benchmark;
 mod block;
 mod curve;
 mod flow;
+mod fragments;
 mod history;
 mod hosts;
 mod intervention;

@@ -18,6 +18,7 @@ mod devices;
 mod endings;
 mod evaluation;
 mod faults;
+mod fragments;
 mod guarded;
 mod iperf;
 mod iperf3;

@@ -6,7 +6,7 @@ use fathom_model::{
     Evidence, Finding, NextStep, Severity, Side,
     names::host,
     probe::{FragmentOrderRecord, FragmentsRecord, OrderOutcome},
-    units::grouped,
+    units::{grouped, ratio},
 };
 use fathom_statistics::proportion_interval;
 
@@ -68,17 +68,24 @@ impl FragmentTotals<'_> {
         self.orders.iter().find(|order| order.order == FragmentOrderRecord::WHOLE)
     }
 
-    /// The orders that lose more than their number of packets explains by the loss of whole datagrams.
-    fn lossy(&self) -> Vec<&FragmentOrderRecord> {
+    /// The orders of a class that lose more than their number of packets explains by the loss of whole datagrams; those with any loss if
+    /// only all together do.
+    fn lossy<'a>(&self, class: &[&'a FragmentOrderRecord]) -> Vec<&'a FragmentOrderRecord> {
         let whole = self.whole().and_then(|whole| proportion_interval((whole.n_lost(), whole.n_sent), 1, LEVEL));
         let Some(whole) = whole else { return Vec::new() };
-        let is_lossy = |order: &&FragmentOrderRecord| {
-            let n_packets = fathom_model::units::ratio(order.n_fragments, order.n_sent).unwrap_or(1.0).max(1.0);
+        let is_lossy = |n_lost, n_sent, n_fragments| {
+            let n_packets = ratio(n_fragments, n_sent).unwrap_or(1.0).max(1.0);
             let expected = 1.0 - (1.0 - whole.high).powf(n_packets);
-            let lost = proportion_interval((order.n_lost(), order.n_sent), 1, LEVEL);
-            lost.is_some_and(|lost| lost.low > expected)
+            proportion_interval((n_lost, n_sent), 1, LEVEL).is_some_and(|lost| lost.low > expected)
         };
-        self.orders.iter().filter(|order| order.order != FragmentOrderRecord::WHOLE).filter(is_lossy).collect()
+        let stands_out = |order: &FragmentOrderRecord| is_lossy(order.n_lost(), order.n_sent, order.n_fragments);
+        let single: Vec<_> = class.iter().copied().filter(|order| stands_out(order)).collect();
+        let sum = |of: fn(&FragmentOrderRecord) -> u64| class.iter().map(|order| of(order)).sum::<u64>();
+        let all = (sum(FragmentOrderRecord::n_lost), sum(|order| order.n_sent), sum(|order| order.n_fragments));
+        if single.is_empty() && is_lossy(all.0, all.1, all.2) {
+            return class.iter().copied().filter(|order| order.n_lost() > 0).collect();
+        }
+        single
     }
 
     /// The evidence of orders: how many of their datagrams something happened to.
@@ -106,14 +113,18 @@ impl FindingRule for FragmentsLost {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(fragments) = fragments(seen) else { return Vec::new() };
-        let lossy = fragments.lossy();
-        let (cut, plain): (Vec<_>, Vec<_>) = lossy.into_iter().partition(|order| order.n_fragments > 0);
+        let is_due = |order: &&FragmentOrderRecord| {
+            order.outcome == OrderOutcome::Answered && order.order != FragmentOrderRecord::WHOLE
+        };
+        let (cut, plain): (Vec<_>, Vec<_>) =
+            fragments.orders.iter().filter(is_due).partition(|order| order.n_fragments > 0);
         let whole = fragments.whole().map_or((0, 0), |whole| (whole.n_lost(), whole.n_sent));
         let cases = [
             (cut, "fragments", "datagrams in fragments"),
             (plain, "ext headers", "datagrams behind extension headers of IPv6"),
         ];
-        let of_case = |(orders, short, what): (Vec<&FragmentOrderRecord>, &str, &str)| {
+        let of_case = |(class, short, what): (Vec<&FragmentOrderRecord>, &str, &str)| {
+            let orders = fragments.lossy(&class);
             let sum = |of: fn(&FragmentOrderRecord) -> u64| orders.iter().map(|order| of(order)).sum::<u64>();
             let (n_lost, n_sent) = (sum(FragmentOrderRecord::n_lost), sum(|order| order.n_sent));
             if n_lost == 0 {
@@ -234,8 +245,7 @@ fn at_device(seen: &TestEvidence<'_>, n_sent: u64) -> Option<Reassembly> {
     let via = seen.via()?;
     let counters = [host::IP_FRAGMENTS_RECEIVED, host::IP_REASSEMBLED, host::IP_FRAGMENTS_CREATED];
     let grown: Vec<(&str, u64)> = counters.map(|counter| (counter, seen.growth(via, counter, None))).into();
-    let is_ours =
-        |n: u64| n >= FRAGMENTS_MIN && fathom_model::units::ratio(n, n_sent).is_some_and(|share| share >= SHARE);
+    let is_ours = |n: u64| n >= FRAGMENTS_MIN && ratio(n, n_sent).is_some_and(|share| share >= SHARE);
     let (_, most) = grown.iter().copied().max_by_key(|(_, n)| *n)?;
     if !is_ours(most) {
         return None;
@@ -265,7 +275,7 @@ fn before_receiver(seen: &TestEvidence<'_>, fragments: &FragmentTotals<'_>, n_se
     let n_incomplete: u64 = incomplete.map(|order| order.n_fragments).sum();
     let n_received = seen.growth(receiver, host::IP_FRAGMENTS_RECEIVED, None);
     let n_missing = n_sent.saturating_sub(n_received);
-    let is_held = fathom_model::units::ratio(n_missing, n_incomplete).is_some_and(|share| share >= HELD);
+    let is_held = ratio(n_missing, n_incomplete).is_some_and(|share| share >= HELD);
     if n_lost > 0 || n_incomplete < FRAGMENTS_MIN || !is_held {
         return None;
     }
@@ -329,6 +339,17 @@ mod tests {
         assert!(found.title.ends_with("are lost: 100 of 100 (reversed), and 0 of 200 whole ones"), "{}", found.title);
         assert_eq!(found.evidence[0].value, "100 of 100");
         assert_eq!(lost(140, 40), None, "three packets are lost more often than one");
+    }
+
+    #[test]
+    fn a_small_loss_of_all_orders_is_seen_in_their_sum() {
+        let of = |whole| {
+            let order = |name| (name, OrderOutcome::Answered, [1_000, 970, 0]);
+            run(&[(WHOLE.0, WHOLE.1, [whole, whole, 0]), order("forward"), order("reversed"), order("random")])
+                .finding("fragments-lost")
+        };
+        assert!(of(2_500).unwrap().title.contains("90 of 3,000 (forward, reversed, random)"));
+        assert_eq!(of(200), None, "too few whole ones to know their loss");
     }
 
     #[test]

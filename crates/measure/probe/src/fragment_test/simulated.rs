@@ -363,3 +363,15 @@ fn identifications_follow_from_the_clock_so_that_trials_do_not_share_them() {
     let packets = datagram.packets(Order::Forward, Cut { mtu: 1500, identification: 9, seed: 0 });
     assert!(LaxIpSlice::from_slice(&packets[1]).unwrap().0.is_fragmenting_payload());
 }
+
+#[test]
+fn a_short_outage_hits_all_orders_alike() {
+    let (groups, n_first) = super::groups(&config(false, true));
+    let complete: Vec<Order> = groups[n_first..].iter().map(|group| group.order).collect();
+    let n_complete = complete.iter().position(|order| order.is_incomplete()).unwrap();
+    // Half of the time has half of each order.
+    for order in Order::all().filter(|order| *order != Order::Whole && !order.is_incomplete()) {
+        let n = |orders: &[Order]| orders.iter().filter(|other| **other == order).count();
+        assert_eq!(n(&complete[..n_complete / 2]) * 2, n(&complete[..n_complete]), "{order:?}");
+    }
+}

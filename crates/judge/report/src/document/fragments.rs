@@ -5,7 +5,7 @@ use fathom_model::{
     units::grouped,
 };
 
-use super::block::{Block, Fact, Row, Table, columns};
+use super::block::{Block, Column, Fact, Row, Table, columns};
 use crate::words::{MISSING, Mark};
 
 /// The maximum number of targets that are named.
@@ -13,9 +13,10 @@ const TARGETS_MAX: usize = 8;
 
 /// Returns the targets, and the table of orders.
 pub(super) fn blocks<'a>(fragments: &FragmentsRecord) -> Vec<Block<'a>> {
-    let titles = ["order", "sent", "fragments", "answered", "lost", "elsewhere", "twice", ""];
+    let titles = ["order", "sent", "fragments", "answered", "lost", "elsewhere", "twice"];
+    let columns = columns(titles).into_iter().chain([Column::text("")]).collect();
     let rows = fragments.orders.iter().map(|order| row(order, fragments.answers.len() > 1)).collect();
-    let table = Table { columns: columns(titles), rows, ..Table::default() };
+    let table = Table { columns, rows, ..Table::default() };
     vec![Block::sentence(targets(fragments)), Block::Table(table)]
 }
 

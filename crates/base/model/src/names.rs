@@ -84,6 +84,10 @@ pub mod host {
     pub const IP_OUT_DISCARDS: &str = "ip_out_discards";
     /// IP packets not sent for want of a route (`Ip: OutNoRoutes`).
     pub const IP_OUT_NO_ROUTES: &str = "ip_out_no_routes";
+    /// Fragments received for reassembly, on a router only if something there reassembles (`Ip: ReasmReqds`).
+    pub const IP_FRAGMENTS_RECEIVED: &str = "ip_fragments_received";
+    /// Packets put together from their fragments (`Ip: ReasmOKs`).
+    pub const IP_REASSEMBLED: &str = "ip_reassembled";
     /// Packets that could not be reassembled from their fragments (`Ip: ReasmFails`).
     pub const IP_REASSEMBLY_FAILS: &str = "ip_reassembly_fails";
     /// Fragments sent (`Ip: FragCreates`).

@@ -1,5 +1,7 @@
 //! What single packets found out about a path, in addition to counts and round-trip times.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::units::Nanos;
@@ -108,6 +110,86 @@ pub struct PathMtuRecord {
     pub vanishing_from_bytes: Option<u64>,
 }
 
+/// What a target does with the datagrams of an order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OrderOutcome {
+    /// It receives them, so that an answer is due.
+    #[default]
+    Answered,
+    /// It must not receive them, so that an answer is a defect.
+    Dropped,
+    /// It may receive them or not.
+    Either,
+}
+
+/// What became of the datagrams whose fragments were sent in one order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct FragmentOrderRecord {
+    /// The order, such as `reversed`; `whole` for datagrams in one packet.
+    pub order: String,
+    /// What is right.
+    pub outcome: OrderOutcome,
+    /// The datagrams that were sent.
+    pub n_sent: u64,
+    /// Their fragments.
+    pub n_fragments: u64,
+    /// The datagrams with an answer.
+    pub n_answered: u64,
+    /// Those of them that another target answered than the whole datagrams of their flow.
+    pub n_elsewhere: u64,
+    /// Those of them whose flow has no single target to compare with.
+    pub n_unjudged: u64,
+    /// Answers that came once more.
+    pub n_duplicates: u64,
+}
+
+impl FragmentOrderRecord {
+    /// The name of datagrams in one packet, whose answers name the target of their flow.
+    pub const WHOLE: &str = "whole";
+
+    /// The datagrams without the answer that is due.
+    #[must_use]
+    pub fn n_lost(&self) -> u64 {
+        if self.outcome == OrderOutcome::Answered { self.n_sent.saturating_sub(self.n_answered) } else { 0 }
+    }
+
+    /// The datagrams that were answered although their target must not have received them.
+    #[must_use]
+    pub fn n_unexpected(&self) -> u64 {
+        if self.outcome == OrderOutcome::Dropped { self.n_answered } else { 0 }
+    }
+}
+
+/// What became of datagrams in fragments.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct FragmentsRecord {
+    /// The IP version, 4 or 6.
+    pub ip_version: u8,
+    /// The length of each packet before it is cut.
+    pub size_bytes: u64,
+    /// The longest fragment, its IP header included.
+    pub mtu_bytes: u64,
+    /// The number of flows.
+    pub n_flows: u64,
+    /// The flows whose whole datagrams were answered by more than one target.
+    pub n_flows_unsteady: u64,
+    /// The fragments that left this host, as a capture on its devices counted them.
+    pub n_captured: u64,
+    /// The answered datagrams by target: its name, `#` and its token.
+    pub answers: BTreeMap<String, u64>,
+    /// The orders, as they were sent.
+    pub orders: Vec<FragmentOrderRecord>,
+}
+
+impl FragmentsRecord {
+    /// The fragments of these orders together.
+    #[must_use]
+    pub fn n_fragments(&self, is_counted: impl Fn(&FragmentOrderRecord) -> bool) -> u64 {
+        self.orders.iter().filter(|order| is_counted(order)).map(|order| order.n_fragments).sum()
+    }
+}
+
 /// The results of the probes of one trial.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ProbeRecord {
@@ -125,4 +207,7 @@ pub struct ProbeRecord {
     /// The result of a search for the path MTU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_mtu: Option<PathMtuRecord>,
+    /// The results of a test with fragments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragments: Option<FragmentsRecord>,
 }

@@ -63,7 +63,7 @@ const PROGRAMS: &[Program] = &[
     },
     Program { name: "sysctl", options: &["-w"], words: &["net."] },
     Program { name: "tc", options: &["-s"], words: &["qdisc show", "filter show dev * ingress"] },
-    Program { name: "tcpdump", options: &["-ni"], words: &["any tcp *"] },
+    Program { name: "tcpdump", options: &["-ni"], words: &["any tcp *", "any *"] },
     Program { name: "top", options: &["-H", "-p"], words: &["*"] },
     Program { name: "ulimit", options: &["-n"], words: &["*"] },
     Program { name: "vmstat", options: &[], words: &["1"] },

@@ -69,6 +69,8 @@ const WORDS: &[(&str, &str)] = &[
     ("ip_in_discards", "received packets dropped for lack of memory"),
     ("ip_out_discards", "packets not sent for lack of memory"),
     ("ip_fragments_created", "fragments sent"),
+    ("ip_fragments_received", "fragments received for reassembly"),
+    ("ip_reassembled", "packets put together from fragments"),
     ("conntrack_insert_failed", "not entered into the connection table"),
     ("conntrack_entries", "entries in the connection table"),
     ("conntrack_entries_max", "size of the connection table"),

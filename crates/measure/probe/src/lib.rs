@@ -7,6 +7,7 @@
 mod connect;
 mod driver;
 mod echo;
+mod fragment_test;
 mod fragmenting_transport;
 mod fragments;
 pub mod kinds;

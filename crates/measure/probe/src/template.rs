@@ -619,13 +619,7 @@ impl ProbeTemplate {
     /// Parses an ICMP error about one of our probes, and returns its tag.
     fn icmp_error(&self, bytes: &[u8]) -> Option<(IcmpError, Option<u16>)> {
         let (kind, code) = (*bytes.first()?, *bytes.get(1)?);
-        let number = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
-        let complaint = if self.destination.is_ipv4() {
-            icmp_error_kind_v4(kind, code, number)
-        } else {
-            icmp_error_kind_v6(kind, code, number)
-        }?;
-        let (quoted, _) = LaxIpSlice::from_slice(bytes.get(8..)?).ok()?;
+        let (complaint, quoted) = icmp_error_about(bytes, self.destination.is_ipv4())?;
         if (quoted.source_addr(), quoted.destination_addr()) != (self.source, self.destination)
             || quoted.payload_ip_number().0 != self.kind.protocol(self.destination.is_ipv4())
         {
@@ -639,6 +633,23 @@ impl ProbeTemplate {
         let is_ours = tag.is_some() || is_near;
         is_ours.then_some((IcmpError { error_kind: complaint, kind, code, source_port: port }, tag))
     }
+}
+
+/// Parses an ICMP error, and returns its meaning with the packet that it is about.
+fn icmp_error_about(bytes: &[u8], is_ipv4: bool) -> Option<(IcmpErrorKind, LaxIpSlice<'_>)> {
+    let (kind, code) = (*bytes.first()?, *bytes.get(1)?);
+    let number = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
+    let kind = if is_ipv4 { icmp_error_kind_v4(kind, code, number) } else { icmp_error_kind_v6(kind, code, number) }?;
+    let (quoted, _) = LaxIpSlice::from_slice(bytes.get(8..)?).ok()?;
+    Some((kind, quoted))
+}
+
+/// Returns the meaning of a packet that is an ICMP error about one to this destination.
+pub(super) fn icmp_error_to(ip: &LaxIpSlice<'_>, destination: IpAddr) -> Option<IcmpErrorKind> {
+    let is_ipv4 = destination.is_ipv4();
+    let is_icmp = ip.payload_ip_number().0 == ProbeKind::echo(destination).protocol(is_ipv4);
+    let (kind, quoted) = icmp_error_about(ip.payload().payload, is_ipv4).filter(|_| is_icmp)?;
+    (quoted.destination_addr() == destination).then_some(kind)
 }
 
 fn is_group(address: IpAddr) -> bool {

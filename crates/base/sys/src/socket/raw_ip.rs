@@ -88,6 +88,11 @@ impl Sender {
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, "setsockopt(IPV6_MTU_DISCOVER)")
         };
         socket::set(&socket, (level, option), &value).map_err(error_of(name))?;
+        if destination.is_ipv4() {
+            // Connection tracking of this host must not put fragments together before they leave. IPv6 has no such option.
+            socket::set(&socket, (libc::IPPROTO_IP, libc::IP_NODEFRAG), &1)
+                .map_err(error_of("setsockopt(IP_NODEFRAG)"))?;
+        }
         if broadcast == Broadcast::Sent {
             socket.set_broadcast(true).map_err(error_of("setsockopt(SO_BROADCAST)"))?;
         }

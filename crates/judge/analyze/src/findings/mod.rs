@@ -15,6 +15,7 @@ mod drops;
 mod errors;
 mod flow_bottleneck;
 mod flow_limited;
+mod fragments;
 mod generator_limited;
 mod host_drops;
 mod incomplete;
@@ -84,6 +85,10 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &unreachable::Unreachable,
     &black_hole::BlackHole,
     &black_hole::UdpBlackHole,
+    &fragments::FragmentsElsewhere,
+    &fragments::FragmentsLost,
+    &fragments::FragmentsUnexpected,
+    &fragments::FragmentsReassembled,
     &outage::Outage,
     &outage::LateStart,
     &device::RING,

@@ -8,6 +8,7 @@ mod block;
 mod comparison;
 mod curve;
 mod flow;
+mod fragments;
 mod history;
 mod hosts;
 mod intervention;

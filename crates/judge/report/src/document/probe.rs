@@ -7,7 +7,10 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use super::block::{Block, Fact, Row, Table, columns};
+use super::{
+    block::{Block, Fact, Row, Table, columns},
+    fragments,
+};
 use crate::words::{MISSING, Mark};
 
 /// The maximum number of outages on a page. The JSON document has all of them.
@@ -18,7 +21,8 @@ const PORTS_MAX: usize = 40;
 /// Returns the probe results of the last round of a test, if it was a probe test.
 fn last_record(test: &TestRun) -> Option<&ProbeRecord> {
     let tells = |probe: &&ProbeRecord| {
-        !probe.hops.is_empty() || !probe.ports.is_empty() || !probe.outages.is_empty() || probe.path_mtu.is_some()
+        let has_rows = !probe.hops.is_empty() || !probe.ports.is_empty() || !probe.outages.is_empty();
+        has_rows || probe.path_mtu.is_some() || probe.fragments.is_some()
     };
     let trials = test.trials.iter().rev();
     trials.flat_map(|trial| trial.records.values()).filter_map(|record| record.probe.as_ref()).find(tells)
@@ -28,6 +32,7 @@ fn last_record(test: &TestRun) -> Option<&ProbeRecord> {
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     let Some(probe) = last_record(test) else { return Vec::new() };
     let mut blocks = probe.path_mtu.as_ref().map(mtu).unwrap_or_default();
+    blocks.extend(probe.fragments.iter().flat_map(fragments::blocks));
     for (table, remark) in [hops(&probe.hops), ports(&probe.ports), outages(&probe.outages)] {
         if !table.rows.is_empty() || remark.is_some() {
             blocks.push(Block::Table(table));
@@ -63,6 +68,9 @@ pub(super) fn answers(run: &Run) -> Vec<Fact> {
     }
     let of_test = |test| {
         let (_, last) = records(test).last()?;
+        if let Some(found) = &last.fragments {
+            return Some(vec![fragments::answer(found)]);
+        }
         let answers = match (&last.path_mtu, last.hops.is_empty(), last.ports.is_empty()) {
             (Some(mtu), ..) => vec![answer_of_mtu(mtu)],
             (None, false, _) => vec![answer_of_route(&last.hops)],

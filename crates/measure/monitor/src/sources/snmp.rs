@@ -8,12 +8,14 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 21] = [
+const COUNTERS: [NamedCounter; 23] = [
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
     (host::IP_OUT_DISCARDS, ("Ip:", "OutDiscards")),
     (host::IP_OUT_NO_ROUTES, ("Ip:", "OutNoRoutes")),
+    (host::IP_FRAGMENTS_RECEIVED, ("Ip:", "ReasmReqds")),
+    (host::IP_REASSEMBLED, ("Ip:", "ReasmOKs")),
     (host::IP_REASSEMBLY_FAILS, ("Ip:", "ReasmFails")),
     (host::IP_FRAGMENTS_CREATED, ("Ip:", "FragCreates")),
     (host::IP_FRAGMENTATION_FAILS, ("Ip:", "FragFails")),

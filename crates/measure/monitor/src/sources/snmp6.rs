@@ -14,13 +14,15 @@ use crate::procfs::{ProcFile, fields, lines, number};
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
-const WANTED: [(&str, &str); 16] = [
+const WANTED: [(&str, &str); 18] = [
     (host::IP_IN_HEADER_ERRORS, "Ip6InHdrErrors"),
     (host::IP_IN_ADDRESS_ERRORS, "Ip6InAddrErrors"),
     (host::IP_IN_NO_ROUTES, "Ip6InNoRoutes"),
     (host::IP_IN_DISCARDS, "Ip6InDiscards"),
     (host::IP_OUT_DISCARDS, "Ip6OutDiscards"),
     (host::IP_OUT_NO_ROUTES, "Ip6OutNoRoutes"),
+    (host::IP_FRAGMENTS_RECEIVED, "Ip6ReasmReqds"),
+    (host::IP_REASSEMBLED, "Ip6ReasmOKs"),
     (host::IP_REASSEMBLY_FAILS, "Ip6ReasmFails"),
     (host::IP_FRAGMENTS_CREATED, "Ip6FragCreates"),
     (host::IP_FRAGMENTATION_FAILS, "Ip6FragFails"),

@@ -28,7 +28,7 @@ pub(super) struct ProbeInitiator {
 type BoxedTransport = Box<dyn ProbeTransport<Error = fathom_sys::Error> + Send>;
 
 /// The lowest source port of probes. Probes use ports below Linux's ephemeral ports, as far as there is room.
-const FIRST_PORT: u16 = 16_384;
+pub(super) const FIRST_PORT: u16 = 16_384;
 
 impl ProbeInitiator {
     pub(super) fn prepare(role: &Role, policy: &Policy, mut driver: Box<dyn RecordingDriver>) -> Result<Self, Error> {
@@ -131,7 +131,7 @@ fn open_echo_transport(
 }
 
 /// Returns the requested local address, or the one from which the kernel would send. Sends no packet.
-fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
+pub(super) fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
     let no_route = |error: std::io::Error| {
         options::unsupported(
             format!("there is no route to {destination}: {error}"),
@@ -230,7 +230,7 @@ impl Test for ProbeInitiator {
     }
 }
 
-fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
+pub(super) fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
     Record { start_ns: agreed, start_late_ns: began.since(agreed), ..Record::empty(side) }
 }
 

@@ -25,10 +25,23 @@ pub(super) const CLOSED: &str = "closed";
 pub(super) const FILTERED: &str = "filtered";
 pub(super) const OTHER: &str = "other";
 
+/// Datagrams in one packet, and those of them without an answer.
+pub(super) const WHOLE_SENT: &str = "whole_sent";
+pub(super) const WHOLE_LOST: &str = "whole_lost";
+/// Datagrams in fragments or behind extension headers that an answer is due to, and those of them without one.
+pub(super) const FRAGMENTED_SENT: &str = "fragmented_sent";
+pub(super) const FRAGMENTED_LOST: &str = "fragmented_lost";
+/// Answers to such datagrams whose target can be compared with that of their flow, and those from another one.
+pub(super) const JUDGED: &str = "judged";
+pub(super) const ELSEWHERE: &str = "elsewhere";
+/// Answers to datagrams that no host may put together.
+pub(super) const UNEXPECTED: &str = "unexpected";
+
 const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
 const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
 const COUNT: UnitAndSense = UnitAndSense(Unit::Count, Better::Neither);
 const SOURCE: &str = "docs/methods/probe.md";
+const FRAGMENTS_SOURCE: &str = "docs/methods/fragments.md";
 const HERE: Side = Side::Initiator;
 
 const fn round_trip(name: &'static str, title: &'static str, q: f64) -> Metric {
@@ -90,4 +103,34 @@ pub(super) const PORTS: &[Metric] = &[
     Metric::of(MetricName("ports_filtered", "filtered"), COUNT, SOURCE, Derivation::total(HERE, FILTERED)),
     Metric::of(MetricName("ports_other", "open or filtered"), COUNT, SOURCE, Derivation::total(HERE, OTHER)),
     round_trip("rtt_ns_p50", "RTT p50", 0.5),
+];
+
+const FEWER: UnitAndSense = UnitAndSense(Unit::Count, Better::Lower);
+
+pub(super) const FRAGMENTS: &[Metric] = &[
+    Metric::of(
+        MetricName("fragmented_loss_ratio", "fragmented datagrams lost"),
+        RATIO,
+        FRAGMENTS_SOURCE,
+        Derivation::proportion((HERE, FRAGMENTED_LOST), (HERE, FRAGMENTED_SENT)),
+    ),
+    Metric::of(
+        MetricName("elsewhere_ratio", "at another target than their flow"),
+        RATIO,
+        FRAGMENTS_SOURCE,
+        Derivation::proportion((HERE, ELSEWHERE), (HERE, JUDGED)),
+    ),
+    Metric::of(
+        MetricName("whole_loss_ratio", "whole datagrams lost"),
+        RATIO,
+        FRAGMENTS_SOURCE,
+        Derivation::proportion((HERE, WHOLE_LOST), (HERE, WHOLE_SENT)),
+    ),
+    Metric::of(
+        MetricName("unexpected_answers", "answers to incomplete datagrams"),
+        FEWER,
+        FRAGMENTS_SOURCE,
+        Derivation::total(HERE, UNEXPECTED),
+    ),
+    Metric::of(MetricName("duplicates", "answers twice"), FEWER, FRAGMENTS_SOURCE, Derivation::total(HERE, DUPLICATES)),
 ];

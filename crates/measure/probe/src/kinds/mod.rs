@@ -1,9 +1,10 @@
 //! Tests with single packets: series, routes, path MTU and port scans.
 //!
 //! Only the initiator sends. A responder, if the plan has one, reports its address and nothing else, because the host's own
-//! kernel answers.
+//! kernel answers; that of fragments answers itself.
 
 mod drivers;
+mod fragments;
 mod initiator;
 mod metrics;
 mod options;
@@ -13,12 +14,14 @@ use fathom_engine::{CommandDoc, Consent, Error, NamedTarget, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
 use fathom_sys::policy::Policy;
 
+pub use fragments::FRAGMENTS;
+
 use drivers::{MtuDriver, PortScanDriver, RouteDriver, SeriesDriver};
 use initiator::{ProbeInitiator, ProbeResponder};
 use recording_driver::RecordingDriver;
 
 /// All kinds of this crate.
-pub const KINDS: &[&dyn TestKind] = &[&SERIES, &MTU, &ROUTE, &PORTS];
+pub const KINDS: &[&dyn TestKind] = &[&SERIES, &MTU, &ROUTE, &PORTS, &FRAGMENTS];
 
 /// The properties that differ between the kinds of probes.
 struct ProbeKindSpec {

@@ -40,7 +40,7 @@ const PORT: OptionDoc = OptionDoc {
     name: "port",
     value: ValueKind::Count(1, 65_535),
     default: None,
-    help: "destination port; default: 80 for TCP, 33434 for UDP",
+    help: "destination port; default: 80 for TCP, 33434 for UDP, 7701 for fragments",
 };
 const TCP_FLAGS: OptionDoc =
     OptionDoc { name: "flags", value: ValueKind::Choice(FLAGS), default: Some("syn"), help: "flags of a TCP probe" };
@@ -104,7 +104,7 @@ pub(super) const SERIES: &[OptionDoc] = &[
         name: "size",
         value: ValueKind::Size,
         default: None,
-        help: "length of the IP packet; default: the shortest",
+        help: "length of the IP packet; default: the shortest, or 4000 for fragments",
     },
     OptionDoc {
         name: "hop-limit",
@@ -167,12 +167,63 @@ pub(super) const PORTS: &[OptionDoc] = &[
         default: Some("22,53,80,123,443,3306,5432,6379,8080,8443"),
         help: "ports and ranges to scan: 22,80,8000-8010",
     },
-    OptionDoc { name: "rate", value: ValueKind::Rate, default: Some("500/s"), help: "probes per second, 1 to 3000" },
+    OptionDoc {
+        name: "rate",
+        value: ValueKind::Rate,
+        default: Some("500/s"),
+        help: "probes per second, 1 to 3000; fragments: 2000",
+    },
     OptionDoc {
         name: "tries",
         value: ValueKind::Count(1, 10),
         default: Some("2"),
         help: "tries per port that does not answer",
+    },
+    TIMEOUT,
+    FAMILY,
+    SOURCE,
+    TRAFFIC_CLASS,
+];
+
+pub(super) const FRAGMENTS: &[OptionDoc] = &[
+    HOST,
+    PORT,
+    OptionDoc {
+        name: "fragments",
+        value: ValueKind::Text,
+        default: Some("all"),
+        help: "orders of fragments to send: all, or forward,reversed,random,...",
+    },
+    OptionDoc {
+        name: "size",
+        value: ValueKind::Size,
+        default: Some("4000B"),
+        help: "length of the IP packet before it is cut",
+    },
+    OptionDoc {
+        name: "mtu",
+        value: ValueKind::Size,
+        default: None,
+        help: "longest fragment, IP header included; default: the MTU of the own device, at most 1500",
+    },
+    OptionDoc {
+        name: "flows",
+        value: ValueKind::Count(1, 2_000),
+        default: Some("100"),
+        help: "flows, each from a source port of its own",
+    },
+    OptionDoc {
+        name: "datagrams",
+        value: ValueKind::Count(1, 100),
+        default: Some("1"),
+        help: "datagrams of each flow in each order",
+    },
+    OptionDoc { name: "rate", value: ValueKind::Rate, default: Some("500/s"), help: "datagrams per second, 1 to 2000" },
+    OptionDoc {
+        name: "second-source",
+        value: ValueKind::Source,
+        default: None,
+        help: "another source address, for fragments of two sources with one identification",
     },
     TIMEOUT,
     FAMILY,

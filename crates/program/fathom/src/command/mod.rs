@@ -88,7 +88,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: Layer::Path.command(),
-        about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports",
+        about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports, fragments",
         define: probe::define,
         run: probe::run,
     },

@@ -21,6 +21,7 @@ Examples:
   fathom probe 127.0.0.1 --flood --duration 5s
   fathom probe 127.0.0.1 --expect 'rtt_ns_p99<1ms' --expect 'loss_ratio<=0'
   fathom probe --lab router
+  fathom probe --device router --test fragments
 
 Exit codes: 0 the host answers · 1 it does not · 3 nothing was sent · 10 a promise is broken";
 
@@ -68,7 +69,7 @@ pub(super) fn define(command: Command) -> Command {
     let options = options::arguments(&kinds).into_iter().filter(|option| option.get_id() != HOST);
     command
         .arg(host)
-        .arg(test.help("test: round trips and loss, path MTU, route, ports; all: the first three"))
+        .arg(test.help("test: round trips and loss, path MTU, route, ports, fragments; all: the first three"))
         .args(options)
         .arg(until)
         .args(measurement::arguments())

@@ -19,6 +19,7 @@ mod devices;
 mod endings;
 mod evaluation;
 mod faults;
+mod fragments;
 mod guarded;
 mod iperf;
 mod iperf3;

@@ -74,6 +74,7 @@ pub struct FragmentSimulationResult {
     /// Datagrams of which at least one fragment was lost.
     pub n_lost: u64,
     /// The lost share; absent without datagrams.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Entries at the end that are not old.
     pub n_active: u64,

@@ -13,6 +13,7 @@ use crate::{
         FirstFragment, FragmentCounters, FragmentSettings, FragmentSettingsError, FragmentShard, LaterFragment,
         Released,
     },
+    hash::slot,
 };
 
 /// How senders number their datagrams.
@@ -243,8 +244,8 @@ impl<'a> Senders<'a> {
             IdModel::Adversarial => loop {
                 self.ids[0] = self.ids[0].wrapping_add(1);
                 let key = key(self.ids[0]);
-                let slot = self.load.table.hash.of(&key, 0) % u64::from(self.load.table.n_slots);
-                if slot < u64::from(self.load.table.n_slots.div_ceil(100)) {
+                let n_slots = self.load.table.n_slots;
+                if slot(self.load.table.hash.of(&key, 0), n_slots) < n_slots.div_ceil(100) {
                     return key;
                 }
             },

@@ -53,7 +53,7 @@ fn a_balancer_of_a_lab_is_changed_while_it_runs_and_ends_with_whoever_holds_the_
     assert!(by_queue.contains(&80), "one client address uses one of the queues: {by_queue:?}");
 
     balancer(&["run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"]).refused(3, &["runs here already, process"]);
-    balancer(&["targets", "add", "t9=198.18.1.1"]).refused(2, &["target t1 has the address 198.18.1.1 too"]);
+    balancer(&["targets", "add", "t9=198.18.1.1"]).refused(3, &["target t1 has the address 198.18.1.1 too"]);
     balancer(&["targets", "list", "--name", "other"]).refused(3, &["no balancer `other` runs here"]);
     stage.fathom(["tcp", "--lab", "spread"]).refused(2, &["which of 3 targets answers", "targets:1"]);
 

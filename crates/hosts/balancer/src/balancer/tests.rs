@@ -295,6 +295,34 @@ fn an_icmp_error_goes_to_the_target_of_its_flow() {
 }
 
 #[test]
+fn every_packet_is_in_exactly_one_counter() {
+    let settings = BalancerSettings {
+        defects: "blackhole=t1,forget-fragment=1/3,mis-hash=1/5".parse().unwrap(),
+        fragments: FragmentSettings { n_slots: 5, n_buckets: 5, n_stored: 2, n_shards: 1, ..FragmentSettings::USUAL },
+        unmatched: Unmatched::Pass,
+        ..BalancerSettings::default()
+    };
+    let balancer = Arc::new(Balancer::new(settings).unwrap());
+    for number in 1..=3 {
+        balancer.set_target("g", target(number)).unwrap();
+    }
+    balancer.set_flow("g,source-ports=0-49".parse().unwrap()).unwrap();
+    let mut worker = balancer.worker();
+    for port in 0..100 {
+        let pieces = fragments(port, port);
+        for packet in [&udp(port), &pieces[0], &pieces[2], &pieces[1], &vec![0x45], &pieces[usize::from(port % 3)]] {
+            worker.decide(packet, Nanos::from_millis(u64::from(port)));
+        }
+    }
+    let counters = balancer.counters();
+    let n_dropped: u64 = counters.dropped.values().sum();
+    let parts = [counters.n_forwarded, counters.n_to_balancer, counters.n_passed, counters.n_held, n_dropped];
+    assert_eq!(counters.n_packets, parts.iter().sum::<u64>(), "{counters:?}");
+    assert!(parts[0] > 0 && parts[2] > 0 && parts[3] > 0 && parts[4] > 0, "{parts:?}");
+    assert_eq!(counters.n_forwarded, counters.targets.values().sum::<u64>());
+}
+
+#[test]
 fn counters_are_one_object_of_json() {
     let json = serde_json::to_value(balancer("").counters()).unwrap();
     assert_eq!(json["n_packets"], 0);

@@ -154,7 +154,7 @@ impl ConntrackSimulation {
             let connection = self.connection(&mut draws, now);
             let bucket = draws.below(u64::from(self.n_buckets));
             let bucket = u32::try_from(bucket).unwrap_or(0);
-            if table.n_entries >= u64::from(self.n_max) && !table.evict(bucket) {
+            if table.n_entries >= u64::from(self.n_max) && !table.evict(bucket, now) {
                 n_dropped += 1;
                 continue;
             }
@@ -168,7 +168,7 @@ impl ConntrackSimulation {
             n_early_dropped: table.n_evicted,
             n_expired: table.n_expired,
             n_entries_peak: table.n_entries_peak,
-            n_entries_mean: table.entry_seconds / self.duration.as_secs_f64().max(f64::MIN_POSITIVE),
+            n_entries_mean: table.entry_seconds(self.duration) / self.duration.as_secs_f64().max(f64::MIN_POSITIVE),
             n_entries: table.n_entries,
             chain_max: table.chain_max.into(),
             memory_bytes: table.n_entries_peak * ENTRY_BYTES + u64::from(self.n_buckets) * BUCKET_BYTES,
@@ -221,8 +221,8 @@ struct ConntrackTable {
     n_evicted: u64,
     n_expired: u64,
     chain_max: u32,
-    /// The sum over all entries of the seconds that they were in the table.
-    entry_seconds: f64,
+    /// The sum over all entries that left of the seconds that they were in the table.
+    left_seconds: f64,
 }
 
 fn index(place: u32) -> usize {
@@ -241,7 +241,7 @@ impl ConntrackTable {
             n_evicted: 0,
             n_expired: 0,
             chain_max: 0,
-            entry_seconds: 0.0,
+            left_seconds: 0.0,
         }
     }
 
@@ -265,9 +265,15 @@ impl ConntrackTable {
         let entry = &mut self.slots[index(slot)];
         entry.is_taken = false;
         self.buckets[index(entry.bucket)].retain(|other| *other != slot);
-        self.entry_seconds += at.since(entry.connection.begins).as_secs_f64();
+        self.left_seconds += at.since(entry.connection.begins).as_secs_f64();
         self.free.push(slot);
         self.n_entries -= 1;
+    }
+
+    /// The sum over all entries of the seconds that they were in the table until now.
+    fn entry_seconds(&self, now: Nanos) -> f64 {
+        let stayed = self.slots.iter().filter(|slot| slot.is_taken);
+        self.left_seconds + stayed.map(|slot| now.since(slot.connection.begins).as_secs_f64()).sum::<f64>()
     }
 
     /// Removes what has expired.
@@ -286,14 +292,13 @@ impl ConntrackTable {
     }
 
     /// Removes an entry that was never answered from the buckets at and behind this one.
-    fn evict(&mut self, bucket: u32) -> bool {
+    fn evict(&mut self, bucket: u32, now: Nanos) -> bool {
         let n = u32::try_from(self.buckets.len()).unwrap_or(u32::MAX);
         for step in 0..EVICTION_BUCKETS.min(n) {
             let chain = &self.buckets[index((bucket + step) % n)];
             let found = chain.iter().copied().find(|slot| !self.slots[index(*slot)].connection.is_assured);
             if let Some(slot) = found {
-                let at = self.slots[index(slot)].connection.begins;
-                self.remove(slot, at);
+                self.remove(slot, now);
                 self.n_evicted += 1;
                 return true;
             }
@@ -350,6 +355,8 @@ mod tests {
     fn a_full_table_drops_new_connections_and_never_has_more_entries() {
         let result = ConntrackSimulation { n_max: 6000, unanswered_share: 0.0, ..load() }.run().unwrap();
         assert_eq!((result.n_entries_peak, result.n_early_dropped), (6000, 0));
+        // It fills within 60 s of 1000.
+        assert!((5700.0..6000.0).contains(&result.n_entries_mean), "{result:?}");
         // Once it is full, as many begin as expire: 6000 in about 130 s, 46 of 100 in a second.
         let loss = result.loss.unwrap();
         assert!((0.4..0.55).contains(&loss), "{loss}");
@@ -360,6 +367,7 @@ mod tests {
     fn connections_that_nobody_answers_go_first() {
         let result = ConntrackSimulation { n_max: 8000, unanswered_share: 0.5, ..load() }.run().unwrap();
         assert!(result.n_early_dropped > 1000 && result.n_dropped < result.n_early_dropped, "{result:?}");
+        assert!(result.n_entries_mean > 7000.0, "{result:?}");
         let parts = result.n_dropped + result.n_expired + result.n_early_dropped + result.n_entries;
         assert_eq!(result.n_connections, parts);
     }

@@ -13,6 +13,7 @@ const SHORT_HELP_MAX: usize = 12;
 /// The options in the short help of a command with many options: those that most runs need.
 const SHORT_HELP_OPTIONS: &[&str] = &[
     "allow",
+    "below",
     "connections",
     "count",
     "defect",
@@ -31,6 +32,7 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "key-file",
     "lab",
     "listen",
+    "max",
     "metrics",
     "netperf",
     "once",
@@ -44,6 +46,7 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "rate",
     "record",
     "replay",
+    "slots",
     "target",
     "test",
     "users",

@@ -130,7 +130,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             |size| size,
             |size| {
                 let loss = row(&of_size(size), repeats)?.loss.unwrap_or_default();
-                progress.step(|| format!("{} entries lose {}", grouped(size.into()), percent(loss)));
+                progress.step(|| format!("{} entries lose {}", grouped(size.into()), values::shown_share(loss)));
                 anyhow::Ok(loss)
             },
         )
@@ -194,7 +194,7 @@ fn text(load: &ConntrackSimulation, rows: &[ConntrackRow]) -> String {
         vec![
             grouped(row.max.into()),
             grouped(row.buckets.into()),
-            row.loss.map_or_else(|| "–".to_owned(), percent),
+            row.loss.map_or_else(|| "–".to_owned(), values::shown_share),
             grouped(sum(|load| load.n_dropped)),
             grouped(sum(|load| load.n_early_dropped)),
             grouped(most(|load| load.n_entries_peak)),

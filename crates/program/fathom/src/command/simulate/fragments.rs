@@ -10,7 +10,7 @@ use fathom_balancer::{
         fragments::{FragmentOrder, FragmentSimulation, FragmentSimulationError, FragmentSimulationResult, IdModel},
     },
 };
-use fathom_model::units::{Nanos, grouped, percent};
+use fathom_model::units::{Nanos, grouped};
 use fathom_statistics::{mean, splitmix};
 use serde::Serialize;
 
@@ -219,7 +219,7 @@ impl Asked<'_> {
         let usable = |slots: u32| if is_djb2 { next_prime(slots) } else { slots };
         SizeSearch::run((16, SLOTS_MAX), limit, usable, |slots| {
             let loss = self.row(slots)?.loss.unwrap_or_default();
-            progress.step(|| format!("{} slots lose {}", grouped(slots.into()), percent(loss)));
+            progress.step(|| format!("{} slots lose {}", grouped(slots.into()), values::shown_share(loss)));
             Ok(loss)
         })
     }
@@ -280,8 +280,8 @@ impl Asked<'_> {
         vec![
             grouped(row.slots.into()),
             grouped(row.buckets.into()),
-            row.loss.map_or_else(|| "–".to_owned(), percent),
-            if is_single { String::new() } else { percent(most_loss) },
+            row.loss.map_or_else(|| "–".to_owned(), values::shown_share),
+            if is_single { String::new() } else { values::shown_share(most_loss) },
             sum(|load| load.n_lost),
             most(|load| load.table.n_entries_peak),
             most(|load| load.table.n_buckets_peak),
@@ -294,12 +294,14 @@ impl Asked<'_> {
 
 /// What a search has found, for all simulations of sizes.
 pub(super) fn searched(limit: f64, search: &SizeSearch) -> String {
-    let cells = |tried: &TriedSize| vec![grouped(tried.size.into()), percent(tried.loss)];
+    let cells = |tried: &TriedSize| vec![grouped(tried.size.into()), values::shown_share(tried.loss)];
     let mut tried = search.tried.clone();
     tried.sort_by_key(|tried| tried.size);
     let found = match search.smallest {
-        Some(size) => format!("the smallest size with a loss below {}: {}", percent(limit), grouped(size.into())),
-        None => format!("no size that was tried has a loss below {}", percent(limit)),
+        Some(size) => {
+            format!("the smallest size with a loss below {}: {}", values::shown_share(limit), grouped(size.into()))
+        }
+        None => format!("no size that was tried has a loss below {}", values::shown_share(limit)),
     };
     format!("\n{}\n{found}\n", table(&["tried", "loss"], &tried.iter().map(cells).collect::<Vec<_>>()))
 }

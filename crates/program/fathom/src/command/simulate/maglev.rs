@@ -6,7 +6,7 @@ use fathom_balancer::{
     simulation::maglev::{MaglevSimulation, MaglevSimulationResult},
     targets::WEIGHT_MAX,
 };
-use fathom_model::units::{grouped, percent, significant};
+use fathom_model::units::{grouped, significant};
 use serde::Serialize;
 
 use super::{
@@ -116,7 +116,7 @@ fn text(settings: &MaglevSettings, results: &[MaglevSimulationResult]) -> String
         "variation",
     ];
     let cells = |result: &MaglevSimulationResult| {
-        let moves = |share: f64| if result.n_removed == 0 { String::new() } else { percent(share) };
+        let moves = |share: f64| if result.n_removed == 0 { String::new() } else { values::shown_share(share) };
         let places = if result.follows_rule { "" } else { "*" };
         vec![
             format!("{}{places}", grouped(result.size.into())),
@@ -127,7 +127,7 @@ fn text(settings: &MaglevSettings, results: &[MaglevSimulationResult]) -> String
             moves(result.collateral_share_max),
             format!("×{}", three_places(result.most_by_expected)),
             format!("×{}", three_places(result.least_by_expected)),
-            result.variation.map(percent).unwrap_or_default(),
+            result.variation.map(values::shown_share).unwrap_or_default(),
         ]
     };
     text.push_str(&table(&titles, &results.iter().map(cells).collect::<Vec<_>>()));

@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use fathom_balancer::simulation::SimulatedArrivals;
-use fathom_model::units::{Nanos, share_of_percent, whole};
+use fathom_model::units::{Nanos, approximate, percent as percent_text, share_of_percent, significant, whole};
 use fathom_run::exit::{Exit, UserError};
 
 /// An option with a value.
@@ -61,7 +61,7 @@ pub(super) fn positive(text: &str) -> Result<u32, String> {
 /// A rate such as `10k`, per second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     let text = text.trim().trim_end_matches("/s");
-    whole(text).map(fathom_model::units::approximate).map_err(|error| error.to_string())
+    whole(text).map(approximate).map_err(|error| error.to_string())
 }
 
 pub(super) fn span(text: &str) -> Result<Nanos, String> {
@@ -84,6 +84,11 @@ fn read_arrivals(text: &str) -> Result<SimulatedArrivals, String> {
             _ => Err("write uniform, poisson or burst=N, such as burst=50".to_owned()),
         },
     }
+}
+
+/// A share with the digits in which sizes are compared.
+pub(super) fn shown_share(share: f64) -> String {
+    if share < 0.01 { percent_text(share) } else { format!("{} %", significant(share * 100.0)) }
 }
 
 /// The error of a load that is not possible.

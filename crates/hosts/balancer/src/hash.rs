@@ -20,6 +20,7 @@ pub enum FragmentHash {
 const PI: [u64; 4] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
 
 /// The two halves of a product, added without carry; it moves every bit of both factors.
+#[inline]
 const fn folded_product(one: u64, other: u64) -> u64 {
     let product = (one as u128) * (other as u128);
     #[expect(clippy::cast_possible_truncation, reason = "the halves are what is asked for")]
@@ -28,6 +29,7 @@ const fn folded_product(one: u64, other: u64) -> u64 {
 }
 
 /// The two halves of an address as it is on the wire, IPv4 as an IPv4-mapped address (RFC 4291 section 2.5.5.2).
+#[inline]
 const fn halves(address: IpAddr) -> (u64, u64) {
     match address {
         IpAddr::V4(address) => (0, 0xffff_0000_0000 | address.to_bits() as u64),
@@ -40,6 +42,7 @@ const fn halves(address: IpAddr) -> (u64, u64) {
     }
 }
 
+#[inline]
 const fn hash(addresses: (IpAddr, IpAddr), rest: u64, seed: u64) -> u64 {
     let (source, destination) = (halves(addresses.0), halves(addresses.1));
     let first = folded_product(source.0 ^ PI[0] ^ seed, source.1 ^ PI[1]);
@@ -51,6 +54,7 @@ const fn hash(addresses: (IpAddr, IpAddr), rest: u64, seed: u64) -> u64 {
 ///
 /// SCTP is hashed by its ports alone: all paths of an association with several addresses lead to one target.
 #[must_use]
+#[inline]
 pub const fn flow_hash(key: &FlowKey) -> u64 {
     let ports = match key.ports {
         Ports::Pair { source, destination } => (1 << 32) | (source as u64) << 16 | destination as u64,
@@ -70,9 +74,20 @@ pub const fn address_hash(key: &DatagramKey) -> u64 {
     hash((key.source, key.destination), 0, PI[2])
 }
 
+/// Returns the slot of a hash in a table: the rest of its lower half, because a division of 32 bits takes half of the time.
+///
+/// # Panics
+/// Without slots.
+#[inline]
+#[must_use]
+pub fn slot(hash: u64, n_slots: u32) -> u32 {
+    u32::try_from(hash & u64::from(u32::MAX)).expect("half of the bits are left") % n_slots
+}
+
 impl FragmentHash {
     /// Returns the hash of a datagram. The seed keeps senders from choosing identifications that share a slot; Bernstein's has none.
     #[must_use]
+    #[inline]
     pub fn of(self, key: &DatagramKey, seed: u64) -> u64 {
         match self {
             Self::Mixing => {

@@ -40,7 +40,7 @@ fn fragments_repeat_by_their_seed_and_show_the_worth_of_a_prime() {
     let loss = |row: usize| document["results"]["rows"][row]["loss"].as_f64().unwrap();
     assert!(loss(0) < 0.001 && (0.12..0.16).contains(&loss(1)), "{} {}", loss(0), loss(1));
     let text = String::from_utf8(simulate(&words).stdout).unwrap();
-    assert!(text.contains("  2,000    2,000  13.8 %"), "{text}");
+    assert!(text.contains("  2,000    2,000  13.9 %"), "{text}");
 }
 
 #[test]

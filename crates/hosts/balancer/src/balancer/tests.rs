@@ -1,3 +1,5 @@
+//! Decisions of whole packets and fragments, changes, and what each defect does.
+
 use std::collections::BTreeSet;
 
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header, PacketBuilder};

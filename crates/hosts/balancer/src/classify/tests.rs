@@ -1,3 +1,5 @@
+//! Packets of both versions, whole, in fragments, in ICMP errors, and damaged.
+
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, PacketBuilder};
 
 use super::*;

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::Protocol;
+use super::protocol::Protocol;
 use crate::classify::Packet;
 
 /// Bytes of the header of one protocol, a mask, and the value under the mask.

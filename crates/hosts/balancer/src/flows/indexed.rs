@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{FlowRule, PortRange};
+use super::rule::{FlowRule, PortRange};
 use crate::classify::{FlowKey, Ports};
 
 /// The index of a list of rules.

@@ -2,6 +2,7 @@
 
 mod byte_match;
 mod indexed;
+mod protocol;
 mod rule;
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,8 @@ use crate::classify::Packet;
 
 pub use byte_match::{ByteMatch, ByteMatchError};
 use indexed::Index;
-pub use rule::{FlowRule, PortRange, Protocol, RuleError};
+pub use protocol::{Protocol, ProtocolError};
+pub use rule::{FlowRule, PortRange, RuleError};
 
 /// How the rule of a packet is found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,8 +5,11 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ByteMatch, ByteMatchError};
-use crate::classify::{Packet, Ports, protocol};
+use super::{
+    byte_match::{ByteMatch, ByteMatchError},
+    protocol::{Protocol, ProtocolError},
+};
+use crate::classify::{Packet, Ports};
 
 /// A rule. A list without entries matches everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,21 +42,6 @@ pub struct FlowRule {
     pub matches: Vec<ByteMatch>,
 }
 
-/// An IP protocol, written as `tcp` or as its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Protocol(pub u8);
-
-const PROTOCOLS: [(&str, u8); 7] = [
-    ("icmp", protocol::ICMP),
-    ("tcp", protocol::TCP),
-    ("udp", protocol::UDP),
-    ("dccp", protocol::DCCP),
-    ("icmpv6", protocol::ICMPV6),
-    ("sctp", protocol::SCTP),
-    ("udplite", protocol::UDP_LITE),
-];
-
 /// A range of ports, written as `80` or `8000-8099`; both ends belong to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -66,8 +54,8 @@ pub struct PortRange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// A protocol that is not known.
-    #[error("protocol `{0}`: write tcp, udp, sctp, dccp, udplite, icmp, icmpv6 or a number up to 255")]
-    Protocol(String),
+    #[error("{0}")]
+    Protocol(ProtocolError),
     /// A text that is no range of ports.
     #[error("ports `{0}`: write a port or FIRST-LAST, from 0 to 65535")]
     Ports(String),
@@ -88,24 +76,6 @@ pub enum RuleError {
     /// A rule without a name.
     #[error("flow `{0}`: it begins with its name, as in web,protocols=tcp,ports=80+443")]
     Name(String),
-}
-
-impl FromStr for Protocol {
-    type Err = RuleError;
-    fn from_str(text: &str) -> Result<Self, RuleError> {
-        let named = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
-        let number = named.or_else(|| text.parse().ok());
-        number.map(Self).ok_or_else(|| RuleError::Protocol(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match PROTOCOLS.iter().find(|(_, number)| *number == self.0) {
-            Some((name, _)) => f.write_str(name),
-            None => write!(f, "{}", self.0),
-        }
-    }
 }
 
 impl FromStr for PortRange {
@@ -131,23 +101,18 @@ impl PortRange {
     }
 }
 
-/// Serialises a type as its text.
-macro_rules! as_text {
-    ($($type:ty),*) => {$(
-        impl TryFrom<String> for $type {
-            type Error = RuleError;
-            fn try_from(text: String) -> Result<Self, RuleError> {
-                text.parse()
-            }
-        }
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.to_string()
-            }
-        }
-    )*};
+impl TryFrom<String> for PortRange {
+    type Error = RuleError;
+    fn try_from(text: String) -> Result<Self, RuleError> {
+        text.parse()
+    }
 }
-as_text!(Protocol, PortRange);
+
+impl From<PortRange> for String {
+    fn from(range: PortRange) -> Self {
+        range.to_string()
+    }
+}
 
 fn network(text: &str) -> Result<IpNet, RuleError> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
@@ -184,7 +149,7 @@ impl FromStr for FlowRule {
             match field {
                 "group" if !value.is_empty() => value.clone_into(&mut rule.group),
                 "priority" => rule.priority = value.parse().map_err(|_| RuleError::Priority(value.to_owned()))?,
-                "protocols" => rule.protocols = list(value, str::parse)?,
+                "protocols" => rule.protocols = list(value, |text| text.parse().map_err(RuleError::Protocol))?,
                 "sources" => rule.sources = list(value, network)?,
                 "destinations" => rule.destinations = list(value, network)?,
                 "source-ports" => rule.source_ports = list(value, str::parse)?,

@@ -1,3 +1,5 @@
+//! Rules by themselves, and the same rule by both lookups.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
@@ -94,7 +96,7 @@ fn a_rule_that_is_wrong_is_refused_with_its_field() {
     assert_eq!(error("r,colour=1"), RuleError::Field("colour=1".to_owned()));
     assert_eq!(error("r,ports=80+"), RuleError::Ports(String::new()));
     assert_eq!(error("r,ports=90-80"), RuleError::Ports("90-80".to_owned()));
-    assert_eq!(error("r,protocols=tpc"), RuleError::Protocol("tpc".to_owned()));
+    assert_eq!(error("r,protocols=tpc"), RuleError::Protocol(ProtocolError("tpc".to_owned())));
     assert_eq!(error("r,sources=1.2.3"), RuleError::Network("1.2.3".to_owned()));
     assert_eq!(error("r,priority=high"), RuleError::Priority("high".to_owned()));
     assert!(matches!(error("r,match=tcp[0]"), RuleError::Match(_)));

@@ -7,7 +7,10 @@ use super::{
     pieces::Pieces,
     stored::{PacketPool, WaitingList},
 };
-use crate::classify::{DatagramKey, Fragment};
+use crate::{
+    classify::{DatagramKey, Fragment},
+    hash::slot,
+};
 
 /// The end of a chain.
 const END: u32 = u32::MAX;
@@ -15,8 +18,6 @@ const END: u32 = u32::MAX;
 /// What is known of a datagram.
 #[derive(Debug, Clone, Copy)]
 enum State<V> {
-    /// The entry is not in use.
-    Free,
     /// Its first fragment has not come; others wait.
     Waiting,
     /// Its first fragment was decided.
@@ -25,13 +26,43 @@ enum State<V> {
     Incomplete,
 }
 
+/// What a search reads of every entry of a chain; a table of some thousand of them stays in the cache.
 #[derive(Debug, Clone, Copy)]
-struct Entry<V> {
-    key: DatagramKey,
-    /// When its last fragment came.
+struct Link {
+    /// When the last fragment of its datagram came.
     seen: Nanos,
     /// The next entry of the chain of its slot.
     next: u32,
+    /// Whether the entry is in use, whether fragments wait in it, and bits of the hash.
+    tag: u32,
+}
+
+/// The entry is in use.
+const USED: u32 = 1;
+/// Fragments wait in the entry.
+const WAITING: u32 = 2;
+
+impl Link {
+    const fn is_free(self) -> bool {
+        self.tag & USED == 0
+    }
+
+    /// Whether it may be the entry of a hash.
+    const fn may_be(self, tag: u32) -> bool {
+        self.tag & !WAITING == tag
+    }
+}
+
+/// The tag of an entry in which nothing waits.
+fn tag(hash: u64) -> u32 {
+    let upper = u32::try_from(hash >> 32).expect("half of the bits are left");
+    upper & !WAITING | USED
+}
+
+/// What is read of the entry that was found.
+#[derive(Debug, Clone, Copy)]
+struct Entry<V> {
+    key: DatagramKey,
     state: State<V>,
     waiting: WaitingList,
 }
@@ -40,7 +71,9 @@ struct Entry<V> {
 #[derive(Debug)]
 pub struct FragmentShard<V> {
     settings: FragmentSettings,
-    /// The entries of the slots, then the buckets.
+    /// Those of the slots, then those of the buckets.
+    links: Vec<Link>,
+    /// Beside the links.
     entries: Vec<Entry<V>>,
     /// The forwarded parts of the datagram of each entry; empty unless complete datagrams are removed.
     pieces: Vec<Pieces>,
@@ -64,10 +97,11 @@ impl<V: Copy> FragmentShard<V> {
         settings.check()?;
         let address = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
         let key = DatagramKey { source: address, destination: address, id: 0, protocol: 0 };
-        let entry = Entry { key, seen: Nanos::ZERO, next: END, state: State::Free, waiting: WaitingList::EMPTY };
+        let entry = Entry { key, state: State::Incomplete, waiting: WaitingList::EMPTY };
         let n_entries = settings.n_slots + settings.n_buckets;
         let n_pieces = if settings.completion == Completion::Remove { index(n_entries) } else { 0 };
         Ok(Self {
+            links: vec![Link { seen: Nanos::ZERO, next: END, tag: 0 }; index(n_entries)],
             entries: vec![entry; index(n_entries)],
             pieces: vec![Pieces::default(); n_pieces],
             free_buckets: (settings.n_slots..n_entries).rev().collect(),
@@ -88,18 +122,22 @@ impl<V: Copy> FragmentShard<V> {
         released: &mut Released,
     ) -> FirstFragment {
         let slot = self.slot(hash);
-        let at = match self.find(slot, &fragment.datagram, now) {
+        let at = match self.find(slot, (&fragment.datagram, hash), now) {
             Some(at) if matches!(self.entries[index(at)].state, State::Incomplete) => return FirstFragment::Incomplete,
             Some(at) => at,
-            None => match self.insert(slot, fragment.datagram, now) {
+            None => match self.insert(slot, (fragment.datagram, hash), now) {
                 Some(at) => at,
                 None => return FirstFragment::TableFull,
             },
         };
         let entry = &mut self.entries[index(at)];
         entry.state = State::Known(value);
-        entry.seen = now;
-        self.packets.take(&mut entry.waiting, Some(released));
+        let link = &mut self.links[index(at)];
+        link.seen = now;
+        if link.tag & WAITING != 0 {
+            link.tag &= !WAITING;
+            self.packets.take(&mut entry.waiting, Some(released));
+        }
         self.forwarded(at, slot, fragment);
         FirstFragment::Known
     }
@@ -110,9 +148,9 @@ impl<V: Copy> FragmentShard<V> {
     pub fn later(&mut self, (fragment, hash): (&Fragment, u64), bytes: Option<&[u8]>, now: Nanos) -> LaterFragment<V> {
         let slot = self.slot(hash);
         self.counters.n_lookups += 1;
-        let at = match self.find(slot, &fragment.datagram, now) {
+        let at = match self.find(slot, (&fragment.datagram, hash), now) {
             Some(at) => at,
-            None => match self.insert(slot, fragment.datagram, now) {
+            None => match self.insert(slot, (fragment.datagram, hash), now) {
                 Some(at) => at,
                 None => return LaterFragment::TableFull,
             },
@@ -120,21 +158,22 @@ impl<V: Copy> FragmentShard<V> {
         let entry = &mut self.entries[index(at)];
         match entry.state {
             State::Known(value) => {
-                entry.seen = now;
+                self.links[index(at)].seen = now;
                 self.forwarded(at, slot, fragment);
                 LaterFragment::Known(value)
             }
             State::Incomplete => LaterFragment::Incomplete,
-            State::Waiting | State::Free
-                if bytes.is_some_and(|bytes| self.packets.store(&mut entry.waiting, bytes)) =>
-            {
-                entry.seen = now;
+            State::Waiting if bytes.is_some_and(|bytes| self.packets.store(&mut entry.waiting, bytes)) => {
+                let link = &mut self.links[index(at)];
+                link.seen = now;
+                link.tag |= WAITING;
                 self.counters.n_stored_total += 1;
                 LaterFragment::Held
             }
-            State::Waiting | State::Free => {
+            State::Waiting => {
                 self.counters.n_discarded += self.packets.take(&mut entry.waiting, None);
                 entry.state = State::Incomplete;
+                self.links[index(at)].tag &= !WAITING;
                 LaterFragment::StoreFull
             }
         }
@@ -148,63 +187,64 @@ impl<V: Copy> FragmentShard<V> {
 
     /// The number of entries that are too old, but still in the table.
     pub fn n_stale(&self, now: Nanos) -> u64 {
-        let is_stale = |entry: &&Entry<V>| !matches!(entry.state, State::Free) && self.is_old(entry, now);
-        u64::try_from(self.entries.iter().filter(is_stale).count()).unwrap_or(u64::MAX)
+        let is_stale = |link: &&Link| !link.is_free() && self.is_old(**link, now);
+        u64::try_from(self.links.iter().filter(is_stale).count()).unwrap_or(u64::MAX)
     }
 
     fn slot(&self, hash: u64) -> u32 {
-        u32::try_from(hash % u64::from(self.settings.n_slots)).expect("it is less than the number of slots")
+        slot(hash, self.settings.n_slots)
     }
 
     /// The clocks of two threads may differ: an entry from the future is not old.
-    fn is_old(&self, entry: &Entry<V>, now: Nanos) -> bool {
-        now.since(entry.seen) > self.settings.ttl
+    fn is_old(&self, link: Link, now: Nanos) -> bool {
+        now.since(link.seen) > self.settings.ttl
     }
 
     /// Returns the entry of a datagram, and removes the old entries of its slot.
     #[inline]
-    fn find(&mut self, slot: u32, key: &DatagramKey, now: Nanos) -> Option<u32> {
+    fn find(&mut self, slot: u32, (key, hash): (&DatagramKey, u64), now: Nanos) -> Option<u32> {
+        let tag = tag(hash);
         let mut found = None;
         let (mut before, mut at) = (slot, slot);
         while at != END {
-            let entry = &self.entries[index(at)];
-            let next = entry.next;
-            let is_free = matches!(entry.state, State::Free);
-            if !is_free && self.is_old(entry, now) {
+            let link = self.links[index(at)];
+            if !link.is_free() && self.is_old(link, now) {
                 self.counters.n_expired += 1;
                 self.remove(at, before);
-            } else if !is_free && entry.key == *key {
+            } else if link.may_be(tag) && self.entries[index(at)].key == *key {
                 found = Some(at);
             }
             // A bucket that was removed has left the chain; the entry of a slot has not.
-            if at == slot || self.entries[index(before)].next == at {
+            if at == slot || self.links[index(before)].next == at {
                 before = at;
             }
-            at = next;
+            at = link.next;
         }
         found
     }
 
     /// Frees an entry. `before` is the one before it in its chain; a slot's own entry stays where it is.
     fn remove(&mut self, at: u32, before: u32) {
-        let entry = &mut self.entries[index(at)];
-        self.counters.n_discarded += self.packets.take(&mut entry.waiting, None);
-        entry.state = State::Free;
+        let link = &mut self.links[index(at)];
+        let next = link.next;
+        if link.tag & WAITING != 0 {
+            self.counters.n_discarded += self.packets.take(&mut self.entries[index(at)].waiting, None);
+        }
+        link.tag = 0;
         self.counters.n_entries -= 1;
         if at >= self.settings.n_slots {
-            let next = entry.next;
-            entry.next = END;
-            self.entries[index(before)].next = next;
+            link.next = END;
+            self.links[index(before)].next = next;
             self.free_buckets.push(at);
             self.counters.n_buckets -= 1;
         }
     }
 
     /// Adds an entry, in the slot or in a bucket.
-    fn insert(&mut self, slot: u32, key: DatagramKey, now: Nanos) -> Option<u32> {
+    fn insert(&mut self, slot: u32, (key, hash): (DatagramKey, u64), now: Nanos) -> Option<u32> {
         self.counters.n_inserts += 1;
         let mut at = slot;
-        if !matches!(self.entries[index(slot)].state, State::Free) {
+        if !self.links[index(slot)].is_free() {
             self.counters.n_collisions += 1;
             let Some(bucket) = self.free_bucket(now) else {
                 self.counters.n_rejected += 1;
@@ -212,14 +252,15 @@ impl<V: Copy> FragmentShard<V> {
             };
             self.counters.n_buckets += 1;
             self.counters.n_buckets_peak = self.counters.n_buckets_peak.max(self.counters.n_buckets);
-            self.entries[index(bucket)].next = self.entries[index(slot)].next;
-            self.entries[index(slot)].next = bucket;
+            self.links[index(bucket)].next = self.links[index(slot)].next;
+            self.links[index(slot)].next = bucket;
             at = bucket;
         }
         self.counters.n_entries += 1;
         self.counters.n_entries_peak = self.counters.n_entries_peak.max(self.counters.n_entries);
-        let entry = &mut self.entries[index(at)];
-        *entry = Entry { key, seen: now, next: entry.next, state: State::Waiting, waiting: WaitingList::EMPTY };
+        let link = &mut self.links[index(at)];
+        *link = Link { seen: now, next: link.next, tag: tag(hash) };
+        self.entries[index(at)] = Entry { key, state: State::Waiting, waiting: WaitingList::EMPTY };
         if let Some(pieces) = self.pieces.get_mut(index(at)) {
             *pieces = Pieces::default();
         }
@@ -235,7 +276,7 @@ impl<V: Copy> FragmentShard<V> {
             let slot = self.hand;
             self.hand = if slot + 1 == self.settings.n_slots { 0 } else { slot + 1 };
             let key = self.entries[index(slot)].key;
-            self.find(slot, &key, now);
+            self.find(slot, (&key, 0), now);
         }
         self.free_buckets.pop()
     }
@@ -248,8 +289,8 @@ impl<V: Copy> FragmentShard<V> {
             return;
         }
         let mut before = slot;
-        while before != at && self.entries[index(before)].next != at {
-            before = self.entries[index(before)].next;
+        while before != at && self.links[index(before)].next != at {
+            before = self.links[index(before)].next;
         }
         self.counters.n_completed += 1;
         self.remove(at, before);
@@ -265,13 +306,13 @@ impl<V: Copy> FragmentShard<V> {
         for slot in 0..self.settings.n_slots {
             let mut at = slot;
             while at != END {
-                let entry = &self.entries[index(at)];
-                let is_free = matches!(entry.state, State::Free);
+                let link = self.links[index(at)];
+                let is_free = link.is_free();
                 assert!(at == slot || !is_free, "a free bucket is in the chain of slot {slot}");
                 n_buckets += u64::from(at != slot);
                 n_used += u64::from(!is_free);
                 assert!(n_buckets <= u64::from(self.settings.n_buckets), "the chain of slot {slot} has no end");
-                at = entry.next;
+                at = link.next;
             }
         }
         assert_eq!(n_buckets, self.counters.n_buckets);

@@ -1,3 +1,5 @@
+//! The table by hand, and its pools in random histories.
+
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;

@@ -70,6 +70,7 @@ pub struct ConntrackSimulationResult {
     /// Connections that found the table full: `nf_conntrack: table full, dropping packet`.
     pub n_dropped: u64,
     /// The dropped share; absent without connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Entries that had to go for others: `early_drop` of `conntrack -S`.
     pub n_early_dropped: u64,

@@ -13,6 +13,7 @@ use crate::{
         FirstFragment, FragmentCounters, FragmentSettings, FragmentSettingsError, FragmentShard, LaterFragment,
         Released,
     },
+    hash::slot,
 };
 
 /// How senders number their datagrams.
@@ -74,6 +75,7 @@ pub struct FragmentSimulationResult {
     /// Datagrams of which at least one fragment was lost.
     pub n_lost: u64,
     /// The lost share; absent without datagrams.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Entries at the end that are not old.
     pub n_active: u64,
@@ -242,8 +244,8 @@ impl<'a> Senders<'a> {
             IdModel::Adversarial => loop {
                 self.ids[0] = self.ids[0].wrapping_add(1);
                 let key = key(self.ids[0]);
-                let slot = self.load.table.hash.of(&key, 0) % u64::from(self.load.table.n_slots);
-                if slot < u64::from(self.load.table.n_slots.div_ceil(100)) {
+                let n_slots = self.load.table.n_slots;
+                if slot(self.load.table.hash.of(&key, 0), n_slots) < n_slots.div_ceil(100) {
                     return key;
                 }
             },

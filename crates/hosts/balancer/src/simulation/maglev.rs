@@ -40,6 +40,7 @@ pub struct MaglevSimulationResult {
     /// The places of the emptiest target by those that its weight gives it.
     pub least_by_expected: f64,
     /// The coefficient of variation of places by expected places; absent with one target.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub variation: Option<f64>,
     /// The mean share of places that had to move, as their target went.
     pub moved_share: f64,

@@ -15,6 +15,7 @@ pub struct TriedSize {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SizeSearch {
     /// The smallest size whose loss is below the limit; absent if there is none up to the largest one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub smallest: Option<u32>,
     /// All sizes that were tried, in this order.
     pub tried: Vec<TriedSize>,

@@ -95,7 +95,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         n_repeats: repeats.n,
         n_other_frames,
     };
-    let fragments = FragmentSettings { n_stored: values::of(matches, "stored"), ..FragmentSettings::USUAL };
+    let fragments =
+        FragmentSettings { n_stored: values::of(matches, "stored"), n_shards: 1, ..FragmentSettings::USUAL };
     let results = repeats.play(settings.seed, |seed| {
         let balancer = balancer(
             BalancerSettings { fragments, defects: defects.clone(), seed, ..BalancerSettings::default() },
@@ -157,9 +158,10 @@ fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
 fn text(settings: &CaptureSettings, results: &[CaptureSimulationResult]) -> String {
     let sum = |of: fn(&CaptureSimulationResult) -> u64| results.iter().map(of).sum::<u64>();
     let order = if settings.order.is_empty() { "as captured".to_owned() } else { settings.order.join(", ") };
+    let times = if settings.n_repeats == 1 { String::new() } else { format!("{} times from ", settings.n_repeats) };
     let mut text = format!(
-        "{}: order {order}, {} targets, {} times from seed {}\n\n",
-        settings.file, settings.n_targets, settings.n_repeats, settings.seed
+        "{}: order {order}, {} targets, {}seed {}\n\n",
+        settings.file, settings.n_targets, times, settings.seed
     );
     let mut line = |what: &str, n: u64| {
         let _ = writeln!(text, "  {what:<52} {:>12}", grouped(n));

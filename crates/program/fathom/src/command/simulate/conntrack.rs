@@ -89,6 +89,7 @@ struct ConntrackLoad {
 struct ConntrackRow {
     max: u32,
     buckets: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
     loss: Option<f64>,
     loads: Vec<ConntrackSimulationResult>,
 }
@@ -96,6 +97,7 @@ struct ConntrackRow {
 #[derive(Debug, Serialize)]
 struct ConntrackResults {
     rows: Vec<ConntrackRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<SizeSearch>,
 }
 

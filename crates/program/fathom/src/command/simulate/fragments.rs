@@ -94,6 +94,7 @@ struct FragmentRow {
     slots: u32,
     buckets: u32,
     /// The mean over all loads; absent without datagrams.
+    #[serde(skip_serializing_if = "Option::is_none")]
     loss: Option<f64>,
     loads: Vec<FragmentSimulationResult>,
 }
@@ -117,6 +118,7 @@ struct FragmentLoad<'a> {
 #[derive(Debug, Serialize)]
 struct FragmentResults {
     rows: Vec<FragmentRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<SizeSearch>,
 }
 

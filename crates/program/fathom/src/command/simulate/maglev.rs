@@ -51,6 +51,7 @@ struct MaglevSettings {
     n_repeats: u32,
     seed: u64,
     /// Absent if all targets have the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
     weights: Option<Vec<u32>>,
 }
 

@@ -90,7 +90,7 @@ impl Progress {
     pub(super) fn end(&self, n_steps: u64, of: &str) {
         if self.is_shown {
             let span = clock::now().since(self.begin);
-            let rate = (Frames(n_steps) / span).map(|rate| format!(", {rate}/s")).unwrap_or_default();
+            let rate = (Frames(n_steps) / span).map(|rate| format!(", {rate}")).unwrap_or_default();
             eprintln!("{} {of} in {span}{rate}", grouped(n_steps));
         }
     }

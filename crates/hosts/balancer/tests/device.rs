@@ -16,7 +16,9 @@ use fathom_balancer::{
     BalancerSettings,
     device::{self, ControlRequest, DeviceError, DeviceSettings, ForwardMode, RunningBalancer, VerdictGrouping},
 };
+use fathom_model::units::Nanos;
 use fathom_sys::{
+    clock,
     netlink::{
         Netlink, RouteEntry, Veth, VethEnd, namespace::NetNs, nftables::Nftables, packet_queue,
         routing_rules::MarkedRoute,
@@ -28,6 +30,8 @@ use fathom_sys::{
 
 const N_TARGETS: u8 = 4;
 const PORT: u16 = 7000;
+/// Long enough for a busy machine, short enough for a failing test.
+const PATIENCE: Nanos = Nanos::from_secs(20);
 /// The bytes of a small datagram, and of one that needs three fragments.
 const SMALL: usize = 20;
 const LARGE: usize = 3500;
@@ -194,6 +198,15 @@ fn reversed_fragments(port: u16) -> Vec<Vec<u8>> {
     pieces.iter().enumerate().map(packet).rev().collect()
 }
 
+/// Waits until the balancer has decided so many packets.
+fn settle(running: &RunningBalancer, n_packets: usize) {
+    let deadline = clock::now() + PATIENCE;
+    while running.counters().decisions.n_packets < n_packets as u64 {
+        assert!(clock::now() < deadline, "{:#?}", running.counters());
+        std::thread::yield_now();
+    }
+}
+
 /// Receives until nothing comes: the lengths by source port, each with the place of the target.
 fn received(targets: &[UdpSocket]) -> BTreeMap<u16, Vec<(usize, usize)>> {
     let mut all: BTreeMap<u16, Vec<(usize, usize)>> = BTreeMap::new();
@@ -263,6 +276,8 @@ fn a_flow_stays_with_its_target_and_its_fragments_come_in_any_order() {
         let ports = 20_000..20_060;
         send_small(&network.client, version, ports.clone());
         send_large(&network.client, version, ports.clone());
+        // A small datagram and three fragments each, of which two come again where they had to wait.
+        settle(&running, ports.len() * if version == Version::V4 { 6 } else { 4 });
         let flows = received(&sockets);
         assert_eq!(flows.len(), ports.len(), "{version:?}");
         for (port, datagrams) in &flows {
@@ -295,8 +310,14 @@ fn in_mode_dnat_answers_come_from_the_virtual_address_unless_a_defect_gives_them
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         client.send_to(b"who", to).unwrap();
         let mut room = [0; 10];
-        let got = sockets.iter().find_map(|socket| Some((socket, socket.recv_from(&mut room).ok()?.1)));
-        let (socket, from) = got.unwrap();
+        let deadline = clock::now() + PATIENCE;
+        let (socket, from) = loop {
+            let got = sockets.iter().find_map(|socket| Some((socket, socket.recv_from(&mut room).ok()?.1)));
+            if let Some(got) = got {
+                break got;
+            }
+            assert!(clock::now() < deadline, "{version:?} {defects}: {:#?}", running.counters());
+        };
         assert_eq!(from, client.local_addr().unwrap(), "the source of a request stays");
         socket.send_to(b"me", from).unwrap();
         let (_, answered) = client.recv_from(&mut room).unwrap();
@@ -314,6 +335,7 @@ fn defects_of_the_data_path_do_what_they_say_as_often_as_they_count() {
         let sockets = network.listen(version.virtual_address());
         let running = network.start(settings(defect)).unwrap();
         send_small(&network.client, version, ports.clone());
+        settle(&running, ports.len());
         let n_received = received(&sockets).values().map(Vec::len).sum::<usize>();
         let counted = running.end().unwrap();
         let word = defect.split('=').next().unwrap();
@@ -335,6 +357,7 @@ fn a_target_comes_and_goes_while_the_balancer_runs() {
     network.ask(&remove).unwrap();
     assert_eq!(network.ask(&remove).unwrap_err().to_string(), "group `default` has no target `t2`");
     send_small(&network.client, version, 20_000..20_040);
+    settle(&running, 40);
     assert_eq!(used(&received(&sockets)), [0, 2, 3]);
     let add =
         |text: &str| network.ask(&ControlRequest::AddTarget { group: group.clone(), target: text.parse().unwrap() });
@@ -344,6 +367,7 @@ fn a_target_comes_and_goes_while_the_balancer_runs() {
     assert!(far.to_string().contains("203.0.113.1 is on no link"), "{far}");
     add("t2=198.18.11.1,2001:2:0:b::1").unwrap();
     send_small(&network.client, version, 21_000..21_040);
+    settle(&running, 80);
     assert_eq!(used(&received(&sockets)), [0, 1, 2, 3]);
     running.end().unwrap();
     let gone = network.ask(&ControlRequest::Counters).unwrap_err();

@@ -78,7 +78,7 @@ pub enum Error {
         why: String,
     },
     /// The process of a device ended before it was ready.
-    #[error("the device {device} did not start: {}", said.lines().next().unwrap_or("it said nothing"))]
+    #[error("the device {device} did not start: {}", with_reasons(said))]
     DeviceProcess {
         /// The device.
         device: String,
@@ -169,8 +169,8 @@ impl Error {
             Self::BadDevice { known, .. } => format!("the devices are: {known}"),
             Self::BadFault { known, .. } => format!("there is: {known}"),
             Self::DeviceProcess { said, .. } => {
-                let further: Vec<&str> = said.lines().skip(1).map(without_label).collect();
-                return (!further.is_empty()).then(|| further.join("\n"));
+                let fixes: Vec<&str> = labelled(said).filter(|(label, _)| *label != "why").map(|(_, text)| text).collect();
+                return (!fixes.is_empty()).then(|| fixes.join("\n"));
             }
             Self::FaultCommand { .. } => "see whether the command is installed and this kernel has the feature".to_owned(),
             // Capabilities inside a user namespace do not count for programs (`bpf_capable` in the kernel).
@@ -199,9 +199,24 @@ impl Error {
     }
 }
 
-/// A line of an error of the program without its label, such as `fix`.
-fn without_label(line: &str) -> &str {
-    line.trim().split_once(' ').map_or(line.trim(), |(_, text)| text.trim())
+/// Where the text begins in a line of an error of the program: behind its label, such as `why` or `fix`.
+const TEXT_COLUMN: usize = 9;
+
+/// The labelled lines of an error of the program; a line without a label has that of the one before.
+fn labelled(said: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut label = "";
+    said.lines().skip(1).filter_map(move |line| {
+        let (start, text) = line.split_at_checked(TEXT_COLUMN)?;
+        label = Some(start.trim()).filter(|start| !start.is_empty()).unwrap_or(label);
+        Some((label, text))
+    })
+}
+
+/// What an error of the program says, with its reasons.
+fn with_reasons(said: &str) -> String {
+    let first = said.lines().next().unwrap_or("it said nothing").to_owned();
+    let reasons = labelled(said).filter(|(label, _)| *label == "why");
+    reasons.fold(first, |text, (_, reason)| format!("{text}: {reason}"))
 }
 
 /// Returns the hint about the setting that forbids user namespaces, based on the kernel's error.
@@ -212,4 +227,18 @@ fn user_namespace_hint(errno: Option<i32>) -> String {
     "run as root, or allow it: sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), \
      sysctl kernel.unprivileged_userns_clone=1 (older Debian), sysctl user.max_user_namespaces=10000"
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_of_a_device_said_is_told_with_its_reasons_and_its_way_out() {
+        let said = "cannot make a tun device\n  why    open(/dev/net/tun)\n         Permission denied\n  fix    chmod"
+            .to_owned();
+        let error = Error::DeviceProcess { device: "balancer".to_owned(), said };
+        let told = "the device balancer did not start: cannot make a tun device: open(/dev/net/tun): Permission denied";
+        assert_eq!((error.to_string().as_str(), error.hint().as_deref()), (told, Some("chmod")));
+    }
 }

@@ -5,6 +5,7 @@
 
 use crate::{
     Entry, Error, Journal, Lab, LabName, LabState, Options, Preset, Result, StateFolder,
+    bound_holder::BoundHolder,
     device::ProgramLoader,
     error::{ENOSPC, EPERM},
     fault,
@@ -99,20 +100,6 @@ pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
     start(holder_program, &order, ParentBond::Detached).map(|(_, record)| record)
 }
 
-/// A holder that waits until its lab is opened; dropping this value ends it.
-#[derive(Debug)]
-pub(crate) struct BoundHolder {
-    child: Child,
-    pub(crate) record: LabRecord,
-}
-
-impl Drop for BoundHolder {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
-}
-
 /// Starts a holder that waits until its lab is opened.
 pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) -> Result<BoundHolder> {
     let order = HolderOrder {
@@ -121,7 +108,7 @@ pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) 
         standing: LabState::of_this_process(),
         life: LifeTime::Bound,
     };
-    start(program, &order, ParentBond::DiesWithParent).map(|(child, record)| BoundHolder { child, record })
+    start(program, &order, ParentBond::DiesWithParent).map(|(child, record)| BoundHolder::new(child, record))
 }
 
 fn start(mut command: Command, order: &HolderOrder, bond: ParentBond) -> Result<(Child, LabRecord)> {

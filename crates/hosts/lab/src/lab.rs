@@ -2,8 +2,8 @@
 
 use crate::{
     DeviceRecord, Error, Host, LabName, Options, Preset, Result,
+    bound_holder::BoundHolder,
     device::{FittedDevice, ProgramLoader},
-    holder::BoundHolder,
     record::{HostRecord, LOSSES, LabRecord, LabState, MissingFeature, SettingDifference},
 };
 use fathom_sys::{

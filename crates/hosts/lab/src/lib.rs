@@ -12,6 +12,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod access;
+mod bound_holder;
 mod control_group;
 pub mod device;
 mod error;

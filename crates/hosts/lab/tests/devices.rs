@@ -176,7 +176,7 @@ fn divided(lab: &Lab, targets: &[&Host], to: IpAddr) -> Vec<usize> {
     };
     client.enter_with(send).unwrap();
     let count = |socket: &UdpSocket| {
-        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         std::iter::from_fn(|| socket.recv_from(&mut [0; 10]).ok()).count()
     };
     sockets.iter().map(count).collect()
@@ -216,8 +216,14 @@ fn targets_are_reached_through_their_device_by_the_virtual_address_and_directly_
             server
         });
         client.send_to(b"who", (shared, 7001)).unwrap();
-        let asked = servers.iter().find_map(|server| Some((server, server.recv_from(&mut [0; 10]).ok()?.1)));
-        let (server, from) = asked.unwrap();
+        let deadline = clock::now() + PATIENCE;
+        let (server, from) = loop {
+            let asked = servers.iter().find_map(|server| Some((server, server.recv_from(&mut [0; 10]).ok()?.1)));
+            if let Some(asked) = asked {
+                break asked;
+            }
+            assert!(clock::now() < deadline, "{name} {device}: no request arrived");
+        };
         server.send_to(b"me", from).unwrap();
         assert_eq!(client.recv_from(&mut [0; 10]).unwrap().1.ip(), shared, "{name} {device}");
     }

@@ -2,13 +2,24 @@
 
 use std::{error::Error as _, io};
 
+/// How a target is written.
+pub const TARGET_FORM: &str = "NAME=ADDRESS[,ADDRESS][,weight=N]";
+
 /// Why a balancer could not be started, asked or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// A text is not a target, or the target cannot be added.
+    /// A text is not a target.
     #[error("target `{given}`: {why}")]
     BadTarget {
         /// The given text.
+        given: String,
+        /// The problem.
+        why: String,
+    },
+    /// A target cannot be added.
+    #[error("target `{given}`: {why}")]
+    TargetRefused {
+        /// The target.
         given: String,
         /// The problem.
         why: String,
@@ -47,6 +58,9 @@ pub enum DeviceError {
         /// The table.
         table: String,
     },
+    /// The file of tun devices is not there, or is not open to this user.
+    #[error("cannot make a tun device, by which fragments that waited come in again")]
+    NoTun(#[source] fathom_sys::Error),
     /// The tun device has the name of one that exists: another balancer begins its marks at the same number.
     #[error("the marks from {0} on belong to another balancer")]
     MarksTaken(u32),
@@ -117,10 +131,12 @@ impl DeviceError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            // A target that can be read is refused for what it is, not for how it is written.
-            Self::BadTarget { given, .. } if given.parse::<super::DeviceTarget>().is_ok() => return None,
-            Self::BadTarget { .. } => format!("write {}", super::DeviceTarget::FORM),
+            Self::BadTarget { .. } => format!("write {TARGET_FORM}"),
             Self::Unprivileged => "run as root, or in a lab: fathom lab up targets:4 --device balancer".to_owned(),
+            Self::NoTun(source) if source.is_permission() => {
+                "chmod 666 /dev/net/tun, as most distributions have it, or run as root outside a user namespace".to_owned()
+            }
+            Self::NoTun(_) => "modprobe tun".to_owned(),
             Self::NoQueues => "use a kernel with CONFIG_NETFILTER_NETLINK_QUEUE (modprobe nfnetlink_queue)".to_owned(),
             Self::NoQueueRule => {
                 "use a kernel with CONFIG_NFT_QUEUE (modprobe nft_queue), or with CONFIG_NFT_COMPAT and \
@@ -133,11 +149,11 @@ impl DeviceError {
             Self::MarksTaken(_) | Self::MarkTaken { .. } => "see ip rule list, and choose others with --first-mark N".to_owned(),
             Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
             Self::NotRunning { .. } => {
-                "fathom balancer run --vip ADDRESS --target NAME=ADDRESS; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()
+                "fathom balancer run --vip 198.18.8.1 --target t1=198.18.1.1; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()
             }
             Self::OtherUser => "ask as root or as the user who started it".to_owned(),
             Self::Refused { fix, .. } => return fix.clone(),
-            Self::BadSetting { .. } | Self::Control { .. } | Self::Kernel { .. } | Self::Tables(_) => return None,
+            Self::TargetRefused { .. } | Self::BadSetting { .. } | Self::Control { .. } | Self::Kernel { .. } | Self::Tables(_) => return None,
         })
     }
 }

@@ -35,7 +35,7 @@ use fathom_sys::{
 use serde::Serialize;
 
 pub use control::{ControlAnswer, ControlRequest, ask};
-pub use error::DeviceError;
+pub use error::{DeviceError, TARGET_FORM};
 pub use path_counters::QueueCounters;
 pub use settings::{DeviceSettings, DeviceTarget, ForwardMode, VerdictGrouping};
 

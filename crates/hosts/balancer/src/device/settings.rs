@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, num::NonZeroU16, ops::RangeInclusive, str::FromStr};
 use fathom_model::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::DeviceError;
+use super::error::DeviceError;
 use crate::{BalancerSettings, targets::WEIGHT_MAX};
 
 /// How packets reach their target, and how answers come back.
@@ -70,9 +70,6 @@ pub struct DeviceTarget {
 }
 
 impl DeviceTarget {
-    /// The form of the text, for errors and help.
-    pub const FORM: &'static str = "NAME=ADDRESS[,ADDRESS][,weight=N]";
-
     /// Returns the address of the same IP version as another one.
     #[must_use]
     pub fn address_like(&self, other: IpAddr) -> Option<IpAddr> {
@@ -224,7 +221,7 @@ impl DeviceSettings {
         target: &DeviceTarget,
         mut others: impl Iterator<Item = &'a DeviceTarget>,
     ) -> Result<(), DeviceError> {
-        let wrong = |why: String| Err(DeviceError::BadTarget { given: target.to_string(), why });
+        let wrong = |why: String| Err(DeviceError::TargetRefused { given: target.to_string(), why });
         if let Some(address) = self.virtual_addresses.iter().find(|vip| target.address_like(**vip).is_none()) {
             return wrong(format!("it has no address of the IP version of {address}"));
         }

@@ -67,7 +67,8 @@ impl Steering {
         let name = format!("fathom{}", settings.first_mark);
         let tun = TunDevice::create(&name).map_err(|error| match error.errno() {
             Some(EBUSY) => DeviceError::MarksTaken(settings.first_mark),
-            _ => DeviceError::kernel("make the tun device by which held fragments come back", error),
+            // The rules that were tried before needed the privilege too.
+            _ => DeviceError::NoTun(error),
         })?;
         let index_of = |netlink: &mut Netlink| {
             let index = netlink.link(&name)?.index;
@@ -102,7 +103,7 @@ impl Steering {
         self.retire(now)?;
         self.settings.check_target(&target, std::iter::empty())?;
         let free = (self.settings.first_mark + 1..=MARK_MAX).find(|mark| !self.ways.contains_key(mark));
-        let mark = free.ok_or_else(|| DeviceError::BadTarget {
+        let mark = free.ok_or_else(|| DeviceError::TargetRefused {
             given: target.to_string(),
             why: format!("all marks up to {MARK_MAX} are in use"),
         })?;
@@ -198,7 +199,7 @@ impl Steering {
                     let _ = self.netlink.remove_marked_route(marked);
                 }
                 return Err(match error.errno() {
-                    Some(ENETUNREACH | EHOSTUNREACH) => DeviceError::BadTarget {
+                    Some(ENETUNREACH | EHOSTUNREACH) => DeviceError::TargetRefused {
                         given: target.to_string(),
                         why: format!(
                             "{gateway} is on no link of this host, and mode dsr routes packets straight to it"

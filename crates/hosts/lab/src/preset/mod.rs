@@ -15,8 +15,11 @@ use crate::{
 };
 
 pub use pair::{DIRECT, THROUGH};
-pub use star::{SWITCH, TESTED};
+pub use star::TESTED;
 pub use targets::{CLIENT, FIRST_TARGET};
+
+/// The host of the bridge that joins all others. No test runs on it.
+pub const SWITCH: &str = "switch";
 
 /// All topologies.
 pub const PRESETS: &[&Preset] = &[

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use fathom_sys::netlink::BridgeIndex;
 
-use super::{Preset, Shape};
+use super::{Preset, SWITCH, Shape};
 use crate::{
     Error, Host, Options, Result,
     family::Family,
@@ -13,8 +13,6 @@ use crate::{
 
 /// The tested host, the system under test of RFC 2544.
 pub const TESTED: &str = "sut";
-/// The host of the bridge that joins all others. No test runs on it.
-pub const SWITCH: &str = "switch";
 /// One tested host and eight companions, as the guides of cloud providers have it.
 pub(super) const N_HOSTS_DEFAULT: u32 = 9;
 /// A bridge of Linux has 1023 ports at most (`BR_MAX_PORTS`), and half of them are built in a few seconds.

@@ -16,11 +16,10 @@ use std::{
 
 use fathom_sys::netlink::{BridgeIndex, Netlink, RouteEntry};
 
-use super::{Preset, Shape};
+use super::{Preset, SWITCH, Shape};
 use crate::{
     Device, Error, Host, Options, Result, device,
     family::Family,
-    preset::SWITCH,
     wire::{End, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
 };
 

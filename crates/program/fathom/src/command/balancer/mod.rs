@@ -1,5 +1,6 @@
 //! `fathom balancer`: the reference load balancer as a program, and its control.
 
+mod counter_text;
 mod counters;
 mod flows;
 mod run;
@@ -99,7 +100,9 @@ fn ask(matches: &ArgMatches, request: &ControlRequest) -> Result<Value, UserErro
 /// Converts an error of the balancer into a user error.
 fn user_error(error: &DeviceError) -> UserError {
     let exit = match error {
-        DeviceError::BadTarget { .. } | DeviceError::BadSetting { .. } => Exit::Usage,
+        DeviceError::BadTarget { .. } | DeviceError::TargetRefused { .. } | DeviceError::BadSetting { .. } => {
+            Exit::Usage
+        }
         _ => Exit::Preflight,
     };
     let mut shown = UserError::new(exit, error.to_string());

@@ -17,7 +17,7 @@ use fathom_balancer::{
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, process::signal};
 
-use super::{counters, json, name, user_error};
+use super::{counter_text, json, name, user_error};
 use crate::command::measurement;
 use fathom_run::exit::{Exit, UserError};
 
@@ -96,7 +96,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     if matches.get_flag("json") {
         writeln!(out, "{counted:#}")?;
     } else {
-        counters::write_text(&mut out, "", &counted)?;
+        counter_text::write_text(&mut out, "", &counted)?;
     }
     Ok(signal.map_or(Exit::Pass, Exit::Signalled))
 }

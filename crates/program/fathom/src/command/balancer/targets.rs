@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use clap::{Arg, ArgMatches, Command};
 use fathom_balancer::{
     balancer::DEFAULT_GROUP,
-    device::{ControlRequest, DeviceTarget},
+    device::{ControlRequest, TARGET_FORM},
 };
 
 use super::{ask, json, name, user_error};
@@ -19,7 +19,7 @@ pub(super) fn define(command: Command) -> Command {
             .default_value(DEFAULT_GROUP)
             .help("group of targets; flow rules choose among groups")
     };
-    let target = Arg::new("target").value_name("TARGET").required(true).help(DeviceTarget::FORM);
+    let target = Arg::new("target").value_name("TARGET").required(true).help(TARGET_FORM);
     let named = Arg::new("target").value_name("NAME").required(true).help("name of the target");
     command.subcommand_required(true).arg_required_else_help(true).subcommands([
         Command::new("list").about("The targets by group").args([name(), json()]),

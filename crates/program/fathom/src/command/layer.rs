@@ -215,7 +215,8 @@ impl LayerCommand {
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
         let (word, kind) = self.chosen_test(matches)?;
-        let names_server = has_server(kind);
+        // Requests of http have a field `host`, which is something else.
+        let names_server = self.layer != Layer::Http && has_server(kind);
         let (ends, url) = self.ends(matches, kind)?;
         let ends = many_hosts::chosen(ends, matches)?;
         let doc = kind.command().expect("a chosen kind has a word");

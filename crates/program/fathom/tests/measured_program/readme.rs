@@ -39,6 +39,7 @@ const SERVERS: &[&str] = &[
     "fathom serve --iperf",
     "fathom serve --iperf3",
     "fathom serve --netperf",
+    "fathom serve --identity",
     "fathom serve --only http",
 ];
 
@@ -126,7 +127,7 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     fs::write(stage.path("plan.jmx"), JMX).unwrap();
     fs::write(stage.path("script.lua"), "wrk.method = 'GET'\n").unwrap();
     let lab = stage.lab("readme");
-    let (_server, key) = lab.serve(&["--iperf", "--iperf3", "--netperf"]);
+    let (_server, key) = lab.serve(&["--iperf", "--iperf3", "--netperf", "--identity"]);
     let commands = commands();
     assert!(commands.len() > 25, "{commands:?}");
     for command in commands.iter().filter(|command| !SERVERS.contains(&command.as_str())) {

@@ -348,7 +348,9 @@ fn with_half(of: &Estimate, show: &dyn Fn(f64) -> String) -> String {
         .map(|number| of.value.abs() / number);
     let in_unit = |value: f64| decimals(value.abs() / size.unwrap_or(1.0));
     let (below, above) = (of.value - interval.low, interval.high - of.value);
-    if below.min(above) * 2.0 < below.max(above) {
+    // A half-width as large as the value would look like an interval with zero in it.
+    let seems_to_contain_zero = is_apart(of) && below.max(above) >= of.value.abs();
+    if below.min(above) * 2.0 < below.max(above) || seems_to_contain_zero {
         let mut ends = [in_unit(interval.low), in_unit(interval.high)];
         if interval.high <= 0.0 {
             ends.reverse();
@@ -437,7 +439,7 @@ mod tests {
             for (trial, start) in test.trials.iter_mut().zip(&starts[place]) {
                 trial.records.values_mut().for_each(|record| record.start_ns = Nanos::from_secs(10 + start));
                 for host in trial.hosts.values_mut() {
-                    host.at_ns.iter_mut().for_each(|at| *at = *at + Nanos::from_secs(*start));
+                    host.at_ns.iter_mut().for_each(|at| *at += Nanos::from_secs(*start));
                 }
             }
             let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };

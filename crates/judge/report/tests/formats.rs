@@ -854,7 +854,7 @@ fn the_rates_of_a_curve_are_never_cut_and_a_limit_that_is_not_sure_has_its_ends(
 
 /// Returns a run whose first two tests are compared, at three values of a sweep or at none.
 fn compared(parameter: Option<&str>) -> Run {
-    let mut run = sample::run();
+    let run = sample::run();
     let metric = run.tests[0].summaries[0].metric.name.to_string();
     let confidence = |low, high| Some(Confidence { low, high, level: 0.95, n_trials: 6 });
     let ratio = Some(Estimate { value: 0.62, confidence: confidence(0.6, 0.64) });

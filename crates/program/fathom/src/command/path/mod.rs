@@ -31,8 +31,7 @@ Examples:
                                                two addresses of a host that runs `fathom serve`
   fathom path http --direct http://10.0.1.2/ --via http://10.0.9.1/ --allow 10.0.0.0/16
   fathom path tcp --device router --set-on dut --sweep rules=1,500,2000 --set './rules.sh {rules}'
-  fathom path tcp --direct 10.0.1.2 --via 10.0.9.1 --key KEY --device-start './lb.sh start' \\
-      --device-stop './lb.sh stop' --device-counters './lb.sh counters'";
+  fathom path tcp --direct 10.0.1.2 --via 10.0.9.1 --key KEY --device-counters './lb.sh counters'";
 
 /// An even number, so that each path is the first one as often as the last one.
 const ROUNDS: u32 = 6;

@@ -85,20 +85,7 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
             curve::derive(curve);
         }
         let test = &run.tests[idx];
-        let mut metrics = match context.metrics.get(&test.kind) {
-            Some(metrics) => metrics.clone(),
-            None => test.summaries.iter().map(|summary| summary.metric.clone()).collect(),
-        };
-        if let Some(curve) = &test.curve
-            && !metrics.iter().any(|metric| metric.from == Derivation::Limit)
-        {
-            metrics.insert(0, curve::limit_metric(curve.unit));
-        }
-        if let Some(benchmark) = &test.benchmark {
-            metrics.retain(|metric| metric.from != Derivation::Benchmark);
-            metrics.splice(0..0, benchmark.results.iter().map(|result| result.metric.clone()));
-        }
-        metrics.extend(comparison::device_metric(run, test, &metrics));
+        let metrics = metrics_of(run, test, context);
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
         let together: Vec<&TestRun> = std::iter::once(test).chain(paired_tests(run, test)).collect();
         let conservation = if lead_test(run, test).is_none() {
@@ -149,6 +136,25 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         run.tests[idx].no_cause = no_cause::no_cause(&TestEvidence::new(run, &run.tests[idx], context));
     }
     run.verdict = verdict::verdict(run);
+}
+
+/// Returns the metrics of a test: those of its kind, of its search or benchmark, and of the device that it passes.
+fn metrics_of(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<Metric> {
+    let mut metrics = match context.metrics.get(&test.kind) {
+        Some(metrics) => metrics.clone(),
+        None => test.summaries.iter().map(|summary| summary.metric.clone()).collect(),
+    };
+    if let Some(curve) = &test.curve
+        && !metrics.iter().any(|metric| metric.from == Derivation::Limit)
+    {
+        metrics.insert(0, curve::limit_metric(curve.unit));
+    }
+    if let Some(benchmark) = &test.benchmark {
+        metrics.retain(|metric| metric.from != Derivation::Benchmark);
+        metrics.splice(0..0, benchmark.results.iter().map(|result| result.metric.clone()));
+    }
+    metrics.extend(comparison::device_metric(run, test, &metrics));
+    metrics
 }
 
 /// Fills in the effects of the interventions of a test.

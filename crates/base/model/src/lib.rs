@@ -8,6 +8,7 @@
 pub mod anatomy;
 pub mod benchmark;
 pub mod bottleneck;
+pub mod comparison;
 pub mod environment;
 pub mod failure;
 pub mod finding;
@@ -37,6 +38,9 @@ pub mod units;
 pub use anatomy::{Anatomy, AnatomyPart, Part, SampledConnection, SampledUnit};
 pub use benchmark::Benchmark;
 pub use bottleneck::{Bottleneck, FlowSummary, SenderTime};
+pub use comparison::{
+    ComparedArm, Comparison, CostOutcome, Estimate, PairedValue, Sweep, SweepCurve, SweepPoint, SweptValue,
+};
 pub use environment::Environment;
 pub use failure::{Cause, Failure, FailureCounts, Stage};
 pub use finding::{Evidence, Finding, NextStep, NoCause, Proof, ProofOutcome, Severity, Verdict, VerdictState};
@@ -45,7 +49,7 @@ pub use intervention::{Effect, Intervention, InterventionAim};
 pub use inventory::{HostRole, Inventory, InventoryHost};
 pub use link::{CoreShare, Growth, GrowthPoint, Link, QueueShare, Sharing, Spread, TestedHost};
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
-pub use plan::{OnLoss, Plan, TestPlan, Topology, TrialTimes};
+pub use plan::{ComparisonPlan, DeviceCommands, OnLoss, PathPlan, Plan, TestPlan, Topology, TrialTimes};
 pub use record::{HostRecord, LinkTrial, MergedRecord, Note, Record, Timeline, Trial};
 pub use role::{Endpoints, PeerAddresses, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun};

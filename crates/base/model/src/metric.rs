@@ -213,6 +213,17 @@ pub enum Derivation {
         /// The counter in the timeline that measures the work.
         counter: Cow<'static, str>,
     },
+    /// CPU time of all cores of a device between the two ends per unit of a side's work while all sides measured, in nanoseconds.
+    ///
+    /// The unit of work is a GiB if the counter counts bytes.
+    DeviceCost {
+        /// The host of the device.
+        host: Cow<'static, str>,
+        /// The side that counts the work.
+        side: Side,
+        /// The counter in its timeline.
+        counter: Cow<'static, str>,
+    },
     /// A value of scripted users in the measured phase (`docs/methods/steps.md`).
     Users {
         /// The selected value.

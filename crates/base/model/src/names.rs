@@ -105,6 +105,12 @@ pub mod host {
     pub const NEIGHBOR_CHANGES: &str = "neighbor_changes";
     /// How often the table of neighbors was full (of the whole machine).
     pub const NEIGHBOR_TABLE_FULL: &str = "neighbor_table_full";
+    /// Packets handed to a program by a queue of netfilter (`/proc/net/netfilter/nfnetlink_queue`, column 8); instance: the queue.
+    pub const NFQUEUE_PACKETS: &str = "nfqueue_packets";
+    /// Packets that such a queue dropped because it was full (column 6).
+    pub const NFQUEUE_DROPPED: &str = "nfqueue_dropped";
+    /// Packets that such a queue dropped because the socket of the program was full (column 7).
+    pub const NFQUEUE_USER_DROPPED: &str = "nfqueue_user_dropped";
     /// Connections that could not be entered into the connection table (`/proc/net/stat/nf_conntrack`).
     pub const CONNTRACK_INSERT_FAILED: &str = "conntrack_insert_failed";
     /// Packets dropped because the connection table was full, and entries that gave way to new ones.
@@ -208,6 +214,9 @@ pub mod host {
     pub const IMPAIR_LATE_NS: &str = "impair_late_ns";
     /// TCP segments in whose place it sent a reset to both ends.
     pub const IMPAIR_RESET: &str = "impair_reset";
+
+    /// The name under which a trial has what the counters command of a device printed. The counters have the names of the device's makers.
+    pub const DEVICE_COUNTERS: &str = "device counters";
 
     /// All counters of an impairment, in the order in which it tells them.
     pub const OF_IMPAIRMENTS: [&str; 11] = [

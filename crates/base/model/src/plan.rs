@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    comparison::SweepPoint,
     kubernetes::KubernetesHost,
     reach::{ExecHost, InventoryReference, SshHost},
     settings::Settings,
@@ -224,9 +225,70 @@ pub struct TestPlan {
     /// The methods if this test is a benchmark; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub benchmark: Option<BenchmarkPlan>,
+    /// The path that it takes, by its name in `paths`; absent for the addresses of the hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The comparison that it belongs to, by its name in `comparisons`. The first test of a comparison is its reference; another one of
+    /// the same path shows the noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<String>,
     /// The promises by metric, such as `throughput_bps = ">= 10G"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, String>,
+}
+
+/// A way between the hosts of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PathPlan {
+    /// Its name, such as `direct`.
+    pub name: String,
+    /// Where each host is on this path: an address, or the name of the interface that has it. Other hosts keep their address.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub at: BTreeMap<String, String>,
+    /// The device that its packets pass; absent for none. It is the host of `via`, and its counters are compared with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+}
+
+/// Tests of several paths with the same work, which take turns in every round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ComparisonPlan {
+    /// Its name; unique in a plan.
+    pub name: String,
+    /// The value of a sweep that it measures at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<SweepPoint>,
+    /// The command that sets this value on the device, before its trials of each round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<String>,
+}
+
+/// The commands of a device under test, which `sh -c` runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceCommands {
+    /// The host of the lab on which they run; absent for this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
+    /// Starts the device, before the first trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
+    /// Stops it, after the last trial and whenever the run ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<String>,
+    /// Prints its counters as one JSON object of numbers, before and after each trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<String>,
+}
+
+impl DeviceCommands {
+    /// Whether there is none, which a plan leaves out.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The times of each trial of a test.
@@ -255,6 +317,8 @@ impl TestPlan {
             options: Settings::default(),
             search: None,
             benchmark: None,
+            path: None,
+            comparison: None,
             expect: BTreeMap::new(),
         }
     }
@@ -273,6 +337,9 @@ impl Plan {
             seed: 0,
             lab: None,
             via: None,
+            paths: Vec::new(),
+            comparisons: Vec::new(),
+            device: DeviceCommands::default(),
             hosts: BTreeMap::new(),
             groups: BTreeMap::new(),
             on_loss: OnLoss::Fail,
@@ -294,6 +361,9 @@ pub struct LabPlan {
     /// The device between its hosts, such as `router` or `policer:200k,512`; absent for a wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// Whether a second wire joins the hosts directly, beside the device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct_wire: bool,
 }
 
 /// The complete description of a run.
@@ -334,6 +404,15 @@ pub struct Plan {
     /// The host between the two sides of every test: a device under test, whose counters are read in addition to theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// The ways between the hosts that tests may take.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathPlan>,
+    /// The comparisons that tests may belong to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comparisons: Vec<ComparisonPlan>,
+    /// The commands of the device under test.
+    #[serde(default, skip_serializing_if = "DeviceCommands::is_default")]
+    pub device: DeviceCommands,
     /// The tests, in the order of a round.
     pub tests: Vec<TestPlan>,
 }

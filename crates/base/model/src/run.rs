@@ -8,6 +8,7 @@ use crate::{
     anatomy::Anatomy,
     benchmark::Benchmark,
     bottleneck::FlowSummary,
+    comparison::{Comparison, Sweep},
     environment::Environment,
     finding::{Finding, NoCause, Verdict, VerdictState},
     intervention::Intervention,
@@ -36,6 +37,9 @@ pub struct Host {
     /// Its other interfaces on that path: a device between two wires has one on each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_interfaces: Vec<String>,
+    /// Where it is on each path of the plan, by the name of the path; empty in a plan without paths.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub on_paths: BTreeMap<String, PathPlace>,
     /// How it was reached: `namespace a of lab pair`, `tls 10.0.0.2:7700`.
     pub reached: String,
     /// The offset of its monotonic clock from the controller's, in nanoseconds: theirs minus ours.
@@ -50,6 +54,16 @@ pub struct Host {
     /// The observations and actions that were not possible there, as sentences.
     #[serde(default, rename = "losses")]
     pub unavailable: Vec<String>,
+}
+
+/// Where a host is on a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PathPlace {
+    /// Its address on the path.
+    pub address: String,
+    /// The interface with that address; absent if the host has no such interface, as behind address translation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
 }
 
 /// One test with all its trials and their results.
@@ -67,6 +81,9 @@ pub struct TestRun {
     pub from: String,
     /// The responding host, or a group of them.
     pub to: Option<String>,
+    /// The path that it takes; absent in a plan without paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// The options that select the kind in the command of its layer, such as `--test rr`; absent for a kind without a place there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected_by: Option<String>,
@@ -135,6 +152,7 @@ impl TestRun {
             kind: kind.to_owned(),
             from: String::new(),
             to: None,
+            path: None,
             selected_by: None,
             links: Vec::new(),
             sharing: None,
@@ -179,6 +197,8 @@ impl Run {
             plan,
             hosts: BTreeMap::new(),
             tests: Vec::new(),
+            comparisons: Vec::new(),
+            sweeps: Vec::new(),
             findings: Vec::new(),
             verdict: Verdict::default(),
             completeness: Completeness::Complete,
@@ -241,6 +261,12 @@ pub struct Run {
     pub hosts: BTreeMap<String, Host>,
     /// The tests, top layer first.
     pub tests: Vec<TestRun>,
+    /// The comparisons of paths, in the order of the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comparisons: Vec<Comparison>,
+    /// The values of the compared paths over a swept parameter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sweeps: Vec<Sweep>,
     /// The findings, most important first.
     #[serde(default)]
     pub findings: Vec<Finding>,

@@ -16,6 +16,8 @@ pub struct Options {
     pub n_hosts: Option<u32>,
     /// The device between the hosts; absent for a wire.
     pub device: Option<Device>,
+    /// Whether a second wire, of another network, joins the two hosts directly beside the device.
+    pub has_direct_wire: bool,
     /// The core for the device; absent if it runs on the core that sends the frames.
     pub device_core: Option<usize>,
 }
@@ -23,7 +25,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // The MTU of Ethernet, and the queues that one core can serve.
-        Self { mtu_bytes: 1500, n_queues: 1, n_hosts: None, device: None, device_core: None }
+        Self { mtu_bytes: 1500, n_queues: 1, n_hosts: None, device: None, has_direct_wire: false, device_core: None }
     }
 }
 

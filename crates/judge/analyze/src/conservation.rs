@@ -113,6 +113,10 @@ pub(crate) mod device {
     pub(crate) const PROGRAM: &str = "device's XDP program";
     /// A rule of the packet filter.
     pub(crate) const RULE: &str = "device's filter rule";
+    /// The queue of packets for a program (NFQUEUE).
+    pub(crate) const PACKET_QUEUE: &str = "device's packet queue";
+    /// A counter that the device itself prints.
+    pub(crate) const OWN: &str = "device's own counter";
     /// IP: no route, an expired time to live, or no memory.
     pub(crate) const FORWARDING: &str = "device's ip forwarding";
     /// The queue in front of the link to the receiver.
@@ -126,12 +130,14 @@ pub(crate) mod device {
 ///
 /// The receive drops of the device's interfaces include `ring` (`veth_get_stats64` of Linux 6.18). Their send drops include the
 /// drops of the `backlog` behind them.
-fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 10] {
+fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 12] {
     let ip = |counter| (device::FORWARDING, counter, grown(counter));
     [
         (device::RING, host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).max(ring)),
         (device::PROGRAM, host::DEV_XDP_DROPPED, grown(host::DEV_XDP_DROPPED)),
         (device::RULE, host::NFT_DROPPED, grown(host::NFT_DROPPED)),
+        (device::PACKET_QUEUE, host::NFQUEUE_DROPPED, grown(host::NFQUEUE_DROPPED)),
+        (device::PACKET_QUEUE, host::NFQUEUE_USER_DROPPED, grown(host::NFQUEUE_USER_DROPPED)),
         ip(host::IP_IN_HEADER_ERRORS),
         ip(host::IP_IN_ADDRESS_ERRORS),
         ip(host::IP_IN_NO_ROUTES),
@@ -214,7 +220,8 @@ pub(crate) fn conservation(
     let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, (way.from.0, &way.from.1), (way.to.0, &way.to.1)));
     let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
     let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to.0, &way.to.1));
-    let mut drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
+    let own = via.map(|_| own_drops(&ways)).unwrap_or_default();
+    let mut drops: Vec<Drops> = rings.chain(drops).chain(own).chain(sockets).collect();
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
     discount_duplicates(&mut drops, passed_on.min(u64::try_from(n_twice).unwrap_or(0)));
@@ -226,6 +233,26 @@ pub(crate) fn conservation(
         n_unexplained: unexplained(n_sent, n_received, &drops),
         drops,
     })
+}
+
+/// Returns the drops that a device prints: its counters whose name contains `drop`.
+fn own_drops(ways: &[DirectionTrials<'_>]) -> Vec<Drops> {
+    // Tests that run together have the same device.
+    let trials = ways.first().map(|way| way.trials.as_slice()).unwrap_or_default();
+    let mut grown: BTreeMap<&str, u64> = BTreeMap::new();
+    for series in
+        trials.iter().filter_map(|trial| trial.hosts.get(host::DEVICE_COUNTERS)).flat_map(|record| &record.series)
+    {
+        if series.name.contains("drop") {
+            *grown.entry(&series.name).or_default() += series.growth();
+        }
+    }
+    let drops = grown.into_iter().map(|(name, n_dropped)| Drops {
+        place: device::OWN.to_owned(),
+        counter: format!("{} {name}", host::DEVICE_COUNTERS),
+        n_dropped,
+    });
+    drops.collect()
 }
 
 /// The separator between the names of hosts that are counted as one.

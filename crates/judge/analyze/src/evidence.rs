@@ -20,7 +20,8 @@ use crate::{
     conservation,
     context::{AnalysisContext, lead_test},
     cores::{CPU_STATES, CoreLoad, attribute_core_work},
-    path::{self, hosts_of},
+    path::{self, hosts_of, place_on_path},
+    path_check::device_of,
     repeat_command,
     summaries::main_rate,
     window::{MeasuredWindow, host_of, host_records, members, rates, record_of, samples_within, usable_trials},
@@ -127,7 +128,7 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the device between the hosts, if there is one.
     pub(crate) fn via(&self) -> Option<&'a str> {
-        self.run.plan.via.as_deref()
+        device_of(self.run, self.test)
     }
 
     /// Returns true if the interface drops of a host are accounted for at the device in between, because its wires are memory.
@@ -383,7 +384,7 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the interface that a host was tested on, or a placeholder for use in a command.
     pub(crate) fn interface(&self, host: &str) -> &'a str {
-        self.run.hosts.get(host).and_then(|host| host.interface.as_deref()).unwrap_or("IFACE")
+        place_on_path(self.run, self.test, host).1.unwrap_or("IFACE")
     }
 
     /// Returns the command of the run with another value of an option, if the command belongs to the layer of this test.

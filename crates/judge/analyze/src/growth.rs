@@ -40,14 +40,16 @@ fn point(test: &TestRun, metric: &str) -> Option<GrowthPoint> {
 
 /// Returns the number of companions from which on more of them add hardly anything. `None` if the rate still grows at the last step.
 fn knee(points: &[(u64, f64)]) -> Option<u64> {
-    let grows = |pair: &[(u64, f64)]| {
-        let [(few, low), (many, high)] = [pair[0], pair[1]];
-        let added = approximate(many - few) / approximate(few.max(1));
-        high >= low * (1.0 + GROWS * added)
-    };
-    let last_growing = points.windows(2).rposition(grows);
+    let float = |(n, rate): (u64, f64)| (approximate(n), rate);
+    let last_growing = points.windows(2).rposition(|pair| grows(float(pair[0]), float(pair[1])));
     let place = last_growing.map_or(0, |step| step + 1);
     points.get(place).filter(|_| place + 1 < points.len()).map(|(n, _)| *n)
+}
+
+/// Returns true if a rate grows from one point to the next, as compared with the growth of what it is measured over.
+pub(crate) fn grows((few, low): (f64, f64), (many, high): (f64, f64)) -> bool {
+    let added = (many - few) / few.max(1.0);
+    high >= low * (1.0 + GROWS * added)
 }
 
 #[cfg(test)]

@@ -12,15 +12,18 @@ mod context;
 mod cores;
 mod pairs;
 mod path;
+mod path_check;
 pub mod promise;
 mod window;
 
 // Values with their uncertainty.
 pub mod benchmark;
+mod comparison;
 pub mod curve;
 mod precision;
 mod sharing;
 mod summaries;
+mod sweep;
 
 // Where all packets and all the time went, and what the users did.
 mod anatomy;
@@ -64,9 +67,11 @@ pub use effect::effect;
 pub use evidence::TestEvidence;
 pub use findings::{FINDING_RULES, FindingRule};
 pub use pairs::{ClockOffsets, join_pairs, merge_records};
+pub use path_check::{ends_in_silence, path_fault};
 pub use precision::is_narrow;
 pub use proof::next_intervention;
-pub use summaries::value_in;
+pub use summaries::{is_main_rate, value_in};
+pub use sweep::number as sweep_number;
 pub use watched::{WatchedHost, watched};
 
 /// Fills in every part of a run that follows from its records: values, limits, conservation, findings and the verdict.
@@ -92,10 +97,11 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
             metrics.retain(|metric| metric.from != Derivation::Benchmark);
             metrics.splice(0..0, benchmark.results.iter().map(|result| result.metric.clone()));
         }
+        metrics.extend(comparison::device_metric(run, test, &metrics));
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
         let together: Vec<&TestRun> = std::iter::once(test).chain(paired_tests(run, test)).collect();
         let conservation = if lead_test(run, test).is_none() {
-            conservation::conservation(&together, &run.hosts, run.plan.via.as_deref())
+            conservation::conservation(&together, &run.hosts, path_check::device_of(run, test))
         } else {
             None
         };
@@ -129,6 +135,8 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         }
         run.tests[idx].limits = limits::limits(run, &run.tests[idx], context);
     }
+    run.comparisons = comparison::comparisons(run);
+    run.sweeps = sweep::sweeps(run);
     run.findings = findings::findings(run, context);
     for test in &mut run.tests {
         let about = run.findings.iter().filter(|finding| finding.tests.contains(&test.name));

@@ -177,7 +177,8 @@ fn concurrency(test: &TestRun) -> u64 {
 
 /// Returns true if two layers have a similar number in flight. One flow says nothing about a hundred.
 fn comparable(upper: &TestRun, lower: &TestRun, conversion: RateConversion) -> bool {
-    let same_path = lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
+    let same_path =
+        lower.path == upper.path && lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
     let (high, low) = (concurrency(upper), concurrency(lower));
     // Users with think time have less in flight than the layer below, but the rate below is still their maximum.
     let fewer = low <= 2 * high || upper.layer == Layer::App;

@@ -57,15 +57,25 @@ pub(crate) fn center(test: &TestRun) -> Option<&str> {
     first.to.as_deref().filter(is_in_all).or_else(|| Some(first.from.as_str()).filter(is_in_all))
 }
 
+/// Returns the address and the interface of a host on the path of a test.
+pub(crate) fn place_on_path<'a>(run: &'a Run, test: &TestRun, host: &str) -> (Option<&'a str>, Option<&'a str>) {
+    let Some(host) = run.hosts.get(host) else { return (None, None) };
+    match test.path.as_ref().and_then(|path| host.on_paths.get(path)) {
+        Some(place) => (Some(place.address.as_str()), place.interface.as_deref()),
+        None => (host.address.as_deref(), host.interface.as_deref()),
+    }
+}
+
 /// Returns a fact about the interface that a host was tested on.
-fn fact<'a>(run: &'a Run, host: &str, name: &str) -> Option<&'a str> {
-    let host = run.hosts.get(host)?;
-    host.environment.get(host.interface.as_deref()?, name)
+fn fact<'a>(run: &'a Run, test: &TestRun, host: &str, name: &str) -> Option<&'a str> {
+    run.hosts.get(host)?.environment.get(place_on_path(run, test, host).1?, name)
 }
 
 /// Returns the MTU of the path, which is the smaller MTU of its ends.
 pub(crate) fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
-    hosts_of(test).filter_map(|host| fact(run, host, "mtu_bytes")?.parse().ok().map(Bytes)).min_by_key(|mtu| mtu.0)
+    hosts_of(test)
+        .filter_map(|host| fact(run, test, host, "mtu_bytes")?.parse().ok().map(Bytes))
+        .min_by_key(|mtu| mtu.0)
 }
 
 /// Returns the link of a test, or `None` if no host reports its interface.
@@ -78,12 +88,12 @@ pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
         (_, center) => vec![center?],
     };
     for host in hosts {
-        let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
+        let Some(interface) = place_on_path(run, test, host).1.map(str::to_owned) else { continue };
         // The loopback device reports no driver.
         let loopback = (interface == "lo").then_some("loopback");
-        let driver = fact(run, host, "driver").or(loopback).map(str::to_owned);
-        let speed = fact(run, host, "speed_bps").and_then(|speed| speed.parse::<BitsPerSec>().ok());
-        let nominal = fact(run, host, "line_rate").is_some_and(|rate| rate != "real");
+        let driver = fact(run, test, host, "driver").or(loopback).map(str::to_owned);
+        let speed = fact(run, test, host, "speed_bps").and_then(|speed| speed.parse::<BitsPerSec>().ok());
+        let nominal = fact(run, test, host, "line_rate").is_some_and(|rate| rate != "real");
         let real = !nominal && !driver.as_deref().is_some_and(is_virtual);
         match speed.filter(|speed| real && speed.get() > 0.0) {
             Some(speed) => slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed })),

@@ -137,6 +137,9 @@ impl<'a> TestTrials<'a> {
             Derivation::HostCost { side, counter } => {
                 self.mean_summary(metric, |trial| self.host_cost(trial, *side, counter))
             }
+            Derivation::DeviceCost { host, side, counter } => {
+                self.mean_summary(metric, |trial| self.cost_on(&[host.as_ref()], trial, *side, counter))
+            }
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
             Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
             Derivation::Users { of } => self.users_summary(metric, *of),
@@ -235,10 +238,15 @@ impl<'a> TestTrials<'a> {
     /// Returns the CPU time of all cores of a side's host per unit of the side's work, while all sides measured.
     fn host_cost(&self, trial: &Trial, side: Side, counter: &str) -> Value {
         let (host, _) = record_or_reason(trial, side)?;
+        self.cost_on(&self.machines(members(trial, host)), trial, side, counter)
+    }
+
+    /// Returns the CPU time of all cores of some hosts per unit of a side's work, while all sides measured.
+    fn cost_on(&self, hosts: &[&str], trial: &Trial, side: Side, counter: &str) -> Value {
         let window = MeasuredWindow::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
-        let unknown = || format!("the cores of {host} were not watched");
         let mut per_sec = 0.0;
-        for host in self.machines(members(trial, host)) {
+        for host in hosts {
+            let unknown = || format!("the cores of {host} were not watched");
             per_sec += worked_per_sec(trial, host, window.on_host(self.hosts, host)).ok_or_else(unknown)?;
         }
         let rate = self.rate(trial, side, counter)?;
@@ -424,8 +432,13 @@ fn empty(metric: &Metric) -> Summary {
 
 /// Returns the headline value of a test: the first rate for which higher is better.
 pub(crate) fn main_rate(test: &TestRun) -> Option<&Summary> {
-    let is_rate = |metric: &Metric| matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher;
-    test.summaries.iter().find(|summary| is_rate(&summary.metric))
+    test.summaries.iter().find(|summary| is_main_rate(&summary.metric))
+}
+
+/// Returns true for a rate that can be the headline of a test; the first one is.
+#[must_use]
+pub fn is_main_rate(metric: &Metric) -> bool {
+    matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher
 }
 
 #[cfg(test)]

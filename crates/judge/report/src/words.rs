@@ -1,11 +1,11 @@
 //! The wording of values, the same in all formats. Values are selected and formatted here, not computed.
 
 use fathom_model::{
-    Benchmark, Confidence, Derivation, Finding, Limit, LimitKind, Metric, ProofOutcome, Run, Severity, StepKind,
-    StepSummary, Summary, TestRun, Unit,
+    Benchmark, Confidence, Derivation, Estimate, Finding, Limit, LimitKind, Metric, ProofOutcome, Run, Severity,
+    StepKind, StepSummary, Summary, TestRun, Unit,
     metric::Better,
     search::LoadCurve,
-    units::{grouped, percent, rounded},
+    units::{grouped, percent, rounded, significant},
 };
 
 /// The text of a cell without a value.
@@ -272,6 +272,13 @@ pub(crate) fn step_name(step: &StepSummary) -> String {
         StepKind::Step => step.name.clone(),
         StepKind::Transaction => format!("Σ {}", step.name),
     }
+}
+
+/// Formats a factor with its interval: `× 0.62 (0.60 – 0.64)`.
+pub(crate) fn factor(of: Estimate) -> String {
+    let interval =
+        of.confidence.map(|interval| format!(" ({} – {})", significant(interval.low), significant(interval.high)));
+    format!("× {}{}", significant(of.value), interval.unwrap_or_default())
 }
 
 /// Returns a count with its noun, with an `s` unless the count is one.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, io};
 
 use fathom_model::{
-    Confidence, Effect, Histogram, Intervention, InterventionAim, Layer, Proof, ProofOutcome, Run, TestRun, Trial,
-    Verdict,
+    ComparedArm, Comparison, Confidence, CostOutcome, Effect, Estimate, Histogram, Intervention, InterventionAim,
+    Layer, PairedValue, Proof, ProofOutcome, Run, Sweep, SweepCurve, SweepPoint, SweptValue, TestRun, Trial, Verdict,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -850,4 +850,98 @@ fn the_rates_of_a_curve_are_never_cut_and_a_limit_that_is_not_sure_has_its_ends(
     }
     run.tests[0].curve.as_mut().unwrap().broken = None;
     assert!(written(&TextFormat(TextStyle::PLAIN), &run).contains("  ≥ 47.6"), "the search ended below its limit");
+}
+
+/// Returns a run whose first two tests are compared, at three values of a sweep or at none.
+fn compared(parameter: Option<&str>) -> Run {
+    let run = sample::run();
+    let metric = run.tests[0].summaries[0].metric.name.to_string();
+    let confidence = |low, high| Some(Confidence { low, high, level: 0.95, n_trials: 6 });
+    let ratio = Some(Estimate { value: 0.62, confidence: confidence(0.6, 0.64) });
+    let value = |text: &str, outcome, ratio| PairedValue {
+        metric: metric.clone(),
+        reference: 182_000.0,
+        value: 112_840.0,
+        ratio,
+        difference: Some(Estimate { value: -69_160.0, confidence: confidence(-72_000.0, -66_000.0) }),
+        outcome,
+        text: text.to_owned(),
+    };
+    let arm = |path: &str, is_null, value| ComparedArm {
+        path: path.to_owned(),
+        test: run.tests[1].name.clone(),
+        is_null,
+        n_pairs: 6,
+        values: vec![value],
+    };
+    let null = Some(Estimate { value: 1.001, confidence: confidence(0.99, 1.012) });
+    let arms = vec![
+        arm("via", false, value("costs 38.0 ± 2.00 %", CostOutcome::Costs, ratio)),
+        arm("direct", true, value("no difference beyond noise (within ± 1.2 %)", CostOutcome::NoDifference, null)),
+    ];
+    let comparison = |name: &str, at: Option<&str>| Comparison {
+        name: name.to_owned(),
+        reference: "direct".to_owned(),
+        test: run.tests[0].name.clone(),
+        at: parameter
+            .zip(at)
+            .map(|(parameter, at)| SweepPoint { parameter: parameter.to_owned(), value: at.to_owned() }),
+        arms: arms.clone(),
+        void: None,
+    };
+    let point = |at: f64, value: f64, ratio| SweptValue {
+        at: at.to_string(),
+        number: at,
+        test: run.tests[0].name.clone(),
+        value,
+        confidence: confidence(value * 0.9, value * 1.1),
+        ratio,
+    };
+    let curve = |path: &str, values: [f64; 3], knee: Option<&str>, ratio| SweepCurve {
+        path: path.to_owned(),
+        points: [1.0, 100.0, 2000.0].into_iter().zip(values).map(|(at, value)| point(at, value, ratio)).collect(),
+        knee: knee.map(str::to_owned),
+    };
+    let void = Comparison {
+        arms: Vec::new(),
+        void: Some("both paths go through dut".to_owned()),
+        ..comparison("stream", Some("1"))
+    };
+    let sweep = |parameter: &str| Sweep {
+        parameter: parameter.to_owned(),
+        kind: run.tests[0].kind.clone(),
+        metric: metric.clone(),
+        curves: vec![
+            curve("direct", [182e3, 181e3, 183e3], None, None),
+            curve("via", [180e3, 178e3, 90e3], Some("100"), ratio),
+        ],
+    };
+    let (comparisons, sweeps) = (vec![comparison("http", Some("1")), void], parameter.map(sweep).into_iter().collect());
+    Run { comparisons, sweeps, ..run }
+}
+
+#[test]
+fn paths_that_are_compared_stand_side_by_side_with_what_one_costs() {
+    let run = compared(None);
+    let text = written(&TextFormat(TextStyle { width: 140, colour: Colour::Never }), &run);
+    for words in ["what via does", "direct against itself", "costs 38.0 ± 2.00 %", "within ± 1.2 %", "182 k req/s"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(text.contains("stream: no number: both paths go through dut"), "{text}");
+    let page = written(&Html, &run);
+    assert!(page.contains("What the paths cost") && page.contains("values as parts of the reference"));
+    assert!(page.contains("× 0.620 (0.600 – 0.640)"), "the drawing tells its numbers");
+    let rows = written(&Csv, &run);
+    let of_costs: Vec<&str> = rows.lines().filter(|row| row.contains("costs 38.0")).collect();
+    assert_eq!(of_costs.len(), 2, "one of the ratio, one of the difference: {of_costs:?}");
+    assert!(of_costs[0].contains("ratio,0.62,0.6,0.64,0.95,6"), "{}", of_costs[0]);
+}
+
+#[test]
+fn a_sweep_is_a_table_on_a_terminal_and_a_drawing_on_a_page() {
+    let run = compared(Some("rules"));
+    let text = written(&TextFormat(TextStyle { width: 140, colour: Colour::Never }), &run);
+    assert!(text.contains("◂ knee of via") && text.contains("× 0.620"), "{text}");
+    let page = written(&Html, &run);
+    assert!(page.contains("over rules") && page.contains("knee of via"));
 }

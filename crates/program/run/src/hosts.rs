@@ -2,6 +2,7 @@
 
 mod agents;
 mod heads;
+mod paths;
 mod plan_pods;
 
 use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
@@ -15,9 +16,13 @@ use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
 };
-use fathom_sys::process::{ProcessIdentity, affinity, effective_user};
+use fathom_sys::{
+    netlink::namespace::Namespaces,
+    process::{ProcessIdentity, affinity, effective_user},
+};
 
-use self::heads::Heads;
+pub(crate) use self::agents::address_towards;
+use self::{heads::Heads, paths::Positions};
 use crate::{
     device_programs::PacketPrograms,
     exit::{Exit, UserError, lab_error, with_privilege_hint},
@@ -102,6 +107,7 @@ pub enum HostUse {
 pub struct Hosts {
     pub fleet: Fleet,
     pub by_name: BTreeMap<String, PathHost>,
+    positions: Positions,
     // Dropped after the fleet: agents end before their pods and namespaces are removed, and the journal is finished last.
     pods: Option<Pods>,
     labs: Vec<Lab>,
@@ -147,7 +153,14 @@ impl Hosts {
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
         let heads = Heads::of(plan)?;
         let fleet = Fleet::new(registry::TOOL);
-        let mut hosts = Self { fleet, by_name: BTreeMap::new(), pods: None, labs: Vec::new(), journal };
+        let mut hosts = Self {
+            fleet,
+            by_name: BTreeMap::new(),
+            positions: Positions::new(),
+            pods: None,
+            labs: Vec::new(),
+            journal,
+        };
         let labs = PlanLabs::of(plan, &state)?;
         let mut errors = BTreeMap::new();
         let mut places = BTreeMap::new();
@@ -247,6 +260,21 @@ impl Hosts {
             }
         }
         errors
+    }
+
+    /// Returns the namespaces of a host of a lab.
+    ///
+    /// # Errors
+    /// If none of the labs has this host, or its namespaces cannot be opened once more.
+    pub fn namespaces(&self, reach: &HostReach) -> Result<Namespaces, UserError> {
+        let (HostReach::Lab(name) | HostReach::LabUp(_, name)) = reach else {
+            return Err(UserError::new(Exit::Usage, "only a host of a lab has namespaces that this program can enter"));
+        };
+        let host = self.labs.iter().find_map(|lab| lab.host(name).ok()).ok_or_else(|| no_lab_error(name))?;
+        host.namespaces().try_clone().map_err(|error| {
+            UserError::new(Exit::Preflight, format!("cannot enter host `{name}`"))
+                .with_line("why", error.source.to_string())
+        })
     }
 
     /// Adds what could not be observed on a host, each sentence once.
@@ -467,6 +495,7 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
     if let Some(mtu_bytes) = plan.mtu_bytes {
         options.mtu_bytes = mtu_bytes;
     }
+    options.has_direct_wire = plan.direct_wire;
     options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_error(&error))?;
     Lab::build_with(preset, &options, holder_program()?, &PacketPrograms).map_err(|error| {
         lab_error(&error)

@@ -206,6 +206,19 @@ impl AsFd for Pidfd {
     }
 }
 
+/// Kills the processes of a group, by the pid of its leader, which this process started and has not reaped: `kill(2)`.
+///
+/// # Errors
+/// `EPERM` if all of them belong to another user. A group that is gone is not an error.
+pub fn kill_group(leader: u32) -> Result<()> {
+    let call = || format!("kill(-{leader}, SIGKILL)");
+    let group = i32::try_from(leader).ok().and_then(Pid::from_raw).ok_or_else(|| Error::new(call(), Errno::SRCH))?;
+    match rustix::process::kill_process_group(group, Number::KILL) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(Error::new(call(), errno)),
+    }
+}
+
 /// The fate of a child when this process exits unexpectedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParentBond {

@@ -9,6 +9,7 @@ mod star;
 
 use crate::{Device, Error, Host, Options, Result, device, family::Family};
 
+pub use pair::{DIRECT, THROUGH};
 pub use star::{SWITCH, TESTED};
 
 /// All topologies.
@@ -78,10 +79,14 @@ impl Preset {
         if self.shape == Shape::Star {
             return star::build(options.n_hosts.unwrap_or(star::N_HOSTS_DEFAULT), self.family, options);
         }
-        match self.device(options)? {
-            Some(device) => device::build(device, self.family, options),
-            None => pair::build(self.family, options),
+        let mut hosts = match self.device(options)? {
+            Some(device) => device::build(device, self.family, options)?,
+            None => pair::build(self.family, options)?,
+        };
+        if options.has_direct_wire {
+            pair::lay_direct_wire(&mut hosts, self.family, options)?;
         }
+        Ok(hosts)
     }
 }
 

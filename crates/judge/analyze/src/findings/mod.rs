@@ -35,6 +35,7 @@ mod nothing_done;
 mod one_core_receives;
 mod other_programs;
 mod outage;
+mod path_fault;
 mod pause_frames;
 mod promise_broken;
 mod receive_budget;
@@ -73,6 +74,7 @@ use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link_down::LinkDown,
+    &path_fault::PathFault,
     &errors::ErrorCauses,
     &limit::LimitFound,
     &benchmark::BenchmarkHeadline,

@@ -98,7 +98,9 @@ fn points<'a>(seen: &TestEvidence<'a>, option: &str) -> Vec<ScanPoint<'a>> {
     };
     let here = others(seen.test);
     let is_like = |test: &&TestRun| {
-        (&test.kind, &test.from, &test.to) == (&seen.test.kind, &seen.test.from, &seen.test.to) && others(test) == here
+        let ends = |test: &TestRun| (test.kind.clone(), test.from.clone(), test.to.clone());
+        // Tests of several paths are compared with each other, and a sweep has a curve of each path.
+        test.path.is_none() && ends(test) == ends(seen.test) && others(test) == here
     };
     let mut points: Vec<ScanPoint<'a>> = (seen.run.tests.iter().filter(is_like))
         .filter_map(|test| {

@@ -5,6 +5,7 @@
 mod anatomy;
 mod benchmark;
 mod block;
+mod comparison;
 mod curve;
 mod flow;
 mod history;
@@ -29,6 +30,7 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
     let is_single = run.tests.len() == 1 && !is_benchmark;
     let mut blocks = overview::top(run);
     blocks.extend(benchmark::overview(run));
+    blocks.extend(comparison::blocks(run));
     if run.tests.is_empty() {
         blocks.push(Block::sentence("no test was run"));
     }

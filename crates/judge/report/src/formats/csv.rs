@@ -2,7 +2,10 @@
 
 use std::io;
 
-use fathom_model::{JudgedPromise, LimitKind, Run, Summary, TestRun, Unit, search::CurvePoint};
+use fathom_model::{
+    ComparedArm, Comparison, Estimate, JudgedPromise, LimitKind, PairedValue, Run, Summary, TestRun, Unit,
+    search::CurvePoint,
+};
 use serde::Serialize;
 
 use crate::{Format, sanitize::one_line};
@@ -48,6 +51,7 @@ impl Format for Csv {
         for test in &run.tests {
             rows_of(run, test).iter().try_for_each(|row| rows.serialize(row)).map_err(io_error)?;
         }
+        comparison_rows(run).iter().try_for_each(|row| rows.serialize(row)).map_err(io_error)?;
         if run.tests.is_empty() {
             rows.serialize(CsvRow { run: words(&run.id), started: words(&run.started), ..CsvRow::default() })
                 .map_err(io_error)?;
@@ -105,6 +109,48 @@ fn value_row(of_test: &CsvRow, test: &TestRun, summary: &Summary) -> CsvRow {
         note: summary.note.as_deref().map_or_else(|| of_test.note.clone(), words),
         ..of_test.clone()
     }
+}
+
+/// Returns what paths cost: the ratio to the reference and the difference from it, for each compared value.
+fn comparison_rows(run: &Run) -> Vec<CsvRow> {
+    let of_comparison = |comparison: &Comparison| {
+        let test_of = |arm: &ComparedArm| run.tests.iter().find(|test| test.name == arm.test);
+        let of_arm = |arm: &ComparedArm| {
+            let Some(test) = test_of(arm) else { return Vec::new() };
+            let at = comparison.at.as_ref().map(|at| words(&at.value)).unwrap_or_default();
+            let row = |value: &PairedValue, what: &str, unit: String, estimate: Estimate| CsvRow {
+                run: words(&run.id),
+                started: words(&run.started),
+                test: words(&arm.test),
+                layer: test.layer.name(),
+                kind: words(&test.kind),
+                from: words(&test.from),
+                to: test.to.as_deref().map(words).unwrap_or_default(),
+                metric: format!("{} {what}", words(&value.metric)),
+                unit,
+                value: estimate.value.to_string(),
+                interval_low: number(estimate.confidence.map(|interval| interval.low)),
+                interval_high: number(estimate.confidence.map(|interval| interval.high)),
+                interval_level_ratio: number(estimate.confidence.map(|interval| interval.level)),
+                n_trials: arm.n_pairs.to_string(),
+                note: words(&value.text),
+                offered: at.clone(),
+                ..CsvRow::default()
+            };
+            let unit_of = |value: &PairedValue| {
+                let metric = test.summaries.iter().find(|summary| summary.metric.name == value.metric.as_str());
+                metric.map(|summary| serialised(&summary.metric.unit)).unwrap_or_default()
+            };
+            let rows = |value: &PairedValue| {
+                let ratio = value.ratio.map(|ratio| row(value, "ratio", serialised(&Unit::Ratio), ratio));
+                let difference = value.difference.map(|of| row(value, "difference", unit_of(value), of));
+                ratio.into_iter().chain(difference).collect::<Vec<_>>()
+            };
+            arm.values.iter().flat_map(rows).collect()
+        };
+        comparison.arms.iter().flat_map(of_arm).collect::<Vec<_>>()
+    };
+    run.comparisons.iter().flat_map(of_comparison).collect()
 }
 
 /// Returns the load curve of a search: for each offered rate, the achieved rate, the objective's value and the median latency.

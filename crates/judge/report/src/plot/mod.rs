@@ -6,6 +6,7 @@ pub(crate) mod anatomy;
 pub(crate) mod benchmark;
 pub(crate) mod conservation;
 pub(crate) mod core_heatmap;
+pub(crate) mod cost;
 pub(crate) mod curve;
 pub(crate) mod funnel;
 pub(crate) mod matrix;
@@ -14,6 +15,7 @@ pub(crate) mod percentiles;
 mod scale;
 pub(crate) mod series;
 pub(crate) mod share;
+pub(crate) mod sweep;
 pub(crate) mod throughput;
 
 use fathom_model::units::approximate;

@@ -521,6 +521,7 @@ fn host(address: &str, kernel: &str, queues: &str) -> Host {
         environment.note(topic, name, value);
     }
     Host {
+        on_paths: BTreeMap::new(),
         address: Some(address.to_owned()),
         interface: Some("ens5".to_owned()),
         further_interfaces: Vec::new(),
@@ -548,6 +549,8 @@ pub(crate) fn run() -> Run {
         ..TestPlan::new(&test.kind, times, &test.from)
     };
     Run {
+        comparisons: Vec::new(),
+        sweeps: Vec::new(),
         schema: fathom_model::run::SCHEMA.to_owned(),
         id: "2026-11-21-0923-a1f3".to_owned(),
         tool: "fathom 0.1.0".to_owned(),

@@ -14,6 +14,7 @@ mod named_lines;
 mod neighbors;
 mod netdev;
 mod netstat;
+mod nfqueue;
 mod nft;
 mod pause;
 mod pressure;
@@ -43,6 +44,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(qdisc::Qdisc::new()),
     || Box::new(xdp::Xdp::new()),
     || Box::new(nft::Nft::new()),
+    || Box::new(nfqueue::NfQueue::new()),
     || Box::new(pause::Pause::new()),
     || Box::new(snmp::source()),
     || Box::new(snmp6::Snmp6::new()),

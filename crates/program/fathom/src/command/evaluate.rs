@@ -131,7 +131,7 @@ fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> any
 /// Returns the row for the user's own script. It contacts the server that it names, or the target like the other rows.
 ///
 /// The script sets its own duration, because its users can think for longer than a round of the other rows.
-fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
+pub(super) fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
     let settings = Settings::default().with("file", file);
     let script = LoadedScenario::of(&settings, &Policy::anything()).map_err(|error| engine_error(&error))?;
     let urls = script.urls(None).map_err(|error| engine_error(&error))?;

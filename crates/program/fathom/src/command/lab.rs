@@ -56,6 +56,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(name().long("name").help("the lab's name [default: the preset's]"))
         .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("lifetime of the lab"))
         .arg(measurement::device())
+        .arg(direct_wire())
         .arg(mtu());
     let words = Arg::new("words")
         .value_name("COMMAND")
@@ -93,6 +94,13 @@ fn define_fault() -> Command {
             Command::new("add").about("Plant a fault").args([lab(), fault(), values, host]),
             Command::new("remove").about("Undo a fault on each host that has it").args([lab(), fault()]),
         ])
+}
+
+fn direct_wire() -> Arg {
+    Arg::new("direct-wire")
+        .long("direct-wire")
+        .action(ArgAction::SetTrue)
+        .help("also join a and b by a second wire beside the device, on eth1, as `fathom path` does")
 }
 
 fn mtu() -> Arg {
@@ -138,6 +146,7 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     if let Some(mtu_bytes) = given.get_one::<u32>("mtu") {
         options.mtu_bytes = *mtu_bytes;
     }
+    options.has_direct_wire = given.get_flag("direct-wire");
     options.device = given.get_one::<String>("device").map(|device| device.parse()).transpose()?;
     let lifetime = measurement::duration_option(given, "for", Nanos::from_secs(3600))?;
     let state = StateFolder::from_environment()?;

@@ -143,18 +143,44 @@ impl LayerCommand {
         self.kinds().into_iter().filter(|(doc, _)| doc.is_protocol).collect()
     }
 
-    pub(super) fn define(&self, command: Command) -> Command {
-        let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
+    /// The layer of its kinds.
+    pub(super) fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// The kinds of the layer, without their places on the command line.
+    pub(super) fn listed_kinds(&self) -> Vec<&'static dyn TestKind> {
+        self.kinds().into_iter().map(|(_, kind)| kind).collect()
+    }
+
+    /// The option that chooses a test, by its word.
+    fn test_argument(&self) -> Arg {
         let tests = self.tests();
         let words: Vec<&str> = tests.iter().map(|(word, _)| *word).collect();
         let former = direction::former_test_words(&words).map(|word| PossibleValue::new(word).hide(true));
         let values: Vec<_> = words.iter().copied().map(PossibleValue::new).chain(former).collect();
-        let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(values);
+        Arg::new("test")
+            .long("test")
+            .value_name("TEST")
+            .default_value(words[0])
+            .value_parser(values)
+            .help("test to run")
+    }
+
+    /// Adds the options of the kinds and those that choose among them. A target and everything else is up to the command.
+    pub(super) fn define_work(&self, command: Command) -> Command {
         // The URL or the server is the target argument. In a plan, it is an option of the test.
         let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
         let kinds = self.kinds();
         let named: Vec<options::NamedKind> = kinds.iter().map(|(doc, kind)| (doc.word, *kind)).collect();
         let options = options::arguments(&named).into_iter().filter(|option| !is_own(option));
+        let kinds = self.listed_kinds();
+        let direction = (self.layer != Layer::Http).then(|| direction::argument(&kinds));
+        command.arg(self.test_argument()).args(options).args(direction)
+    }
+
+    pub(super) fn define(&self, command: Command) -> Command {
+        let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
         let mut foreign: Vec<&str> = self.protocols().iter().map(|(doc, _)| doc.word).collect();
         foreign.dedup();
         let protocols: Vec<&str> = [FATHOM_PROTOCOL].into_iter().chain(foreign.iter().copied()).collect();
@@ -163,13 +189,7 @@ impl LayerCommand {
             protocol.value_parser(protocols).help("the program on the target: fathom, or a server of this tool");
         let command = if foreign.is_empty() { command } else { command.arg(protocol) };
         let methods = if self.method_kind().is_some() { benchmark::arguments() } else { Vec::new() };
-        let kinds: Vec<&dyn TestKind> = kinds.into_iter().map(|(_, kind)| kind).collect();
-        let direction = (self.layer != Layer::Http).then(|| direction::argument(&kinds));
-        command
-            .arg(target)
-            .arg(test.help("test to run"))
-            .args(options)
-            .args(direction)
+        self.define_work(command.arg(target))
             .args(find_limit::arguments())
             .args(scan::arguments())
             .args(methods)
@@ -180,6 +200,16 @@ impl LayerCommand {
             .after_help(self.examples)
     }
 
+    /// Returns the chosen test for a command with its own hosts: its word, its kind, and the order of its hosts.
+    pub(super) fn work<'m>(
+        &self,
+        matches: &'m ArgMatches,
+    ) -> Result<(&'static str, &'static dyn TestKind, impl Fn(TestHosts) -> TestHosts + 'm), UserError> {
+        let (word, kind) = self.chosen_test(matches)?;
+        let doc = kind.command().expect("a chosen kind has a word");
+        Ok((word, kind, move |ends| direction::order_hosts(ends, doc, matches)))
+    }
+
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
         let (word, kind) = self.chosen_test(matches)?;
         let foreign = self.protocol(matches).is_some();
@@ -188,10 +218,7 @@ impl LayerCommand {
         let doc = kind.command().expect("a chosen kind has a word");
         let ends = direction::order_hosts(ends, doc, matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
-        let mut settings = options::settings(matches, &given);
-        if !direction::has_direction(kind) {
-            settings.0.remove(direction::DIRECTION);
-        }
+        let mut settings = without_foreign_direction(kind, options::settings(matches, &given));
         if let Some(url) = &url {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
@@ -336,6 +363,14 @@ impl LayerCommand {
             }
         }
     }
+}
+
+/// Removes the direction from the options of a kind that does not take it as an option.
+pub(super) fn without_foreign_direction(kind: &dyn TestKind, mut settings: Settings) -> Settings {
+    if !direction::has_direction(kind) {
+        settings.0.remove(direction::DIRECTION);
+    }
+    settings
 }
 
 /// The value of `--test`, if the command line has one.

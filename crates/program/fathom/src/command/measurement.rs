@@ -309,7 +309,7 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
         let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
         let fitted = known.device(&options).map_err(|error| lab_error(&error))?;
         let device = device.map(|device| device.to_string());
-        let lab = Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device });
+        let lab = Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device, direct_wire: false });
         if known.has_companions() {
             return Ok(TestHosts { lab, ..many_hosts::star(&known.ends(&options), reach) });
         }

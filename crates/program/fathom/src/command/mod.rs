@@ -19,6 +19,7 @@ mod lab;
 mod layer;
 mod many_hosts;
 mod measurement;
+mod path;
 #[cfg(test)]
 mod printed_commands;
 mod probe;
@@ -88,6 +89,12 @@ const COMMANDS: &[Command] = &[
         about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports",
         define: probe::define,
         run: probe::run,
+    },
+    Command {
+        name: "path",
+        about: "Two paths in turn, directly and through a device: what the device costs, loses and adds",
+        define: path::define,
+        run: path::run,
     },
     Command {
         name: "watch",

@@ -62,6 +62,8 @@ fn a_printed_plan_is_a_plan_and_starts_nothing() {
         &["packet", "--device", "nft:10,1/5", "--rate", "10kpps"],
         &["packet", "--lab", "pair", "--test", "stack-receive", "--end", "socket"],
         &["packet", "--receive", "lo", "--ports-each", "1"],
+        &["path", "--device", "nft:10"],
+        &["path", "tcp", "--device", "router", "--sweep", "rules=1,2", "--set", "true {rules}", "--set-on", "dut"],
     ];
     for words in commands {
         let plan = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;

@@ -26,6 +26,7 @@ mod line;
 mod many;
 mod netperf;
 mod onlookers;
+mod paths;
 mod pktgen;
 mod probes;
 mod proofs;

@@ -12,6 +12,7 @@ use fathom_model::{
 
 use super::{
     benchmark_spec::{self, BenchmarkSpec},
+    comparisons,
     pairs::{self, Pair},
     search_spec::{self, SearchSpec},
 };
@@ -63,6 +64,10 @@ pub(super) struct CheckedTest {
     pub reverse: Option<usize>,
     /// False for a test that runs together with the one before it.
     pub is_leading: bool,
+    /// The name of the path that it takes.
+    pub path: Option<String>,
+    /// The index of its comparison in the plan.
+    pub comparison: Option<usize>,
 }
 
 /// The method that decides the trials of a test.
@@ -96,6 +101,9 @@ impl CheckedPlan {
                 tests[lead].phases.is_warmup_whole = true;
             }
             tests.push(checked);
+        }
+        for (test, comparison) in tests.iter_mut().zip(comparisons::check(&plan)?) {
+            test.comparison = comparison;
         }
         if plan.prove && !tests.iter().any(CheckedTest::can_be_repeated) {
             let text = "prove: no test of this plan can be repeated with one option changed";
@@ -244,6 +252,10 @@ fn check_frame(plan: &Plan) -> Result<(), UserError> {
         let options = Options { device, ..Options::default() };
         let (preset, options) = fathom_lab::preset::chosen(&lab.preset, options).map_err(|error| lab_error(&error))?;
         preset.device(&options).map_err(|error| lab_error(&error))?;
+        if lab.direct_wire && preset.has_companions() {
+            let what = format!("direct_wire: the hosts of the preset {} are joined by a switch", preset.name);
+            return Err(invalid_plan(what).with_line("use", "preset = \"pair\""));
+        }
     }
     let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
     if let Some(via) = &plan.via {
@@ -387,6 +399,9 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         },
         reverse: None,
         is_leading: test.paired_with.is_none(),
+        path: test.path.clone(),
+        // Its name is checked with all comparisons.
+        comparison: None,
     })
 }
 

@@ -3,6 +3,8 @@
 mod benchmark;
 mod benchmark_spec;
 mod checked_plan;
+mod comparisons;
+mod device_commands;
 mod estimate;
 mod pairs;
 mod proof;
@@ -10,6 +12,7 @@ mod rounds;
 mod search;
 mod search_spec;
 mod trial_executor;
+mod turns;
 
 pub use benchmark_spec::METHODS;
 pub use checked_plan::{CheckedPlan, read_plan, to_toml as plan_text};

@@ -3,7 +3,9 @@
 use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
 use fathom_fleet::{Disconnected, EXACT_PAIRS_MAX, Error, ErrorClass};
-use fathom_model::{Link, OnLoss, Plan, Run, TestRun, Trial, plan::HostReach, run::Completeness};
+use fathom_model::{
+    Link, OnLoss, Plan, Run, TestRun, Trial, names::host::DEVICE_COUNTERS, plan::HostReach, run::Completeness,
+};
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
@@ -15,6 +17,7 @@ use jiff::Zoned;
 use super::{
     FinishedRun, RunOptions, benchmark,
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
+    device_commands::DeviceControl,
     estimate,
     pairs::Pair,
     search_spec::SearchSpec,
@@ -23,7 +26,7 @@ use super::{
 use crate::{
     allow,
     exit::{Exit, UserError, engine_error},
-    hosts::{Hosts, fleet_error},
+    hosts::{Hosts, address_towards, fleet_error},
     registry,
     secrets::Secrets,
     store::{self, Calibration},
@@ -53,6 +56,9 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let mut run = new_run(shown, plan, &secrets.mask(&surroundings.command), &now)?;
     let mut hosts = connect(plan.plan(), &signals, &run.id)?;
     describe_hosts(&mut run, &mut hosts)?;
+    hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards)?;
+    let mut device = device_control(plan.plan(), &hosts)?;
+    device.start()?;
     let mut course = RunExecutor {
         plan,
         options: surroundings,
@@ -62,14 +68,17 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
         resolved: &resolved,
         progress: progress_line(plan, surroundings),
         lost: RefCell::default(),
+        device,
     };
     let ceilings = Calibration::load().map(|kept| kept.ceilings_of(&run.tests)).unwrap_or_default();
     let context = fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings };
     let ending = course.run_rounds(&mut run, &mut hosts).and_then(|()| course.prove(&mut run, &context, &mut hosts));
     course.progress.clear();
     update_host_descriptions(&mut run, &mut hosts);
+    let stopped = course.device.stop();
     hosts.close()?;
     ending?;
+    stopped?;
     course.record_losses(&mut run);
     run.took_ns = clock::now() - began;
     secrets.mask_errors(&mut run);
@@ -124,6 +133,7 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
             from: checked_test.from.clone(),
             to: checked_test.to.clone(),
             links: checked_test.pairs.iter().map(link).collect(),
+            path: test.path.clone(),
             selected_by: checked_test.kind.command().map(|command| command.selection()),
             options: test.options.clone(),
             expect: test.expect.clone(),
@@ -152,6 +162,12 @@ fn has_results(test: &TestRun) -> bool {
 /// Returns the title of a test. The title of a search includes its objective; tests with equal titles get their names added.
 fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
     let mut title = test.kind.title(&test.options);
+    if let Some(comparison) = test.comparison.map(|idx| &plan.plan().comparisons[idx]) {
+        let own = test.name.strip_prefix(&comparison.name).unwrap_or(&test.name).trim();
+        let at = comparison.at.as_ref().filter(|_| comparison.set.is_some());
+        let at = at.map(|at| format!(", {}={}", at.parameter, at.value)).unwrap_or_default();
+        return format!("{title}{at}, {own}");
+    }
     let is_alike =
         |other: &CheckedTest| other.kind.name() == test.kind.name() && other.kind.title(&other.options) == title;
     if plan.tests.iter().filter(|other| is_alike(other)).count() > 1 {
@@ -164,6 +180,12 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
         Some(objective) => format!("{title}, limit of {objective}"),
         None => title,
     }
+}
+
+/// Returns what rules the device of a plan by its commands.
+fn device_control(plan: &Plan, hosts: &Hosts) -> Result<DeviceControl, UserError> {
+    let place = plan.device.on.as_ref().map(|host| hosts.namespaces(&plan.hosts[host])).transpose()?;
+    Ok(DeviceControl::new(&plan.device, place))
 }
 
 /// Records the description of every host before the first trial.
@@ -208,57 +230,97 @@ impl RunExecutor<'_> {
     fn run_rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
         let mut n_narrow = 0;
         for round in 0..self.plan.plan().rounds {
-            for test in self.plan.leading_tests() {
-                let idx = test.idx;
-                // A search or benchmark runs once: it schedules its own trials, and a second one would not improve the result.
-                let is_search = !matches!(test.method, TestMethod::Rounds);
-                let is_done = round > 0 && is_search;
-                if self.lacks_hosts(test, &mut run.tests) || run.tests[idx].unavailable.is_some() || is_done {
-                    self.progress.end_trial();
-                    continue;
-                }
-                let error = match &test.method {
-                    TestMethod::Search(spec) => self.search(&mut run.tests[idx], test, spec, &run.hosts, hosts)?,
-                    TestMethod::Benchmark(spec) => {
-                        self.benchmark(paired_runs(&mut run.tests, test), test, spec, &run.hosts, hosts)?
-                    }
-                    TestMethod::Rounds => {
-                        self.progress.begin_test(&run.tests[idx].title, round);
-                        self.run_and_record_trial(paired_runs(&mut run.tests, test), test, round, hosts)?
-                    }
-                };
-                self.progress.end_trial();
-                if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
-                    run.completeness =
-                        Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
-                }
-                if error.is_none()
-                    && !is_search
-                    && let Some(reason) = paired_runs(&mut run.tests, test)
-                        .into_iter()
-                        .find_map(|test| test.trials.last().and_then(data_exhausted))
-                {
-                    run.completeness =
-                        Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].full_name()) };
+            let mut set_for = None;
+            for test in self.plan.order_of_round(round) {
+                self.set_value(test, &mut set_for)?;
+                if !self.run_test(test, round, run, hosts)? {
                     return Ok(());
-                }
-                if let Some(error) = error {
-                    let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
-                    let why = run.tests[idx].unavailable.clone();
-                    for paired in paired_runs(&mut run.tests, test).into_iter().skip(1) {
-                        paired.unavailable.clone_from(&why);
-                    }
-                    if !goes_on {
-                        return Ok(());
-                    }
                 }
             }
             n_narrow = if fathom_analyze::is_narrow(run, &registry::metrics()) { n_narrow + 1 } else { 0 };
             if n_narrow == NARROW_ROUNDS {
-                return Ok(());
+                break;
             }
         }
+        self.check_silent_paths(run, hosts);
         Ok(())
+    }
+
+    /// Looks whether a path still carries anything if its last trial ended in silence: a device that died there must not look like one that
+    /// costs half of the rate.
+    fn check_silent_paths(&self, run: &mut Run, hosts: &mut Hosts) {
+        for test in self.plan.tests.iter().filter(|test| test.comparison.is_some()) {
+            let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));
+            let last = run.tests[test.idx].trials.last();
+            if !last.is_some_and(|trial| fathom_analyze::ends_in_silence(run, trial, main)) {
+                continue;
+            }
+            let outcome = self.run_trial(&test.shortened(), self.plan.plan().rounds, hosts);
+            let is_silent =
+                |trial: &Trial| fathom_analyze::path_fault(run, &run.tests[test.idx], trial, main).is_some();
+            if outcome.error.is_some() || outcome.trials.iter().any(is_silent) {
+                let path = test.path.as_deref().unwrap_or_default();
+                let why = format!("the path `{path}` carries nothing any more after the last round");
+                run.tests[test.idx].unavailable = Some(why.clone());
+                run.completeness = Completeness::Incomplete { reason: why };
+                return;
+            }
+        }
+    }
+
+    /// Runs what a test has to do in a round. Returns true if the run goes on.
+    fn run_test(&mut self, test: &CheckedTest, round: u32, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<bool> {
+        let idx = test.idx;
+        // A search or benchmark runs once: it schedules its own trials, and a second one would not improve the result.
+        let is_search = !matches!(test.method, TestMethod::Rounds);
+        let is_done = round > 0 && is_search;
+        if self.lacks_hosts(test, &mut run.tests) || run.tests[idx].unavailable.is_some() || is_done {
+            self.progress.end_trial();
+            return Ok(true);
+        }
+        let error = match &test.method {
+            TestMethod::Search(spec) => self.search(&mut run.tests[idx], test, spec, &run.hosts, hosts)?,
+            TestMethod::Benchmark(spec) => {
+                self.benchmark(paired_runs(&mut run.tests, test), test, spec, &run.hosts, hosts)?
+            }
+            TestMethod::Rounds => {
+                self.progress.begin_test(&run.tests[idx].title, round);
+                self.run_and_record_trial(paired_runs(&mut run.tests, test), test, round, hosts)?
+            }
+        };
+        self.progress.end_trial();
+        if test.comparison.is_some() && !matches!(error, Some(Error::Interrupted)) {
+            return Ok(!ends_comparison(error.as_ref(), test, round, run)?);
+        }
+        if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
+            run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
+        }
+        if error.is_none()
+            && !is_search
+            && let Some(reason) = paired_runs(&mut run.tests, test)
+                .into_iter()
+                .find_map(|test| test.trials.last().and_then(data_exhausted))
+        {
+            run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].full_name()) };
+            return Ok(false);
+        }
+        let Some(error) = error else { return Ok(true) };
+        let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
+        let why = run.tests[idx].unavailable.clone();
+        for paired in paired_runs(&mut run.tests, test).into_iter().skip(1) {
+            paired.unavailable.clone_from(&why);
+        }
+        Ok(goes_on)
+    }
+
+    /// Sets the value of a sweep before the first test of its comparison in a round.
+    fn set_value(&self, test: &CheckedTest, set_for: &mut Option<usize>) -> Result<(), UserError> {
+        if test.comparison == *set_for {
+            return Ok(());
+        }
+        *set_for = test.comparison;
+        let command = test.comparison.and_then(|idx| self.plan.plan().comparisons[idx].set.as_ref());
+        command.map_or(Ok(()), |command| self.device.set(command))
     }
 
     /// Runs one trial and keeps its records, even if it ended early. Returns the error that ended it.
@@ -269,7 +331,14 @@ impl RunExecutor<'_> {
         round: u32,
         hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
-        let outcome = self.run_trial(test, round, hosts);
+        let before = self.device.counters()?;
+        let mut outcome = self.run_trial(test, round, hosts);
+        if let Some((before, after)) = before.zip(self.device.counters()?) {
+            let counted = before.until(&after);
+            for trial in &mut outcome.trials {
+                trial.hosts.insert(DEVICE_COUNTERS.to_owned(), counted.clone());
+            }
+        }
         for (into, trial) in into.into_iter().zip(outcome.trials) {
             if self.is_live() {
                 RunEvent::trial(&into.name, &trial).write(&mut io::stdout().lock())?;
@@ -367,6 +436,35 @@ impl RunExecutor<'_> {
                 into.unavailable = Some(reason(error));
                 Ok(true)
             }
+        }
+    }
+}
+
+/// Returns true if the newest trial of a compared test failed, or shows that its path gives no number. Then the run ends.
+///
+/// # Errors
+/// If that was seen in the first round: nothing is measured.
+fn ends_comparison(error: Option<&Error>, test: &CheckedTest, round: u32, run: &mut Run) -> Result<bool, UserError> {
+    let in_test = format!("test `{}`", test.name);
+    if let Some(error) = error {
+        if round == 0 {
+            return Err(fleet_error(error).with_line("in", in_test));
+        }
+        run.tests[test.idx].unavailable = Some(reason(error));
+        run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
+        return Ok(true);
+    }
+    let of_test = &run.tests[test.idx];
+    let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));
+    let fault = of_test.trials.last().and_then(|trial| fathom_analyze::path_fault(run, of_test, trial, main));
+    match fault {
+        None => Ok(false),
+        Some(why) if round == 0 => {
+            Err(UserError::new(Exit::Preflight, format!("nothing is measured: {why}")).with_line("in", in_test))
+        }
+        Some(why) => {
+            run.completeness = Completeness::Incomplete { reason: why };
+            Ok(true)
         }
     }
 }

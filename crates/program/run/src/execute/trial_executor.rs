@@ -22,6 +22,7 @@ use jiff::Zoned;
 use super::{
     RunOptions,
     checked_plan::{CheckedPlan, CheckedTest},
+    device_commands::DeviceControl,
     estimate,
     pairs::Pair,
 };
@@ -49,6 +50,8 @@ pub(super) struct RunExecutor<'a> {
     pub(super) progress: ProgressLine,
     /// The hosts that were lost while the others went on, each with the error that tells how.
     pub(super) lost: RefCell<BTreeMap<String, String>>,
+    /// The device under test, as far as commands of the plan rule it.
+    pub(super) device: DeviceControl,
 }
 
 impl RunExecutor<'_> {
@@ -170,7 +173,7 @@ impl RunExecutor<'_> {
         }
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
         let part = |name: &str, host: &str, side: Side| {
-            let place = &hosts.by_name[host];
+            let place = &*hosts.at(host, test.path.as_deref());
             let settings = self.settings(test, test.options.clone(), host, side);
             // A host uses the same cores in both directions, unless it plays both roles.
             let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
@@ -201,7 +204,7 @@ impl RunExecutor<'_> {
     fn plan_of_pairs(&self, test: &CheckedTest, pairs: &[(usize, &Pair)], round: u32, hosts: &Hosts) -> TrialPlan {
         let part = |place: usize, (host, side): (&str, Side), cores: Vec<usize>| {
             let settings = self.settings(test, test.options_of_pair(place), host, side);
-            let at = &hosts.by_name[host];
+            let at = &*hosts.at(host, test.path.as_deref());
             let role = self.role(test, at, (host, side), RoleParts { settings, cores, place, round });
             Assignment { host: host.to_owned(), role, interfaces: at.interface.iter().cloned().collect() }
         };

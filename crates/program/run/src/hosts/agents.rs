@@ -465,7 +465,7 @@ fn source_address_towards(host: &str) -> Option<IpAddr> {
 }
 
 /// Returns the source address of packets to `target`. Sends nothing.
-fn address_towards(target: IpAddr) -> anyhow::Result<IpAddr> {
+pub(crate) fn address_towards(target: IpAddr) -> anyhow::Result<IpAddr> {
     let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
         // Nothing is sent, so any port does.

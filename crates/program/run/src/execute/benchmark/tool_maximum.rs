@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_fleet::ErrorClass;
 use fathom_model::{
-    Plan, TestPlan, Trial,
+    DeviceCommands, Plan, TestPlan, Trial,
     benchmark::OwnMaximum,
     plan::{HostReach, LabPlan},
     units::{Nanos, approximate},
@@ -18,6 +18,7 @@ use crate::{
     execute::{
         RunOptions,
         checked_plan::{CheckedPlan, CheckedTest},
+        device_commands::DeviceControl,
         trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
     },
     hosts::fleet_error,
@@ -138,7 +139,12 @@ fn run_trials(
     let hosts = ["a", "b"];
     // Jumbo frames need a link with a larger MTU.
     let longest = trials.iter().map(|trial| trial.size).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
-    let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes: (longest > ETHERNET).then_some(longest), device: None };
+    let lab = LabPlan {
+        preset: "pair".to_owned(),
+        mtu_bytes: (longest > ETHERNET).then_some(longest),
+        device: None,
+        direct_wire: false,
+    };
     let plan = CheckedPlan::new(Plan {
         schema: fathom_model::plan::SCHEMA.to_owned(),
         title: "Own maximum".to_owned(),
@@ -148,6 +154,9 @@ fn run_trials(
         seed: 1,
         tests: trials.iter().flat_map(|trial| trial.tests(sample, hosts)).collect(),
         via: None,
+        paths: Vec::new(),
+        comparisons: Vec::new(),
+        device: DeviceCommands::default(),
         groups: BTreeMap::new(),
         on_loss: fathom_model::OnLoss::Fail,
         heads: None,
@@ -183,6 +192,8 @@ impl SizeTrial {
             options,
             search: None,
             benchmark: None,
+            path: None,
+            comparison: None,
             expect: BTreeMap::new(),
         };
         let back = TestPlan {
@@ -219,6 +230,7 @@ fn run_unkept(
         resolved: &[],
         progress: progress_line(plan, surroundings),
         lost: std::cell::RefCell::default(),
+        device: DeviceControl::new(&DeviceCommands::default(), None),
     };
     let mut trials: Vec<Vec<Vec<Trial>>> = plan.leading_tests().map(|_| Vec::new()).collect();
     let mut failed = None;

@@ -1,0 +1,109 @@
+//! Whether a trial of a compared path may give a number: its packets went the way that the path says, to the end of the trial.
+
+use fathom_model::{
+    Derivation, Metric, Run, TestRun, Trial,
+    names::host::{CONNTRACK_ENTRIES, DEV_RX_FRAMES, DEV_TX_FRAMES},
+    plan::PathPlan,
+    record::Series,
+    units::{approximate, grouped},
+};
+
+use crate::{
+    path::{hosts_of, place_on_path},
+    window::{MeasuredWindow, rates, record_of},
+};
+
+/// A device takes part in a path if it took at least this part of the frames that the initiator sent. On another path it sees less: with
+/// large frames on one side of it and small ones on the other, the two counts can differ by an order of magnitude.
+const TAKES_PART: f64 = 0.1;
+/// With fewer frames, those of other programs and of neighbor discovery would decide.
+const FRAMES_MIN: u64 = 50;
+/// A path that carries nothing in so many tenths of the measured time, at its end, may have been cut.
+const CUT_TENTHS: usize = 3;
+/// Fewer intervals can be empty at a low rate.
+const INTERVALS_MIN: usize = 3;
+
+/// Returns the path that a test takes.
+pub(crate) fn path_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a PathPlan> {
+    let name = test.path.as_ref()?;
+    run.plan.paths.iter().find(|path| path.name == *name)
+}
+
+/// Returns the device between the two ends of a test: that of its path, or of the plan.
+pub(crate) fn device_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a str> {
+    match path_of(run, test) {
+        Some(path) => path.via.as_deref(),
+        None => run.plan.via.as_deref(),
+    }
+}
+
+/// Returns the reason why a trial of a path gives no number, in one sentence. `None` if all preconditions hold.
+#[must_use]
+pub fn path_fault(run: &Run, test: &TestRun, trial: &Trial, main: Option<&Metric>) -> Option<String> {
+    let path = path_of(run, test)?;
+    cut_off(path, trial, main).or_else(|| wrong_way(run, test, path, trial)).or_else(|| tracked(run, path, trial))
+}
+
+/// Compares the frames that the device took with those that the initiator sent.
+fn wrong_way(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Option<String> {
+    let device = run.plan.via.as_deref()?;
+    let initiator = hosts_of(test).next()?;
+    let interface = place_on_path(run, test, initiator).1?;
+    let sent = trial.hosts.get(initiator)?.growth(DEV_TX_FRAMES, interface)?;
+    let counted: Vec<u64> = trial.hosts.get(device)?.series_of(DEV_RX_FRAMES).map(Series::growth).collect();
+    let taken: u64 = counted.iter().sum();
+    if sent < FRAMES_MIN || counted.is_empty() {
+        return None;
+    }
+    let takes_part = approximate(taken) >= TAKES_PART * approximate(sent);
+    let (name, counts) = (&path.name, format!("it took {} frames of the {} sent", grouped(taken), grouped(sent)));
+    match (path.via.is_some(), takes_part) {
+        (true, false) => Some(format!("the path `{name}` does not go through {device}: {counts}")),
+        (false, true) if run.plan.paths.iter().any(|other| other.via.is_some()) => {
+            Some(format!("both paths go through {device}: on `{name}` {counts}"))
+        }
+        _ => None,
+    }
+}
+
+/// Looks for a trial in which nothing arrived, the warm-up included.
+fn cut_off(path: &PathPlan, trial: &Trial, main: Option<&Metric>) -> Option<String> {
+    let Derivation::Rate { side, counter } = &main?.from else { return None };
+    let (_, record) = record_of(trial, *side)?;
+    let is_nothing = record.totals.get(counter.as_ref()) == Some(&0);
+    is_nothing.then(|| format!("the path `{}` carried nothing in round {}", path.name, trial.round + 1))
+}
+
+/// Returns true if nothing arrived in the last part of the measured time of a trial. A single flow may wait for a retransmission, so that alone
+/// does not show that the path is dead.
+#[must_use]
+pub fn ends_in_silence(run: &Run, trial: &Trial, main: Option<&Metric>) -> bool {
+    let counted = main.and_then(|metric| match &metric.from {
+        Derivation::Rate { side, counter } => Some((record_of(trial, *side)?, counter)),
+        _ => None,
+    });
+    let Some(((host, record), counter)) = counted else { return false };
+    let Some(window) = MeasuredWindow::common(trial, &run.hosts) else { return false };
+    let rates = rates(&record.timeline, counter, window.in_record(&run.hosts, host, record));
+    let n_empty = rates.iter().rev().take_while(|rate| **rate <= 0.0).count();
+    n_empty >= INTERVALS_MIN && n_empty * 10 >= rates.len() * CUT_TENTHS
+}
+
+/// Looks for connection tracking at the ends that only a path without the device has: rules of the device work there.
+fn tracked(run: &Run, path: &PathPlan, trial: &Trial) -> Option<String> {
+    // Without commands of a device, rules on the ends are those of their owner and work on all paths.
+    if path.via.is_some() || run.plan.device.start.is_none() {
+        return None;
+    }
+    let is_end = |name: &&String| run.plan.via.as_ref() != Some(*name);
+    let grown = trial.hosts.iter().filter(|(name, _)| is_end(name)).find_map(|(name, record)| {
+        let entries = record.series_of(CONNTRACK_ENTRIES).next()?;
+        let most = entries.values.iter().max()?.saturating_sub(*entries.values.first()?);
+        (most > 0).then_some((name, most))
+    });
+    let (host, n) = grown?;
+    Some(format!(
+        "the path `{}` is changed by rules of the device: {host} tracks its connections ({n} entries)",
+        path.name
+    ))
+}

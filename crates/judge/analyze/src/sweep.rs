@@ -1,0 +1,119 @@
+//! The values of compared paths over a swept parameter, and where their curves bend.
+
+use fathom_model::{
+    Comparison, Run, Sweep, SweepCurve, SweptValue, TestRun,
+    units::{Bytes, approximate},
+};
+
+use crate::{comparison::tests_of, growth::grows, summaries::main_rate};
+
+/// Above this part of its highest value, a curve has not fallen.
+const AS_GOOD: f64 = 0.95;
+/// Two points make a line, which has no bend.
+const POINTS_MIN: usize = 3;
+
+/// Returns the sweeps of a run whose comparisons are known: one for each parameter and kind of test.
+pub(crate) fn sweeps(run: &Run) -> Vec<Sweep> {
+    let mut sweeps: Vec<Sweep> = Vec::new();
+    for comparison in run.comparisons.iter().filter(|comparison| comparison.void.is_none()) {
+        let Some(at) = &comparison.at else { continue };
+        for test in tests_of(run, &comparison.name) {
+            let Some(point) = point(comparison, test) else { continue };
+            let metric = main_rate(test).map(|summary| summary.metric.name.to_string()).unwrap_or_default();
+            let place = sweeps.iter().position(|sweep| sweep.parameter == at.parameter && sweep.kind == test.kind);
+            let place = place.unwrap_or_else(|| {
+                let (parameter, kind) = (at.parameter.clone(), test.kind.clone());
+                sweeps.push(Sweep { parameter, kind, metric, curves: Vec::new() });
+                sweeps.len() - 1
+            });
+            add(&mut sweeps[place].curves, test, point);
+        }
+    }
+    for curve in sweeps.iter_mut().flat_map(|sweep| &mut sweep.curves) {
+        curve.points.sort_by(|a, b| a.number.total_cmp(&b.number));
+        let points: Vec<(f64, f64)> = curve.points.iter().map(|point| (point.number, point.value)).collect();
+        curve.knee = knee(&points).map(|place| curve.points[place].at.clone());
+    }
+    sweeps
+}
+
+fn add(curves: &mut Vec<SweepCurve>, test: &TestRun, point: SweptValue) {
+    let path = test.path.clone().unwrap_or_else(|| test.name.clone());
+    match curves.iter_mut().find(|curve| curve.path == path) {
+        Some(curve) => curve.points.push(point),
+        None => curves.push(SweepCurve { path, points: vec![point], knee: None }),
+    }
+}
+
+/// Returns the point of a test; `None` for the reference once more, and for a test without a rate.
+fn point(comparison: &Comparison, test: &TestRun) -> Option<SweptValue> {
+    let arm = comparison.arms.iter().find(|arm| arm.test == test.name);
+    if arm.is_some_and(|arm| arm.is_null) {
+        return None;
+    }
+    let (at, main) = (comparison.at.as_ref()?, main_rate(test)?);
+    let compared = arm.and_then(|arm| arm.values.iter().find(|value| main.metric.name == value.metric.as_str()));
+    Some(SweptValue {
+        at: at.value.clone(),
+        number: number(&at.value)?,
+        test: test.name.clone(),
+        value: main.value?,
+        confidence: main.confidence,
+        ratio: compared.and_then(|value| value.ratio),
+    })
+}
+
+/// Returns the number of a value of a sweep: a count, a size or a decimal number.
+#[must_use]
+pub fn number(text: &str) -> Option<f64> {
+    let bytes = || text.parse::<Bytes>().ok().map(|bytes| approximate(bytes.0));
+    text.parse::<f64>().ok().filter(|number| number.is_finite()).or_else(bytes)
+}
+
+/// Returns the place of the bend: the last point before a curve falls, or the first one from which it hardly grows any more.
+fn knee(points: &[(f64, f64)]) -> Option<usize> {
+    if points.len() < POINTS_MIN {
+        return None;
+    }
+    let most = points.iter().map(|point| point.1).fold(f64::MIN, f64::max);
+    let best = points.iter().position(|point| point.1 >= most)?;
+    let is_fallen = points.last().is_some_and(|last| last.1 < AS_GOOD * most);
+    if is_fallen {
+        return points.iter().rposition(|point| point.1 >= AS_GOOD * most).map(|place| place.max(best));
+    }
+    let last_growing = points.windows(2).rposition(|pair| grows(pair[0], pair[1]));
+    let place = last_growing.map_or(0, |step| step + 1);
+    (place > 0 && place + 1 < points.len()).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_bends_where_it_falls_or_where_it_stops_to_grow() {
+        let at = |values: &[f64]| {
+            let points: Vec<(f64, f64)> = values
+                .iter()
+                .enumerate()
+                .map(|(place, value)| (2_f64.powi(i32::try_from(place).unwrap()), *value))
+                .collect();
+            knee(&points)
+        };
+        assert_eq!(at(&[100.0, 99.0, 98.0, 60.0, 30.0]), Some(2), "the last one that is as good");
+        assert_eq!(at(&[100.0, 200.0, 390.0, 400.0]), Some(2));
+        assert_eq!(at(&[100.0, 200.0, 400.0]), None, "it grows to the end");
+        assert_eq!(at(&[100.0, 101.0, 99.0]), None, "a flat line");
+        assert_eq!(at(&[100.0, 50.0]), None, "two points");
+        assert_eq!(at(&[100.0, 200.0, 120.0, 110.0]), Some(1));
+    }
+
+    #[test]
+    fn a_value_of_a_sweep_is_a_number_with_or_without_a_prefix() {
+        assert_eq!(
+            (number("1"), number("2.5"), number("64KiB"), number("1k")),
+            (Some(1.0), Some(2.5), Some(65_536.0), Some(1000.0))
+        );
+        assert_eq!((number("fast"), number("inf")), (None, None));
+    }
+}

@@ -1,0 +1,299 @@
+//! The commands of a device under test: start, stop, set, and counters. Each has a limit of time, and what was started is stopped.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+use fathom_model::{
+    DeviceCommands, HostRecord,
+    record::Series,
+    units::{Nanos, rounded},
+};
+use fathom_sys::{
+    clock,
+    netlink::namespace::Namespaces,
+    process::{self, ParentBond, Pidfd, ProcessPlace, ProcessSpec, signal},
+};
+use serde_json::Value;
+
+use crate::exit::{Exit, UserError};
+
+/// The longest time of a command: a rule set of thousands of rules, or a device that starts.
+const COMMAND_TIMEOUT: Nanos = Nanos::from_secs(30);
+/// The most bytes of an output that are kept.
+const OUTPUT_MAX: u64 = 1 << 20;
+/// The last lines of an output that an error shows.
+const LINES_MAX: usize = 5;
+/// The interval for checking whether a command is still wanted.
+const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(100);
+/// Larger numbers are no counts that a JSON number can hold exactly.
+const COUNT_MAX: f64 = 9e15;
+
+/// Runs the commands of a device. Dropping it stops the device, if it was started.
+pub(super) struct DeviceControl {
+    commands: DeviceCommands,
+    /// The namespaces of the host on which they run; `None` for this machine.
+    place: Option<Namespaces>,
+    is_started: bool,
+}
+
+impl DeviceControl {
+    pub(super) fn new(commands: &DeviceCommands, place: Option<Namespaces>) -> Self {
+        Self { commands: commands.clone(), place, is_started: false }
+    }
+
+    /// Starts the device.
+    ///
+    /// # Errors
+    /// If the command fails or does not end; then the device is stopped.
+    pub(super) fn start(&mut self) -> Result<(), UserError> {
+        // What a failed start left behind is stopped too.
+        self.is_started = true;
+        self.commands.start.clone().map_or(Ok(()), |command| self.run(Purpose::Start, &command).map(drop))
+    }
+
+    /// Stops the device, if it was started.
+    ///
+    /// # Errors
+    /// If the command fails or does not end.
+    pub(super) fn stop(&mut self) -> Result<(), UserError> {
+        if !std::mem::take(&mut self.is_started) {
+            return Ok(());
+        }
+        self.commands.stop.clone().map_or(Ok(()), |command| self.run(Purpose::Stop, &command).map(drop))
+    }
+
+    /// Sets a value on the device.
+    ///
+    /// # Errors
+    /// If the command fails or does not end.
+    pub(super) fn set(&self, command: &str) -> Result<(), UserError> {
+        self.run(Purpose::Set, command).map(drop)
+    }
+
+    /// Returns the counters of the device; `None` without a command for them.
+    ///
+    /// # Errors
+    /// If the command fails, does not end, or does not print one JSON object of whole numbers.
+    pub(super) fn counters(&self) -> Result<Option<DeviceCounters>, UserError> {
+        let Some(command) = &self.commands.counters else { return Ok(None) };
+        let at = clock::now();
+        let printed = self.run(Purpose::Count, command)?;
+        let values = numbers(&printed).map_err(|why| {
+            let text: String = printed.chars().take(200).collect();
+            UserError::new(
+                Exit::Preflight,
+                format!("the counters of the device are not one JSON object of numbers: {why}"),
+            )
+            .with_line("of", command.clone())
+            .with_line("printed", text.trim().escape_debug().to_string())
+        })?;
+        Ok(Some(DeviceCounters { at, values }))
+    }
+
+    /// Runs a command for this purpose. Returns what it printed.
+    fn run(&self, purpose: Purpose, command: &str) -> Result<String, UserError> {
+        let failed = |why: String| {
+            UserError::new(Exit::Preflight, format!("the command that {} failed", purpose.words()))
+                .with_line("why", why)
+                .with_line("of", command.to_owned())
+        };
+        // A device that goes on in the background keeps its standard streams. Nobody waits for the end of a file.
+        let files = process::shared_file().and_then(|output| Ok((output, process::shared_file()?)));
+        let (mut output, mut errors) = files.map_err(|error| failed(error.source.to_string()))?;
+        let ended = self.spawn(command, &output, &errors).and_then(|child| wait_for(child, purpose));
+        let status = ended.map_err(|error| failed(error.to_string()))?;
+        let (printed, said) = (text_of(&mut output), text_of(&mut errors));
+        if status.success() {
+            return Ok(printed);
+        }
+        let said = if said.trim().is_empty() { printed } else { said };
+        let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LINES_MAX)..];
+        Err(last.iter().fold(failed(status.to_string()), |error, line| error.with_line("said", *line)))
+    }
+
+    fn spawn(&self, command: &str, output: &File, errors: &File) -> io::Result<Child> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).stdin(Stdio::null()).process_group(0);
+        shell.stdout(output.try_clone()?).stderr(errors.try_clone()?);
+        let place = self.place.as_ref().map_or(ProcessPlace::Here, ProcessPlace::In);
+        let spec = ProcessSpec { command: shell, place, bond: ParentBond::DiesWithParent };
+        spec.spawn().map_err(|error| error.source)
+    }
+}
+
+/// Waits for the end of a command. One that takes too long, or is not wanted any more, is killed with its group.
+fn wait_for(mut child: Child, purpose: Purpose) -> io::Result<ExitStatus> {
+    let deadline = clock::now() + COMMAND_TIMEOUT;
+    let pidfd = Pidfd::open(child.id()).map_err(|error| error.source)?;
+    while !pidfd.wait(STOP_CHECK_EVERY).map_err(|error| error.source)? {
+        // A device is stopped after a signal too.
+        let is_stopped = purpose != Purpose::Stop && signal::received().is_some();
+        if is_stopped || clock::now() >= deadline {
+            process::kill_group(child.id()).map_err(|error| error.source)?;
+            child.wait()?;
+            let why = if is_stopped {
+                "it was interrupted".to_owned()
+            } else {
+                format!("it did not end within {COMMAND_TIMEOUT}")
+            };
+            return Err(io::Error::other(why));
+        }
+    }
+    child.wait()
+}
+
+/// Returns the text of a file that a command wrote, up to a limit.
+fn text_of(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    // Without its text, an error still tells how the command ended.
+    let _ = file.rewind().and_then(|()| file.take(OUTPUT_MAX).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Drop for DeviceControl {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("note: {error}");
+        }
+    }
+}
+
+/// What a command is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Start,
+    Stop,
+    Set,
+    Count,
+}
+
+impl Purpose {
+    /// The words behind `the command that`.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Start => "starts the device",
+            Self::Stop => "stops the device",
+            Self::Set => "sets a value on the device",
+            Self::Count => "prints the counters of the device",
+        }
+    }
+}
+
+/// The counters of a device at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DeviceCounters {
+    at: Nanos,
+    values: BTreeMap<String, u64>,
+}
+
+impl DeviceCounters {
+    /// Returns the record of a trial, from the counters before and after it. A counter that is new began at 0.
+    pub(super) fn until(&self, after: &Self) -> HostRecord {
+        let series = after.values.iter().map(|(name, last)| {
+            let first = self.values.get(name).copied().unwrap_or(0);
+            Series { name: name.clone(), of: String::new(), values: vec![first, *last] }
+        });
+        HostRecord { at_ns: vec![self.at, after.at], series: series.collect(), ..HostRecord::default() }
+    }
+}
+
+/// Parses one JSON object of counts.
+fn numbers(text: &str) -> Result<BTreeMap<String, u64>, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let Value::Object(all) = value else { return Err("it is no object".to_owned()) };
+    let count = |(name, value): (String, Value)| {
+        let number = value.as_u64().or_else(|| {
+            let number = value.as_f64().filter(|number| (0.0..COUNT_MAX).contains(number))?;
+            Some(rounded(number))
+        });
+        number.map(|number| (name.clone(), number)).ok_or_else(|| format!("`{name}` is {value}, and not a count"))
+    };
+    all.into_iter().map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(commands: &DeviceCommands) -> DeviceControl {
+        DeviceControl::new(commands, None)
+    }
+
+    #[test]
+    fn counters_are_one_object_of_counts() {
+        let counted = numbers(r#"{"in": 7, "dropped": 2.0, "big": 18446744073709551615}"#).unwrap();
+        assert_eq!((counted["in"], counted["dropped"], counted["big"]), (7, 2, u64::MAX));
+        for (text, named) in [
+            ("[1]", "no object"),
+            (r#"{"in": "7"}"#, "`in` is \"7\""),
+            (r#"{"in": -1}"#, "`in` is -1"),
+            ("7 packets", "trailing"),
+        ] {
+            let error = numbers(text).unwrap_err();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_counters_before_and_after() {
+        let of = |at, values: &[(&str, u64)]| DeviceCounters {
+            at: Nanos(at),
+            values: values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        };
+        let record = of(1, &[("in", 5)]).until(&of(9, &[("in", 12), ("late", 3)]));
+        assert_eq!((record.growth("in", ""), record.growth("late", ""), record.span()), (Some(7), Some(3), Nanos(8)));
+    }
+
+    #[test]
+    fn what_a_command_printed_is_in_its_error() {
+        let device =
+            control(&DeviceCommands { counters: Some("echo 7 packets".to_owned()), ..DeviceCommands::default() });
+        let error = device.counters().unwrap_err().to_string();
+        assert!(error.contains("of     echo 7 packets") && error.contains("printed 7 packets"), "{error}");
+        let error = device.set("echo no such rule >&2; exit 3").unwrap_err().to_string();
+        assert!(
+            error.contains("sets a value") && error.contains("exit status: 3") && error.contains("no such rule"),
+            "{error}"
+        );
+        let error = device.set("exec no-such-program-here").unwrap_err().to_string();
+        assert!(error.contains("no-such-program-here"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_was_started_is_stopped_once_even_if_its_start_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let say = |word: &str| format!("echo {word} >> '{}'", log.display());
+        let commands =
+            |start: String| DeviceCommands { start: Some(start), stop: Some(say("stop")), ..DeviceCommands::default() };
+        let told = || std::fs::read_to_string(&log).unwrap_or_default();
+        drop(control(&commands(say("start"))));
+        assert_eq!(told(), "", "it was never started");
+        let mut device = control(&commands(say("start")));
+        device.start().unwrap();
+        device.stop().unwrap();
+        drop(device);
+        assert_eq!(told(), "start\nstop\n");
+        let mut device = control(&commands(format!("{}; exit 1", say("start"))));
+        assert!(device.start().is_err());
+        drop(device);
+        assert_eq!(told(), "start\nstop\nstart\nstop\n");
+    }
+
+    #[test]
+    fn a_device_in_the_background_does_not_hold_its_command_up() {
+        let device = control(&DeviceCommands {
+            counters: Some("sleep 30 & echo {\\\"pid\\\": $!}".to_owned()),
+            ..DeviceCommands::default()
+        });
+        let pid = device.counters().unwrap().unwrap().values["pid"];
+        // It still runs, so nobody waited for its end.
+        device.set(&format!("kill {pid}")).unwrap();
+    }
+}

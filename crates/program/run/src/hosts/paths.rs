@@ -1,0 +1,239 @@
+//! Where each host is on each path of a plan, and whether the paths of a comparison begin and end alike.
+
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
+
+use fathom_model::{
+    Environment, PathPlan, Plan,
+    plan::HostReach,
+    run::{Host, PathPlace},
+};
+
+use super::{Hosts, PathHost};
+use crate::exit::{Exit, UserError};
+
+/// The facts of an interface that change what a path carries, with the command that shows or sets them.
+const ALIKE: [(&str, &str); 2] =
+    [("mtu_bytes", "ip link set dev IFACE mtu BYTES"), ("offloads", "ethtool --features IFACE")];
+
+/// Offloads that no test on both paths meets: they are for SCTP, for accurate ECN, and for packets that a host forwards. A program on the device takes
+/// them from the interface at the other end of a wire in memory.
+const NOT_COMPARED: [&str; 3] = ["tx-sctp-segmentation", "tx-tcp-accecn-segmentation", "tx-gso-list"];
+
+/// The address and the interface of a host on a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Position {
+    address: IpAddr,
+    /// Absent if no interface has the address.
+    interface: Option<String>,
+}
+
+/// Returns the address from which this machine reaches another one.
+type OwnAddress<'a> = &'a dyn Fn(IpAddr) -> anyhow::Result<IpAddr>;
+
+/// The positions of the hosts on each path.
+pub(super) type Positions = BTreeMap<String, BTreeMap<String, Position>>;
+
+impl Hosts {
+    /// Returns a host as it is on a path; without a path, at its usual address.
+    pub fn at(&self, host: &str, path: Option<&str>) -> Cow<'_, PathHost> {
+        let place = &self.by_name[host];
+        match path.and_then(|path| self.positions.get(path)?.get(host)) {
+            Some(position) => Cow::Owned(PathHost {
+                address: position.address,
+                interface: position.interface.clone(),
+                ..place.clone()
+            }),
+            None => Cow::Borrowed(place),
+        }
+    }
+
+    /// Finds where the hosts are on the paths of a plan, and records it in their descriptions. `own_address` is the address from which this
+    /// machine reaches another one.
+    ///
+    /// # Errors
+    /// If a host has no such interface, or if the interfaces of two paths differ in what they carry.
+    pub fn find_paths(
+        &mut self,
+        plan: &Plan,
+        described: &mut BTreeMap<String, Host>,
+        own_address: OwnAddress<'_>,
+    ) -> Result<(), UserError> {
+        for path in &plan.paths {
+            let positions = self.positions_on(plan, path, described, own_address)?;
+            for (name, position) in &positions {
+                let place = PathPlace { address: position.address.to_string(), interface: position.interface.clone() };
+                if let Some(host) = described.get_mut(name) {
+                    host.on_paths.insert(path.name.clone(), place);
+                }
+            }
+            self.positions.insert(path.name.clone(), positions);
+        }
+        check_interfaces(plan, described)
+    }
+
+    fn positions_on(
+        &self,
+        plan: &Plan,
+        path: &PathPlan,
+        described: &BTreeMap<String, Host>,
+        own_address: OwnAddress<'_>,
+    ) -> Result<BTreeMap<String, Position>, UserError> {
+        let mut positions = BTreeMap::new();
+        for (name, text) in &path.at {
+            let usual = self.by_name[name].address;
+            let position = position(text, usual, &described[name].environment)
+                .ok_or_else(|| no_position(path, name, text, &described[name].environment, &plan.hosts[name]))?;
+            positions.insert(name.clone(), position);
+        }
+        // This machine has the address from which it reaches the others.
+        let peer = positions.values().map(|position| position.address).next();
+        for (name, reach) in &plan.hosts {
+            let is_here = matches!(reach, HostReach::This | HostReach::At(_));
+            if let Some(peer) = peer.filter(|_| is_here && !positions.contains_key(name)) {
+                let address = own_address(peer).map_err(|error| match error.downcast::<UserError>() {
+                    Ok(error) => error.with_line("in", format!("path `{}`", path.name)),
+                    Err(error) => UserError::from_error(Exit::Preflight, &error),
+                })?;
+                let interface = interface_with(address, &described[name].environment);
+                positions.insert(name.clone(), Position { address, interface });
+            }
+        }
+        Ok(positions)
+    }
+}
+
+/// Returns the position that a text names: an address, or an interface with its address of the same IP version as the usual one.
+fn position(text: &str, usual: IpAddr, environment: &Environment) -> Option<Position> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(Position { address, interface: interface_with(address, environment) });
+    }
+    let mut addresses = environment.get(text, "addresses")?.split(' ').filter_map(|one| one.parse::<IpAddr>().ok());
+    let address = addresses.find(|address| address.is_ipv4() == usual.is_ipv4() && !is_link_local(*address))?;
+    Some(Position { address, interface: Some(text.to_owned()) })
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+fn interface_with(address: IpAddr, environment: &Environment) -> Option<String> {
+    let address_text = address.to_string();
+    let has_it = |facts: &BTreeMap<String, String>| {
+        facts.get("addresses").is_some_and(|all| all.split(' ').any(|one| one == address_text))
+    };
+    let found = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
+    // Loopback answers for addresses that are not configured on it.
+    found.or_else(|| address.is_loopback().then(|| "lo".to_owned()))
+}
+
+fn no_position(path: &PathPlan, host: &str, text: &str, environment: &Environment, reach: &HostReach) -> UserError {
+    let known =
+        environment.0.iter().filter(|(_, facts)| facts.contains_key("addresses")).map(|(name, _)| name.as_str());
+    let what = format!("path `{}`: host `{host}` has no interface `{text}` with an address", path.name);
+    let error = UserError::new(Exit::Usage, what)
+        .with_line("use", format!("an address, or one of {}", known.collect::<Vec<_>>().join(", ")));
+    match reach {
+        HostReach::LabUp(..) => error.with_line("fix", "fathom lab up pair --direct-wire --device DEVICE"),
+        _ => error,
+    }
+}
+
+/// Checks that each host has interfaces with the same MTU and offloads on all paths: what differs would be measured as the device.
+fn check_interfaces(plan: &Plan, described: &BTreeMap<String, Host>) -> Result<(), UserError> {
+    for (name, host) in described.iter().filter(|(name, _)| plan.via.as_ref() != Some(*name)) {
+        let on_paths: Vec<(&String, &String)> =
+            (host.on_paths.iter()).filter_map(|(path, place)| Some((path, place.interface.as_ref()?))).collect();
+        for pair in on_paths.windows(2) {
+            let [(path, interface), (other_path, other)] = [pair[0], pair[1]];
+            // An address on loopback, such as that of a balanced service, says nothing about the wire.
+            if [interface, other].into_iter().any(|interface| interface == "lo") {
+                continue;
+            }
+            for (fact, command) in ALIKE {
+                let words = |interface: &str| -> Vec<&str> {
+                    let all = host.environment.get(interface, fact).unwrap_or_default().split(' ');
+                    all.filter(|word| !NOT_COMPARED.contains(word)).collect()
+                };
+                let (one, another) = (words(interface), words(other));
+                if one == another {
+                    continue;
+                }
+                let what = format!(
+                    "the paths `{path}` and `{other_path}` differ in more than the device: {}",
+                    difference(fact, name)
+                );
+                return Err(UserError::new(Exit::Preflight, what)
+                    .with_line("why", format!("{interface}: {}", shown(&one, &another)))
+                    .with_line("why", format!("{other}: {}", shown(&another, &one)))
+                    .with_line("fix", format!("{command}        # on {name}, until both are alike")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn difference(fact: &str, host: &str) -> String {
+    let what = if fact == "offloads" { "the offloads" } else { "the MTU" };
+    format!("{what} of their interfaces on {host}")
+}
+
+/// Returns the words of one list that the other lacks.
+fn shown(of: &[&str], other: &[&str]) -> String {
+    let own: Vec<&str> = of.iter().copied().filter(|word| !word.is_empty() && !other.contains(word)).collect();
+    if own.is_empty() { "none of these".to_owned() } else { own.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Plan;
+
+    use super::*;
+
+    fn environment(interfaces: &[(&str, &str, &str, &str)]) -> Environment {
+        let mut environment = Environment::default();
+        for (name, addresses, mtu, offloads) in interfaces {
+            environment.note(name, "addresses", *addresses);
+            environment.note(name, "mtu_bytes", *mtu);
+            environment.note(name, "offloads", *offloads);
+        }
+        environment
+    }
+
+    #[test]
+    fn a_position_is_an_address_or_an_interface_of_the_same_ip_version() {
+        let known =
+            environment(&[("eth0", "198.18.0.1", "1500", ""), ("eth1", "fe80::1 2001:2::1 198.18.2.1", "1500", "")]);
+        let of = |text: &str, usual: &str| {
+            position(text, usual.parse().unwrap(), &known).map(|at| (at.address.to_string(), at.interface))
+        };
+        let eth1 = || Some("eth1".to_owned());
+        assert_eq!(of("eth1", "198.18.0.1"), Some(("198.18.2.1".to_owned(), eth1())));
+        assert_eq!(of("eth1", "::1"), Some(("2001:2::1".to_owned(), eth1())));
+        assert_eq!(of("2001:2::1", "198.18.0.1"), Some(("2001:2::1".to_owned(), eth1())));
+        assert_eq!(of("10.0.0.100", "198.18.0.1"), Some(("10.0.0.100".to_owned(), None)), "behind address translation");
+        assert_eq!((of("eth0", "::1"), of("eth7", "::1")), (None, None));
+    }
+
+    #[test]
+    fn paths_whose_interfaces_differ_are_refused_with_what_differs() {
+        let on_paths: BTreeMap<String, PathPlace> = [("direct", "eth1"), ("via", "eth0")]
+            .map(|(path, interface)| {
+                (path.to_owned(), PathPlace { address: String::new(), interface: Some(interface.to_owned()) })
+            })
+            .into();
+        let checked = |facts: &[(&str, &str, &str, &str)]| {
+            let host = Host { environment: environment(facts), on_paths: on_paths.clone(), ..Host::default() };
+            check_interfaces(&Plan::new("x", Vec::new()), &[("a".to_owned(), host)].into())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(&[("eth0", "", "1500", "rx-gro"), ("eth1", "", "1500", "rx-gro")]), Ok(()));
+        assert_eq!(checked(&[("eth0", "", "1500", "rx-gro"), ("eth1", "", "1500", "rx-gro tx-gso-list")]), Ok(()));
+        let error = checked(&[("eth0", "", "1500", "rx-gro"), ("eth1", "", "1500", "rx-gro tx-tso")]).unwrap_err();
+        assert!(error.contains("the offloads of their interfaces on a") && error.contains("eth1: tx-tso"), "{error}");
+        let error = checked(&[("eth0", "", "1400", ""), ("eth1", "", "1500", "")]).unwrap_err();
+        assert!(
+            error.contains("the MTU") && error.contains("eth0: 1400") && error.contains("ip link set dev"),
+            "{error}"
+        );
+    }
+}

@@ -116,20 +116,17 @@ impl FindingRule for UnevenSpread {
             percent(share(most.n)),
             percent(most.expected.unwrap_or(0.0))
         );
-        let options = "--source 10.0.0.0/16 --local-sources";
-        let again =
-            seen.repeat_test_command(options).unwrap_or_else(|| format!("fathom tcp TARGET --test spread {options}"));
+        let again = seen.repeat_test_command("--source 10.0.0.0/16 --local-sources");
         let statistic = format!("{:.1} on {} degrees of freedom", fit.chi_square, fit.degrees);
-        vec![
-            seen.finding(self.id(), Severity::HoldsBack, "uneven spread", title)
-                .evidence([
-                    text_evidence(host(seen), "chi-square", statistic),
-                    text_evidence(host(seen), "p", format!("{:.1e}", fit.p)),
-                ])
-                .next(NextStep::new(again).expected(
-                    "show whether the device spreads by addresses alone, so that few sources reach few targets",
-                )),
-        ]
+        let expected = "show whether the device spreads by addresses alone, so that few sources reach few targets";
+        let found = seen.finding(self.id(), Severity::HoldsBack, "uneven spread", title).evidence([
+            text_evidence(host(seen), "chi-square", statistic),
+            text_evidence(host(seen), "p", format!("{:.1e}", fit.p)),
+        ]);
+        vec![match again {
+            Some(again) => found.next(NextStep::new(again).expected(expected)),
+            None => found,
+        }]
     }
 
     fn effect_of(&self) -> &'static [&'static str] {

@@ -26,6 +26,8 @@ const FATHOM_PROTOCOL: &str = "fathom";
 const SERVER: &str = "host";
 /// The option that names a device of this host on which foreign packets are counted.
 const RECEIVE: &str = "receive";
+/// Options that only the long help of the layers below http has.
+const RARE: [&str; 2] = ["connections", "ports"];
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -74,7 +76,6 @@ Examples:
   fathom tcp 127.0.0.1 --test crr --duration 5s
   fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
   fathom tcp --hosts rack.toml --from b1 --to sut
-  fathom tcp 10.0.0.9 --test spread --connections 10k --targets 10 --allow 10.0.0.9
   fathom tcp 10.0.0.9 --test continuity --flows 100 --at '4s ssh lb deactivate t2' --allow 10.0.0.9
   fathom tcp 10.0.0.2 --key KEY --test rfc6349 --bandwidth 100Mbit",
 };
@@ -175,7 +176,10 @@ impl LayerCommand {
         let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
         let kinds = self.kinds();
         let named: Vec<options::NamedKind> = kinds.iter().map(|(doc, kind)| (doc.word, *kind)).collect();
-        let options = options::arguments(&named).into_iter().filter(|option| !is_own(option));
+        // These are usual in other commands, and the short help is one screen.
+        let is_rare = |option: &Arg| self.layer != Layer::Http && RARE.iter().any(|name| option.get_id() == name);
+        let shown = |option: Arg| if is_rare(&option) { option.hide_short_help(true) } else { option };
+        let options = options::arguments(&named).into_iter().filter(|option| !is_own(option)).map(shown);
         let kinds = self.listed_kinds();
         let direction = (self.layer != Layer::Http).then(|| direction::argument(&kinds));
         command.arg(self.test_argument()).args(options).args(direction)

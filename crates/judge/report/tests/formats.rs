@@ -365,12 +365,12 @@ fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
 
 /// Benchmarks on a screen, with the figures of the sample.
 const BENCHMARKS: &str = "\
-  frames       value     result                            bounds  theoretical  share
+  size         value     result                            bounds  theoretical  share
   64 B    throughput  50.0 kpps             50.0 kpps – 50.2 kpps     250 kpps   20 %
   1518 B  throughput  40.0 kpps  irregular  40.0 kpps – 60.0 kpps     250 kpps   16 %
 
-  frames   load    offered  lost
-  64 B    100 %   250 kpps  80 %
+  size   load    offered  lost
+  64 B  100 %   250 kpps  80 %
 ";
 
 #[test]

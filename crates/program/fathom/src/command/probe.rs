@@ -69,7 +69,7 @@ pub(super) fn define(command: Command) -> Command {
     let options = options::arguments(&kinds).into_iter().filter(|option| option.get_id() != HOST);
     command
         .arg(host)
-        .arg(test.help("test: round trips and loss, path MTU, route, ports, fragments; all: the first three"))
+        .arg(test.help("test to run; all: rtt, mtu and route"))
         .args(options)
         .arg(until)
         .args(measurement::arguments())

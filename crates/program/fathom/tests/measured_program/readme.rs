@@ -18,6 +18,7 @@ const SHORT: &[(&str, &str)] = &[
     ("--rate 1G", "--rate 5M --rounds 1 --duration 200ms --warmup 0s"),
     ("fathom evaluate", "--quick --rounds 1 --duration 50ms --warmup 10ms"),
     ("fathom probe", "--timeout 200ms"),
+    ("fathom path", "--rounds 3 --duration 300ms --warmup 0s"),
     ("fathom watch", "--interval 200ms --count 2"),
     ("fathom app run", "--duration 300ms --warmup 0s"),
     ("fathom packet", "--rate 1000 --rounds 1 --duration 200ms --warmup 0s"),

@@ -7,9 +7,10 @@
 # make test-kubernetes  three nodes of a real Kubernetes, which is built once, in five minutes; make test-measured has it where it is built
 # make test-vm  the kernel's pktgen and netem, on Debian's kernel in an emulated machine
 # make findings  planted faults against what fathom says of them; writes docs/findings.md
+# make devices  defects of the reference balancer against what the tests of devices say; writes docs/device-defects.md
 # make findings-ci  a few of them, in less than a minute
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-measured test-hosts test-kubernetes test-vm lint findings findings-ci bench schema man
+.PHONY: run test test-quick test-measured test-hosts test-kubernetes test-vm lint findings devices findings-ci bench schema man
 
 CARGO ?= cargo
 NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10)
@@ -52,6 +53,11 @@ findings:
 	$(CARGO) build --release --package fathom
 	$(CARGO) xtask findings --write
 	$(CARGO) xtask findings --write --busy
+
+# Turns on each defect of the reference balancer, runs the test that is made for it, and writes docs/device-defects.md.
+devices:
+	$(CARGO) build --release --package fathom
+	$(CARGO) xtask devices --write
 
 # A few of them in less than a minute, with the program that the tests have built.
 findings-ci:

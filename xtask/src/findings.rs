@@ -229,7 +229,7 @@ impl Outcome {
 }
 
 /// Returns a build of fathom that exists already.
-fn program(root: &Path, profile: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn program(root: &Path, profile: &str) -> anyhow::Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let program = target.join(profile).join("fathom");
     let build = if profile == "release" { "cargo build --release" } else { "cargo build" };

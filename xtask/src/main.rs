@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
 mod circles;
+mod devices;
 mod fault_case;
 mod fault_pairs;
 mod fault_variants;
@@ -17,8 +18,13 @@ mod vm;
 use std::{path::Path, process::ExitCode};
 
 type Task = fn(&Path) -> anyhow::Result<Vec<String>>;
-const TASKS: &[(&str, Task)] =
-    &[("tidy", tidy::check), ("schema", schema::write), ("test-vm", vm::test_vm), ("findings", findings::prove)];
+const TASKS: &[(&str, Task)] = &[
+    ("tidy", tidy::check),
+    ("schema", schema::write),
+    ("test-vm", vm::test_vm),
+    ("findings", findings::prove),
+    ("devices", devices::prove),
+];
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -107,8 +107,10 @@ fn test_word(matches: &ArgMatches) -> &str {
 fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<TestHosts> {
     let has_key = matches.contains_id("key");
     let device = matches.get_one::<String>("device").map(String::as_str);
-    let in_lab = |lab| measurement::pair_in_lab(lab, device).map(TestHosts::of_one_pair);
     let target = matches.get_one::<String>("target");
+    // With a target, no other host of the lab answers.
+    let hosts = if target.is_some() { measurement::hosts_in_lab } else { measurement::pair_in_lab };
+    let in_lab = |lab| hosts(lab, device).map(TestHosts::of_one_pair);
     let sides = if target.is_some() { NamedSides::FromOnly } else { NamedSides::Both };
     if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {
         if let Some(target) = target {

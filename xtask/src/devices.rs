@@ -1,0 +1,215 @@
+//! Proves the tests of devices: turns on each defect of the reference balancer, runs the test that is made for it, and compares what fathom
+//! says with the defect.
+//!
+//! Prints a line per case; with `--write`, writes `docs/device-defects.md`; with `--short`, each case runs once; with `--ci`, the debug program
+//! that the tests have built runs. A word on the command line selects the cases whose defect contains it.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::Context as _;
+use fathom_model::{Run, Severity};
+
+use crate::{findings, lab_truth};
+
+/// How often each case runs; a clean device runs more often, because a rare untrue finding needs many runs to show.
+const N_RUNS: usize = 5;
+const N_CLEAN_RUNS: usize = 10;
+/// The virtual address of the targets.
+const VIRTUAL: &str = "198.18.8.1";
+const N_TARGETS: usize = 4;
+const PAGE: &str = "docs/device-defects.md";
+const INTRODUCTION: &str = "# Defects of a device and what fathom says
+
+`make devices` builds a lab of four targets behind the reference balancer ([balancer.md](balancer.md)), turns on one of its defects, runs the \
+test that is made for it and compares the findings with the defect. Clean devices run the same tests. What is true of every lab on a small \
+machine by its record, such as a full core, is left out, and so is a full core beside `spread`, which opens connections as fast as it can.
+
+| defect | test | expected | found | also said |
+|---|---|---|---|---|
+";
+
+/// The tests, with what stands before their options.
+const SPREAD: &str = "tcp VIP --test spread --connections 4000 --targets t1,t2,t3,t4";
+const STAY: &str = "udp VIP --test consistency --flows 200 --rate 2k/s --duration 2s --rounds 1";
+const FRAGMENTS: &str = "probe VIP --test fragments --flows 50";
+const MANY_FRAGMENTS: &str = "probe VIP --test fragments --datagrams 10";
+/// Datagrams to a single target, which needs no server.
+const DATAGRAMS: &str = "udp --rate 20M --duration 2s --rounds 2";
+
+/// A defect, the test that is made for it, and the findings that name it: none for a clean device.
+struct Case {
+    defect: &'static str,
+    test: &'static str,
+    expected: &'static [&'static str],
+}
+
+const fn case(defect: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
+    Case { defect, test, expected }
+}
+
+const CASES: &[Case] = &[
+    case("ignore-ports", SPREAD, &["targets-missing", "uneven-spread"]),
+    case("tiny-table=7", SPREAD, &["uneven-spread"]),
+    case("blackhole=t3", SPREAD, &["targets-missing", "an error before the start"]),
+    case("copy-range=22", SPREAD, &["nothing-done", "an error before the start"]),
+    case("mis-hash=1/100", STAY, &["flows-moved"]),
+    case("fragments-without-ports", FRAGMENTS, &["fragments-elsewhere"]),
+    case("forget-fragment=1/20", MANY_FRAGMENTS, &["fragments-lost"]),
+    case("drop=1/50", DATAGRAMS, &["loss"]),
+    case("duplicate=1/50", DATAGRAMS, &["duplicates"]),
+    case("reorder=1/50", DATAGRAMS, &["reordering"]),
+    case("", SPREAD, &[]),
+    case("", STAY, &[]),
+    case("", FRAGMENTS, &[]),
+    case("", DATAGRAMS, &[]),
+];
+
+/// What the runs of a case said.
+#[derive(Default)]
+struct Outcome {
+    n_runs: usize,
+    n_found: usize,
+    others: Vec<String>,
+}
+
+/// Runs all cases. Returns those whose defect was not found in every run.
+pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
+    let has = |flag: &str| std::env::args().any(|word| word == flag);
+    let only = std::env::args().skip(2).find(|word| !word.starts_with("--"));
+    let program = findings::program(root, if has("--ci") { "debug" } else { "release" })?;
+    let mut page = INTRODUCTION.to_owned();
+    let mut faults = Vec::new();
+    for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
+        let n_runs = match case.expected {
+            _ if has("--short") => 1,
+            [] => N_CLEAN_RUNS,
+            _ => N_RUNS,
+        };
+        let mut outcome = Outcome::default();
+        for _ in 0..n_runs {
+            outcome.add(case, said(&program, case)?);
+        }
+        println!("{:<26} {:<70} {}", case.name(), case.test, outcome.text());
+        if outcome.n_found < outcome.n_runs {
+            faults.push(format!("{}, {}: {}", case.name(), case.test, outcome.text()));
+        }
+        writeln!(page, "{}", outcome.row(case))?;
+    }
+    if has("--write") {
+        fs::write(root.join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
+        return Ok(Vec::new());
+    }
+    Ok(faults)
+}
+
+impl Case {
+    fn name(&self) -> &'static str {
+        if self.defect.is_empty() { "none" } else { self.defect }
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, case: &Case, said: Vec<String>) {
+        self.n_runs += 1;
+        let is_expected = |id: &String| case.expected.contains(&id.as_str());
+        let is_found = if case.expected.is_empty() { said.is_empty() } else { said.iter().any(is_expected) };
+        self.n_found += usize::from(is_found);
+        for other in said.into_iter().filter(|id| !is_expected(id)) {
+            if !self.others.contains(&other) {
+                self.others.push(other);
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let others = if self.others.is_empty() { String::new() } else { format!(", also {}", self.others.join(", ")) };
+        format!("{} of {}{others}", self.n_found, self.n_runs)
+    }
+
+    fn row(&self, case: &Case) -> String {
+        let expected = if case.expected.is_empty() { "nothing".to_owned() } else { case.expected.join(" or ") };
+        let Self { n_runs, n_found, others } = self;
+        let test = case.test.replace("VIP", VIRTUAL);
+        format!("| {} | `{test}` | {expected} | {n_found} of {n_runs} | {} |", case.name(), others.join(", "))
+    }
+}
+
+/// Turns on the defect of a case, runs its test, and returns the findings above a remark that are not true of every lab.
+fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
+    let device =
+        if case.defect.is_empty() { "balancer".to_owned() } else { format!("balancer:defect={}", case.defect) };
+    let has_targets = case.test.contains("VIP");
+    let preset = if has_targets { format!("targets:{N_TARGETS}") } else { "targets:1".to_owned() };
+    let lab = DeviceLab::up(program, &preset, &device)?;
+    let servers: Vec<Server> =
+        if has_targets { (1..=N_TARGETS).map(|n| lab.serve(n)).collect::<Result<_, _>>()? } else { Vec::new() };
+    let output = Command::new(program)
+        .args(case.test.replace("VIP", VIRTUAL).split(' '))
+        .args(["--lab", &lab.name, "--json"])
+        .stdin(Stdio::null())
+        .output()?;
+    drop(servers);
+    let Ok(run) = serde_json::from_slice::<Run>(&output.stdout) else {
+        return Ok(vec!["an error before the start".to_owned()]);
+    };
+    let above = run.findings.iter().filter(|finding| finding.severity > Severity::Remark).map(|finding| &finding.id);
+    // Connections are opened as fast as they can be.
+    let is_of_test = |id: &String| case.test == SPREAD && id == "core-saturated";
+    Ok(above.filter(|id| !lab_truth::is_true_of_lab(&run, id) && !is_of_test(id)).cloned().collect())
+}
+
+/// A lab with a device; taken down when dropped.
+struct DeviceLab<'a> {
+    program: &'a Path,
+    name: String,
+}
+
+impl<'a> DeviceLab<'a> {
+    fn up(program: &'a Path, preset: &str, device: &str) -> anyhow::Result<Self> {
+        let name = format!("devices-{}", std::process::id());
+        let words = ["lab", "up", preset, "--name", &name, "--device", device, "--for", "5m"];
+        let output = Command::new(program).args(words).stdin(Stdio::null()).output()?;
+        anyhow::ensure!(output.status.success(), "{device}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(Self { program, name })
+    }
+
+    /// Starts the server that tells who it is, on a target.
+    fn serve(&self, n: usize) -> anyhow::Result<Server> {
+        let target = format!("t{n}");
+        let mut child = Command::new(self.program)
+            .args(["lab", "exec", &self.name, &target, "--"])
+            .arg(self.program)
+            .args(["serve", "--only", "identity", "--identity-name", &target])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let told = BufReader::new(child.stdout.take().context("its output is piped")?);
+        let server = Server(child);
+        let is_ready = told.lines().map_while(Result::ok).any(|line| line.contains("identity"));
+        anyhow::ensure!(is_ready, "the server of {target} ended");
+        Ok(server)
+    }
+}
+
+impl Drop for DeviceLab<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new(self.program).args(["lab", "down", &self.name]).stdin(Stdio::null()).output();
+    }
+}
+
+/// A server on a target; ended when dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,35 +1,22 @@
 //! The commands of a device under test: start, stop, set, and counters. Each has a limit of time, and what was started is stopped.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, Read as _, Seek as _},
-    os::unix::process::CommandExt as _,
-    process::{Child, Command, ExitStatus, Stdio},
-};
+use std::collections::BTreeMap;
 
 use fathom_model::{
     DeviceCommands, HostRecord,
     record::Series,
     units::{Nanos, rounded},
 };
-use fathom_sys::{
-    clock,
-    netlink::namespace::Namespaces,
-    process::{self, ParentBond, Pidfd, ProcessPlace, ProcessSpec, signal},
-};
+use fathom_sys::{clock, netlink::namespace::Namespaces, process::signal};
 use serde_json::Value;
 
+use super::shell_command::ShellCommand;
 use crate::exit::{Exit, UserError};
 
 /// The longest time of a command: a rule set of thousands of rules, or a device that starts.
 const COMMAND_TIMEOUT: Nanos = Nanos::from_secs(30);
-/// The most bytes of an output that are kept.
-const OUTPUT_MAX: u64 = 1 << 20;
 /// The last lines of an output that an error shows.
 const LINES_MAX: usize = 5;
-/// The interval for checking whether a command is still wanted.
-const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 /// Larger numbers are no counts that a JSON number can hold exactly.
 const COUNT_MAX: f64 = 9e15;
 
@@ -102,58 +89,26 @@ impl DeviceControl {
                 .with_line("why", why)
                 .with_line("of", command.to_owned())
         };
-        // A device that goes on in the background keeps its standard streams. Nobody waits for the end of a file.
-        let files = process::shared_file().and_then(|output| Ok((output, process::shared_file()?)));
-        let (mut output, mut errors) = files.map_err(|error| failed(error.source.to_string()))?;
-        let ended = self.spawn(command, &output, &errors).and_then(|child| wait_for(child, purpose));
-        let status = ended.map_err(|error| failed(error.to_string()))?;
-        let (printed, said) = (text_of(&mut output), text_of(&mut errors));
+        let deadline = clock::now() + COMMAND_TIMEOUT;
+        let reason_to_stop = || {
+            // A device is stopped after a signal too.
+            let is_interrupted = purpose != Purpose::Stop && signal::received().is_some();
+            let is_late = clock::now() >= deadline;
+            is_interrupted
+                .then(|| "it was interrupted".to_owned())
+                .or_else(|| is_late.then(|| format!("it did not end within {COMMAND_TIMEOUT}")))
+        };
+        let shell = ShellCommand { text: command, place: self.place.as_ref() };
+        let ended = shell.run(reason_to_stop).map_err(|error| failed(error.to_string()))?;
+        let status = ended.status.map_err(&failed)?;
         if status.success() {
-            return Ok(printed);
+            return Ok(ended.output);
         }
-        let said = if said.trim().is_empty() { printed } else { said };
+        let said = if ended.errors.trim().is_empty() { ended.output } else { ended.errors };
         let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(LINES_MAX)..];
         Err(last.iter().fold(failed(status.to_string()), |error, line| error.with_line("said", *line)))
     }
-
-    fn spawn(&self, command: &str, output: &File, errors: &File) -> io::Result<Child> {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", command]).stdin(Stdio::null()).process_group(0);
-        shell.stdout(output.try_clone()?).stderr(errors.try_clone()?);
-        let place = self.place.as_ref().map_or(ProcessPlace::Here, ProcessPlace::In);
-        let spec = ProcessSpec { command: shell, place, bond: ParentBond::DiesWithParent };
-        spec.spawn().map_err(|error| error.source)
-    }
-}
-
-/// Waits for the end of a command. One that takes too long, or is not wanted any more, is killed with its group.
-fn wait_for(mut child: Child, purpose: Purpose) -> io::Result<ExitStatus> {
-    let deadline = clock::now() + COMMAND_TIMEOUT;
-    let pidfd = Pidfd::open(child.id()).map_err(|error| error.source)?;
-    while !pidfd.wait(STOP_CHECK_EVERY).map_err(|error| error.source)? {
-        // A device is stopped after a signal too.
-        let is_stopped = purpose != Purpose::Stop && signal::received().is_some();
-        if is_stopped || clock::now() >= deadline {
-            process::kill_group(&child).map_err(|error| error.source)?;
-            child.wait()?;
-            let why = if is_stopped {
-                "it was interrupted".to_owned()
-            } else {
-                format!("it did not end within {COMMAND_TIMEOUT}")
-            };
-            return Err(io::Error::other(why));
-        }
-    }
-    child.wait()
-}
-
-/// Returns the text of a file that a command wrote, up to a limit.
-fn text_of(file: &mut File) -> String {
-    let mut bytes = Vec::new();
-    // Without its text, an error still tells how the command ended.
-    let _ = file.rewind().and_then(|()| file.take(OUTPUT_MAX).read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Drop for DeviceControl {

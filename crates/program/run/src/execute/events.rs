@@ -4,21 +4,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
-    io::{Read as _, Seek as _},
-    os::unix::process::CommandExt as _,
-    process::{Child, Command, Stdio},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
 use fathom_model::{EventRecord, Plan, units::Nanos};
-use fathom_sys::{
-    clock,
-    netlink::namespace::Namespaces,
-    process::{self, ParentBond, Pidfd, ProcessPlace, ProcessSpec, threads},
-};
+use fathom_sys::{clock, netlink::namespace::Namespaces, process::threads};
 
+use super::shell_command::ShellCommand;
 use crate::{
     exit::{Exit, UserError},
     hosts::Hosts,
@@ -26,12 +19,8 @@ use crate::{
 
 /// The most events of a test: each waits in a thread of its own.
 const EVENTS_MAX: usize = 64;
-/// How often a command is looked at.
-const LOOK_EVERY: Nanos = Nanos::from_millis(5);
 /// What undoes an event, and what runs afterwards, may take so long.
 const UNDO_MAX: Nanos = Nanos::from_secs(10);
-/// The most of a command's output that is read.
-const OUTPUT_MAX: u64 = 256 * 1024;
 /// What a place is written with.
 const ON: &str = "on=";
 
@@ -259,7 +248,7 @@ impl EventClock {
     }
 }
 
-/// Starts commands where they belong: on this machine, or on a host of a lab.
+/// The hosts of labs that commands run on.
 pub(super) struct EventPlaces(BTreeMap<String, Namespaces>);
 
 impl EventPlaces {
@@ -272,57 +261,21 @@ impl EventPlaces {
         names.into_iter().map(open).collect::<Result<_, UserError>>().map(Self)
     }
 
-    fn start(&self, event: &EventCommand, (output, complaint): (File, File)) -> Result<Child, String> {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", &event.command]);
-        command.stdin(Stdio::null()).stdout(output).stderr(complaint).process_group(0);
-        let place = match event.on.as_ref().map(|host| (host, self.0.get(host))) {
-            None => ProcessPlace::Here,
-            Some((_, Some(namespaces))) => ProcessPlace::In(namespaces),
-            Some((host, None)) => return Err(format!("there is no host `{host}`")),
-        };
-        let spec = ProcessSpec { command, place, bond: ParentBond::DiesWithParent };
-        spec.spawn().map_err(|error| format!("{error}: {}", error.source))
-    }
-
     /// Runs a command, at most until a time of the clock or until the trial is over. Returns the beginning of what it printed.
     fn run(&self, event: &EventCommand, deadline: Nanos, is_over: &dyn Fn() -> bool) -> Result<String, EventFailure> {
-        // Not pipes: what a command leaves running would keep them open.
-        let file = || tempfile::tempfile().and_then(|file| Ok((file.try_clone()?, file)));
-        let not_started = |error: std::io::Error| EventFailure::NotStarted(error.to_string());
-        let ((output, to_output), (complaint, to_complaint)) =
-            (file().map_err(not_started)?, file().map_err(not_started)?);
-        let mut child = self.start(event, (to_output, to_complaint)).map_err(EventFailure::NotStarted)?;
-        let watch = Pidfd::open(child.id()).map_err(|error| EventFailure::NotStarted(error.to_string()))?;
-        let is_done = loop {
-            if watch.wait(LOOK_EVERY).unwrap_or(true) {
-                break true;
-            }
-            if is_over() || clock::now() >= deadline {
-                break false;
-            }
-        };
-        if !is_done {
-            // It cannot be killed only if it belongs to somebody else; then nothing more can be done.
-            let _ = process::kill_group(&child);
-        }
-        let status = child.wait().map_err(|error| EventFailure::NotStarted(error.to_string()))?;
-        match status.code() {
-            Some(0) => Ok(text_of(output)),
-            _ if !is_done => Err(EventFailure::Unfinished),
-            code => {
-                let text = text_of(complaint);
-                Err(EventFailure::Status(code, text.lines().next().unwrap_or_default().trim().to_owned()))
+        let place = event.on.as_ref().map(|host| self.0.get(host).expect("the hosts of all events were opened"));
+        let is_unwanted = || (is_over() || clock::now() >= deadline).then_some(());
+        let ended = ShellCommand { text: &event.command, place }.run(is_unwanted);
+        let ended = ended.map_err(|error| EventFailure::NotStarted(error.to_string()))?;
+        match ended.status.map(|status| status.code()) {
+            Ok(Some(0)) => Ok(ended.output),
+            Err(()) => Err(EventFailure::Unfinished { printed: ended.output }),
+            Ok(code) => {
+                let complaint = ended.errors.lines().next().unwrap_or_default().trim().to_owned();
+                Err(EventFailure::Status(code, complaint))
             }
         }
     }
-}
-
-/// Reads the beginning of a file; what cannot be read is left out.
-fn text_of(mut file: File) -> String {
-    let mut text = Vec::new();
-    let _ = file.rewind().and_then(|()| file.take(OUTPUT_MAX).read_to_end(&mut text));
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Why an event did not do what it should.
@@ -330,7 +283,9 @@ fn text_of(mut file: File) -> String {
 enum EventFailure {
     NotStarted(String),
     /// It still ran when the trial was over.
-    Unfinished,
+    Unfinished {
+        printed: String,
+    },
     /// Its exit status, if it has one, and the first line of its complaint.
     Status(Option<i32>, String),
 }
@@ -339,7 +294,7 @@ impl EventFailure {
     fn text(&self) -> String {
         match self {
             Self::NotStarted(why) => why.clone(),
-            Self::Unfinished => "it still ran when the trial was over".to_owned(),
+            Self::Unfinished { .. } => "it still ran when the trial was over".to_owned(),
             Self::Status(None, _) => "a signal ended it".to_owned(),
             Self::Status(Some(status), complaint) if complaint.is_empty() => format!("exit status {status}"),
             Self::Status(Some(status), complaint) => format!("exit status {status}: {complaint}"),
@@ -403,14 +358,14 @@ fn run_event(spec: &EventSpec, places: &EventPlaces, clock: &EventClock) -> (Vec
     let began = fathom_sys::clock::now();
     let mut ran = places.run(&spec.command, Nanos::MAX, &|| clock.is_over());
     // A command that runs as long as the trial has done what it should.
-    let is_unfinished = ran == Err(EventFailure::Unfinished) && spec.undo.is_none();
+    let is_unfinished = matches!(ran, Err(EventFailure::Unfinished { .. })) && spec.undo.is_none();
     if is_unfinished {
         ran = Ok(String::new());
     }
     let record = record_of(spec, &ran, (start, began));
     let record = if is_unfinished { EventRecord { took_ns: None, status: None, ..record } } else { record };
-    let (Some(undo), Ok(printed)) = (&spec.undo, ran) else {
-        // What failed changed nothing that could be undone.
+    // What failed changed nothing that could be undone; what was killed may have.
+    let (Some(undo), Ok(printed) | Err(EventFailure::Unfinished { printed })) = (&spec.undo, ran) else {
         return (vec![record], Ok(()));
     };
     let is_in_trial = spec.until.is_some_and(|until| clock.wait_until(until).is_some());

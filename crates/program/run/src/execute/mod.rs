@@ -12,6 +12,7 @@ mod proof;
 mod rounds;
 mod search;
 mod search_spec;
+mod shell_command;
 mod trial_executor;
 mod turns;
 

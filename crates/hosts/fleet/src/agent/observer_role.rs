@@ -8,7 +8,7 @@ use fathom_sys::{clock, policy::Policy};
 pub(crate) struct ObserverRole;
 
 /// The name under which a controller assigns this role.
-pub(crate) const NAME: &str = "bystander";
+pub(crate) const NAME: &str = "observer";
 /// How quickly the end of a trial is noticed: sooner than the next reading of its counters.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(20);
 

@@ -251,21 +251,22 @@ struct TrialRun<'a, 'b> {
 
 impl<'a, 'b> TrialRun<'a, 'b> {
     fn new(fleet: &'a mut Fleet, plan: &'a TrialPlan, supervision: &'a mut TrialCallbacks<'b>) -> Result<Self, Error> {
-        let casts = || plan.tests.iter().enumerate();
-        let responders = casts().filter_map(|(n, cast)| Some((Some(n), cast.responder.as_ref()?, None)));
-        let bystanders = plan.observers.iter().map(|part| (None, part, None));
-        let told: Vec<_> = responders.chain(bystanders).collect();
-        let of_cast = |(n, cast): (usize, &'a TestRoles)| {
-            cast.initiators.iter().enumerate().map(move |(idx, part)| (Some(n), part, Some(idx)))
+        let tests = || plan.tests.iter().enumerate();
+        let responders = tests().filter_map(|(n, test)| Some((Some(n), test.responder.as_ref()?, None)));
+        let observers = plan.observers.iter().map(|assignment| (None, assignment, None));
+        let told: Vec<_> = responders.chain(observers).collect();
+        let of_test = |(n, test): (usize, &'a TestRoles)| {
+            test.initiators.iter().enumerate().map(move |(idx, assignment)| (Some(n), assignment, Some(idx)))
         };
         let n_told = told.len();
-        let mut parts = Vec::new();
-        for (cast, part, initiator) in told.into_iter().chain(casts().flat_map(of_cast)) {
-            let id = fleet.find(&part.host)?;
-            let entry = cast.map_or_else(|| part.host.clone(), |cast| record_name(&plan.tests[cast], part, initiator));
-            parts.push(RunningRole {
-                assignment: part,
-                test: cast,
+        let mut roles = Vec::new();
+        for (test, assignment, initiator) in told.into_iter().chain(tests().flat_map(of_test)) {
+            let id = fleet.find(&assignment.host)?;
+            let entry = test
+                .map_or_else(|| assignment.host.clone(), |test| record_name(&plan.tests[test], assignment, initiator));
+            roles.push(RunningRole {
+                assignment,
+                test,
                 record_name: entry,
                 id,
                 role_id: fleet.new_role_id(),
@@ -276,22 +277,22 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let tokens = plan.tests.iter().map(|_| random()).collect::<Result<_, _>>()?;
         let (on_loss, lost) = (plan.on_loss, Vec::new());
         let (mut by_host, mut by_test): (BTreeMap<_, Vec<usize>>, BTreeMap<_, Vec<usize>>) = Default::default();
-        for (n, playing) in parts.iter().enumerate() {
-            by_host.entry(playing.id).or_default().push(n);
-            if let Some(test) = playing.test {
+        for (n, running) in roles.iter().enumerate() {
+            by_host.entry(running.id).or_default().push(n);
+            if let Some(test) = running.test {
                 by_test.entry(test).or_default().push(n);
             }
         }
         let mut n_on_stream = BTreeMap::new();
-        for playing in parts.iter().filter(|playing| plan.tests.len() > EXACT_PAIRS_MAX && playing.test.is_some()) {
-            let stream = fleet.hosts[playing.id].head().unwrap_or(playing.id);
-            *n_on_stream.entry((stream, playing.assignment.role.side)).or_default() += 1;
+        for running in roles.iter().filter(|running| plan.tests.len() > EXACT_PAIRS_MAX && running.test.is_some()) {
+            let stream = fleet.hosts[running.id].head().unwrap_or(running.id);
+            *n_on_stream.entry((stream, running.assignment.role.side)).or_default() += 1;
         }
         let mut course = Self {
             n_on_stream,
-            by_role_id: parts.iter().enumerate().map(|(n, playing)| (playing.role_id, n)).collect(),
+            by_role_id: roles.iter().enumerate().map(|(n, running)| (running.role_id, n)).collect(),
             fleet,
-            roles: parts,
+            roles,
             n_until_finish: n_told,
             by_host,
             by_test,
@@ -338,16 +339,16 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let start = self.start()?;
         (self.callbacks.on_start)(start);
         let longest =
-            self.roles.iter().map(|playing| playing.assignment.role.phases.longest()).max().unwrap_or_default();
+            self.roles.iter().map(|running| running.assignment.role.phases.longest()).max().unwrap_or_default();
         self.wait_for(start + longest + FINISH_TIMEOUT, RoleMilestone::Over, &initiators)?;
         // A device is observed until the responder has received everything still in flight.
-        let is_bystander = |n: &usize| self.roles[*n].assignment.is_observer();
-        let (bystanders, responder): (Vec<usize>, Vec<usize>) = told.clone().partition(is_bystander);
-        for parts in [responder, bystanders] {
-            for n in parts.iter().filter(|n| !self.roles[**n].is_given_up) {
+        let is_observer = |n: &usize| self.roles[*n].assignment.is_observer();
+        let (observers, responder): (Vec<usize>, Vec<usize>) = told.clone().partition(is_observer);
+        for roles in [responder, observers] {
+            for n in roles.iter().filter(|n| !self.roles[**n].is_given_up) {
                 self.send(*n, |ticket| ToAgent::Finish { ticket })?;
             }
-            if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
+            if let (Some(first), Some(last)) = (roles.first(), roles.last()) {
                 self.wait_for(clock::now() + FINISH_TIMEOUT, RoleMilestone::Over, &(*first..last + 1))?;
             }
         }
@@ -379,15 +380,15 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     }
 
     fn prepare(&mut self, n: usize, endpoints: Endpoints) -> Result<(), Error> {
-        let playing = &self.roles[n];
-        let mut role = Box::new(playing.assignment.role.clone());
+        let running = &self.roles[n];
+        let mut role = Box::new(running.assignment.role.clone());
         role.peer.extend(endpoints);
         role.meeting = self.meeting(n, role.meeting);
         // There is one observer per host: the observing role or else the first one starts it, for the interfaces of all roles there.
         let observes = |other: &usize| self.roles[*other].assignment.is_observer();
-        let watching = self.of_host(playing.id).find(observes).or_else(|| self.of_host(playing.id).next());
-        let is_first = watching == Some(n) && !self.unwatched.contains(&playing.assignment.host);
-        let watch = is_first.then(|| self.interfaces(playing.id));
+        let watching = self.of_host(running.id).find(observes).or_else(|| self.of_host(running.id).next());
+        let is_first = watching == Some(n) && !self.unwatched.contains(&running.assignment.host);
+        let watch = is_first.then(|| self.interfaces(running.id));
         self.roles[n].state = RoleState::Preparing;
         let keep = self.is_kept(n);
         self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch, keep })
@@ -414,28 +415,28 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                 self.roles[n].state = RoleState::Over(None);
             }
         }
-        let has_record = |playing: &RunningRole<'_>| matches!(playing.state, RoleState::Over(Some(_)));
-        let mut parts: BTreeMap<HostIndex, BTreeMap<Side, Vec<usize>>> = BTreeMap::new();
+        let has_record = |running: &RunningRole<'_>| matches!(running.state, RoleState::Over(Some(_)));
+        let mut roles: BTreeMap<HostIndex, BTreeMap<Side, Vec<usize>>> = BTreeMap::new();
         for n in (0..self.roles.len()).filter(|n| self.is_kept(*n)) {
-            let playing = &self.roles[n];
-            if self.of_test(playing.test).all(|other| has_record(&self.roles[other])) {
-                let of_stream = parts.entry(self.stream_of(n)).or_default();
-                of_stream.entry(playing.assignment.role.side).or_default().push(n);
+            let running = &self.roles[n];
+            if self.of_test(running.test).all(|other| has_record(&self.roles[other])) {
+                let of_stream = roles.entry(self.stream_of(n)).or_default();
+                of_stream.entry(running.assignment.role.side).or_default().push(n);
             }
         }
-        for (host, of_sides) in &parts {
+        for (host, of_sides) in &roles {
             let role_ids = |roles: &Vec<usize>| roles.iter().map(|n| self.roles[*n].role_id).collect();
             // A stream that is broken is reported below.
             let _ = self.fleet.hosts[*host].send(&ToAgent::Merge { parts: of_sides.values().map(role_ids).collect() });
         }
-        let hosts: Vec<HostIndex> = parts.keys().copied().collect();
+        let hosts: Vec<HostIndex> = roles.keys().copied().collect();
         let answers = self.fleet.wait_each(&hosts, MERGE, |_, _, message| match message {
             FromAgent::Merged(records) => Some(Ok(records)),
             FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
             _ => None,
         });
         let (mut merged, mut failed) = (Vec::new(), None);
-        for ((host, of_sides), answer) in parts.into_iter().zip(answers) {
+        for ((host, of_sides), answer) in roles.into_iter().zip(answers) {
             let name = &self.fleet.hosts[host].name;
             let answer =
                 answer.and_then(|answer| answer.map_err(|failure| Error::RoleFailed { host: name.clone(), failure }));
@@ -452,10 +453,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// Adds the token of a role's test, and the addresses of the other side if all of them are known.
     fn meeting(&self, n: usize, known: PeerAddresses) -> PeerAddresses {
-        let Some(cast) = self.roles[n].test else { return known };
+        let Some(test) = self.roles[n].test else { return known };
         let with: Option<Vec<IpAddr>> =
             self.others_of(n).map(|other| self.roles[other].assignment.role.address).collect();
-        PeerAddresses { with: with.unwrap_or_default(), token: self.tokens[cast], ..known }
+        PeerAddresses { with: with.unwrap_or_default(), token: self.tokens[test], ..known }
     }
 
     fn interfaces(&self, id: HostIndex) -> Vec<String> {
@@ -466,7 +467,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// Sends the start time to all roles, each on its host's clock; returns the time on our clock.
     fn start(&mut self) -> Result<Nanos, Error> {
-        let round_trip = self.roles.iter().map(|playing| self.fleet.hosts[playing.id].clock.round_trip).max();
+        let round_trip = self.roles.iter().map(|running| self.fleet.hosts[running.id].clock.round_trip).max();
         let start = clock::now() + start_lead(self.roles.len(), round_trip.unwrap_or_default());
         for n in (0..self.roles.len()).filter(|n| !self.roles[*n].is_given_up).collect::<Vec<_>>() {
             let at = self.fleet.hosts[self.roles[n].id].clock.to_theirs(start);
@@ -485,14 +486,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     }
 
     fn send(&self, n: usize, message: impl FnOnce(RoleId) -> ToAgent) -> Result<(), Error> {
-        let playing = &self.roles[n];
-        self.fleet.hosts[playing.id].send(&message(playing.role_id))
+        let running = &self.roles[n];
+        self.fleet.hosts[running.id].send(&message(running.role_id))
     }
 
     /// Processes events until all these roles have reached the milestone, or until an error prevents that.
-    fn wait_for(&mut self, deadline: Nanos, milestone: RoleMilestone, parts: &Range<usize>) -> Result<(), Error> {
+    fn wait_for(&mut self, deadline: Nanos, milestone: RoleMilestone, roles: &Range<usize>) -> Result<(), Error> {
         // A role that has reached a milestone stays there, so none of those before this one is looked at again.
-        let mut left = parts.clone();
+        let mut left = roles.clone();
         while let Some(behind) = left.clone().find(|n| !self.roles[*n].has_reached(milestone)) {
             left.start = behind;
             if (self.callbacks.is_stopped)() {
@@ -531,23 +532,23 @@ impl<'a, 'b> TrialRun<'a, 'b> {
 
     /// Gives up the tests of a lost host and lets the others go on, if that is wanted and there are others. Else returns the error.
     fn go_on_without(&mut self, host: HostIndex, error: Error) -> Result<(), Error> {
-        let of_host = self.roles.iter().filter(|playing| playing.id == host);
-        let tests: BTreeSet<usize> = of_host.filter_map(|playing| playing.test).collect();
+        let of_host = self.roles.iter().filter(|running| running.id == host);
+        let tests: BTreeSet<usize> = of_host.filter_map(|running| running.test).collect();
         let goes_on =
-            |playing: &RunningRole<'_>| !playing.is_given_up && playing.test.is_some_and(|test| !tests.contains(&test));
+            |running: &RunningRole<'_>| !running.is_given_up && running.test.is_some_and(|test| !tests.contains(&test));
         if self.on_loss == OnLoss::Fail || tests.is_empty() || !self.roles.iter().any(goes_on) {
             return Err(error);
         }
         for n in 0..self.roles.len() {
-            let playing = &mut self.roles[n];
-            let is_affected = playing.id == host || playing.test.is_some_and(|test| tests.contains(&test));
-            if playing.is_given_up || !is_affected {
+            let running = &mut self.roles[n];
+            let is_affected = running.id == host || running.test.is_some_and(|test| tests.contains(&test));
+            if running.is_given_up || !is_affected {
                 continue;
             }
-            playing.is_given_up = true;
-            if playing.id == host || matches!(playing.state, RoleState::Idle) {
-                playing.end_without_result();
-            } else if !playing.is_over() {
+            running.is_given_up = true;
+            if running.id == host || matches!(running.state, RoleState::Idle) {
+                running.end_without_result();
+            } else if !running.is_over() {
                 self.send(n, |ticket| ToAgent::Abort { ticket })?;
             }
         }
@@ -558,35 +559,35 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     /// The role of a host with an id.
     fn role(&mut self, host: HostIndex, ticket: RoleId) -> Option<&mut RunningRole<'a>> {
         let n = self.by_role_id.get(&ticket)?;
-        self.roles.get_mut(*n).filter(|playing| playing.id == host)
+        self.roles.get_mut(*n).filter(|running| running.id == host)
     }
 
     /// Processes a message from a host about one of the roles; late messages about other trials are dropped.
     fn handle_message(&mut self, host: HostIndex, message: FromAgent) -> Result<(), Error> {
         match message {
             FromAgent::Ready { ticket, endpoints } => {
-                if let Some(playing) = self.role(host, ticket) {
-                    playing.state = RoleState::Ready(endpoints);
+                if let Some(running) = self.role(host, ticket) {
+                    running.state = RoleState::Ready(endpoints);
                 }
             }
             FromAgent::Interval { ticket, progress } => {
-                let playing = self.role(host, ticket).map(|playing| (playing.assignment, playing.test));
-                if let Some((Assignment { host, role, .. }, Some(test))) = playing {
+                let running = self.role(host, ticket).map(|running| (running.assignment, running.test));
+                if let Some((Assignment { host, role, .. }, Some(test))) = running {
                     (self.callbacks.live)(test, host, role.side, progress.into());
                 }
             }
             FromAgent::Outcome { ticket, outcome } => {
-                if let Some(playing) = self.role(host, ticket) {
-                    playing.state = RoleState::Over(Some(outcome));
+                if let Some(running) = self.role(host, ticket) {
+                    running.state = RoleState::Over(Some(outcome));
                 }
             }
             FromAgent::Failed { ticket: Some(ticket), failure } => {
-                if let Some(playing) = self.role(host, ticket) {
-                    playing.state = RoleState::Over(None);
-                    if playing.is_given_up {
+                if let Some(running) = self.role(host, ticket) {
+                    running.state = RoleState::Over(None);
+                    if running.is_given_up {
                         return Ok(());
                     }
-                    return Err(Error::RoleFailed { host: playing.assignment.host.clone(), failure });
+                    return Err(Error::RoleFailed { host: running.assignment.host.clone(), failure });
                 }
             }
             FromAgent::Hello(_)
@@ -608,10 +609,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     fn abort(&mut self) {
         let n_parts = self.roles.len();
         for n in 0..n_parts {
-            let playing = &mut self.roles[n];
-            if matches!(playing.state, RoleState::Idle) || self.fleet.hosts[playing.id].is_disconnected() {
-                playing.end_without_result();
-            } else if !playing.is_over() {
+            let running = &mut self.roles[n];
+            if matches!(running.state, RoleState::Idle) || self.fleet.hosts[running.id].is_disconnected() {
+                running.end_without_result();
+            } else if !running.is_over() {
                 // The error that led here is the one to report.
                 let _ = self.send(n, |ticket| ToAgent::Abort { ticket });
             }
@@ -632,26 +633,27 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut losses: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
         let is_many = plan.tests.len() > PAIRED_TESTS;
-        for playing in self.roles {
-            let RoleState::Over(Some(outcome)) = playing.state else { continue };
+        for running in self.roles {
+            let RoleState::Over(Some(outcome)) = running.state else { continue };
             let RoleOutcome { record, host, unavailable: lost } = *outcome;
-            if let Some(cast) = playing.test {
-                starts[cast].push(self.fleet.hosts[playing.id].clock.to_ours(record.start_ns + record.start_late_ns));
-                trials[cast].records.insert(playing.record_name, record);
+            if let Some(test) = running.test {
+                starts[test].push(self.fleet.hosts[running.id].clock.to_ours(record.start_ns + record.start_late_ns));
+                trials[test].records.insert(running.record_name, record);
             }
-            let name = &playing.assignment.host;
+            let name = &running.assignment.host;
             if let Some(host) = host {
                 hosts.insert(name.clone(), host);
             }
             losses.entry(name.clone()).or_default().extend(lost);
         }
-        for (trial, (cast, starts)) in trials.iter_mut().zip(plan.tests.iter().zip(&starts)) {
+        for (trial, (test, starts)) in trials.iter_mut().zip(plan.tests.iter().zip(&starts)) {
             trial.start_skew_ns = skew(starts);
-            let of_test = plan.observers.iter().chain(&cast.initiators).chain(&cast.responder);
-            for part in of_test {
+            let of_test = plan.observers.iter().chain(&test.initiators).chain(&test.responder);
+            for assignment in of_test {
                 // The counters of a host of hundreds of pairs are kept once.
-                let record = if is_many { hosts.remove(&part.host) } else { hosts.get(&part.host).cloned() };
-                trial.hosts.extend(record.map(|record| (part.host.clone(), record)));
+                let record =
+                    if is_many { hosts.remove(&assignment.host) } else { hosts.get(&assignment.host).cloned() };
+                trial.hosts.extend(record.map(|record| (assignment.host.clone(), record)));
             }
         }
         let start_skew = skew(&starts.concat());
@@ -693,13 +695,13 @@ fn start_lead(n_parts: usize, round_trip: Nanos) -> Nanos {
 }
 
 /// Returns the name of a role's record: its host's name, with a suffix if an earlier initiator has that name.
-fn record_name(cast: &TestRoles, part: &Assignment, initiator: Option<usize>) -> String {
-    let before = initiator.unwrap_or(cast.initiators.len());
-    let n_before = cast.initiators[..before].iter().filter(|other| other.host == part.host).count();
+fn record_name(test: &TestRoles, assignment: &Assignment, initiator: Option<usize>) -> String {
+    let before = initiator.unwrap_or(test.initiators.len());
+    let n_before = test.initiators[..before].iter().filter(|other| other.host == assignment.host).count();
     match (n_before, initiator) {
-        (0, _) => part.host.clone(),
-        (_, None) => format!("{}/responder", part.host),
-        (n, Some(_)) => format!("{}/{}", part.host, n + 1),
+        (0, _) => assignment.host.clone(),
+        (_, None) => format!("{}/responder", assignment.host),
+        (n, Some(_)) => format!("{}/{}", assignment.host, n + 1),
     }
 }
 
@@ -708,7 +710,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_plays_alone_waits_for_nobody_and_the_order_arrives_everywhere_in_time() {
+    fn who_runs_alone_waits_for_nobody_and_the_order_arrives_everywhere_in_time() {
         let millis = Nanos::from_millis;
         assert_eq!((start_lead(1, Nanos::ZERO), start_lead(2, Nanos::ZERO)), (START_LEAD_SINGLE, START_LEAD_MIN));
         assert_eq!((start_lead(1, millis(20)), start_lead(2, millis(20))), (millis(100), millis(100)));

@@ -37,10 +37,10 @@ use crate::{
 const NARROW_ROUNDS: u32 = 2;
 
 /// Runs a plan and analyzes the results.
-pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<FinishedRun> {
+pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<FinishedRun> {
     // This may prompt the user and changes nothing, so a signal may kill the program here.
-    let resolved = check_targets(plan, surroundings)?;
-    if surroundings.shows_estimate && !surroundings.is_quiet {
+    let resolved = check_targets(plan, options)?;
+    if options.shows_estimate && !options.is_quiet {
         eprintln!("{}", estimate::estimate_text(plan));
     }
     let signals = signal::watch()?;
@@ -48,13 +48,13 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
         // Reports a host that does not answer before anything is measured.
         connect(plan.plan(), &signals, &new_run_id())?.close()?;
     }
-    let own = benchmark::own_maxima(plan, surroundings, &signals)?;
+    let own = benchmark::own_maxima(plan, options, &signals)?;
     check_interrupted(&signals)?;
     benchmark::check(plan, &own)?;
     let began = clock::now();
     let now = Zoned::now();
     let (shown, secrets) = Secrets::of(plan.plan());
-    let mut run = new_run(shown, plan, &secrets.mask(&surroundings.command), &now)?;
+    let mut run = new_run(shown, plan, &secrets.mask(&options.command), &now)?;
     let mut hosts = connect(plan.plan(), &signals, &run.id)?;
     describe_hosts(&mut run, &mut hosts)?;
     hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards)?;
@@ -65,12 +65,12 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let mut course = RunExecutor {
         event_places: &event_places,
         plan,
-        options: surroundings,
+        options,
         signals: &signals,
         own: &own,
         secrets: &secrets,
         resolved: &resolved,
-        progress: progress_line(plan, surroundings),
+        progress: progress_line(plan, options),
         lost: RefCell::default(),
         device,
     };
@@ -91,8 +91,8 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
 }
 
 /// Checks that the targets of a plan are allowed and that all its hosts answer. Measures nothing.
-pub fn check_hosts(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<()> {
-    check_targets(plan, surroundings)?;
+pub fn check_hosts(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<()> {
+    check_targets(plan, options)?;
     Hosts::connect(plan.plan(), &new_run_id(), &|| false)?.close()
 }
 
@@ -103,7 +103,7 @@ fn measures_before_it_connects(plan: &CheckedPlan) -> bool {
 }
 
 /// Rejects targets that are neither local nor allowed, before anything is touched. Returns the addresses of target names per test.
-fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<ResolvedNames>, UserError> {
+fn check_targets(plan: &CheckedPlan, options: &RunOptions) -> Result<Vec<ResolvedNames>, UserError> {
     let mut all = Vec::new();
     for test in &plan.tests {
         let kind = test.kind;
@@ -114,7 +114,7 @@ fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<Re
                 return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
             }
             for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
-                let addresses = allow::check_target(&target, from, &surroundings.allowed)?;
+                let addresses = allow::check_target(&target, from, &options.allowed)?;
                 // A zone (RFC 4007) is not part of an address and has a meaning only on its own host, so that host resolves such a
                 // name.
                 let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.contains('%');

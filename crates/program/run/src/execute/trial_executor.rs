@@ -217,14 +217,14 @@ impl RunExecutor<'_> {
             initiators: vec![part(&one.name, &one.from, Side::Initiator)],
             responder: one.to.as_deref().map(|to| part(&one.name, to, Side::Responder)),
         };
-        let bystander = |via: &String| {
+        let observer = |via: &String| {
             let place = &hosts.by_name[via];
             let interfaces = place.interface.iter().chain(&place.further_interfaces).cloned().collect();
             Assignment::observer(via, &part(&test.name, &test.from, Side::Initiator).role, interfaces)
         };
         TrialPlan {
             round,
-            observers: self.plan.plan().via.iter().map(bystander).collect(),
+            observers: self.plan.plan().via.iter().map(observer).collect(),
             tests: std::iter::once(test).chain(self.plan.reverse_of(test)).map(cast).collect(),
             on_loss: OnLoss::Fail,
             unwatched: BTreeSet::new(),
@@ -424,9 +424,9 @@ impl HostsLive {
     }
 }
 
-pub(super) fn progress_line(plan: &CheckedPlan, surroundings: &RunOptions) -> ProgressLine {
+pub(super) fn progress_line(plan: &CheckedPlan, options: &RunOptions) -> ProgressLine {
     let n_trials = plan.leading_tests().count() * usize::try_from(plan.plan().rounds).unwrap_or(1);
-    ProgressLine::of(n_trials, estimate::time_max(plan), surroundings.is_quiet)
+    ProgressLine::of(n_trials, estimate::time_max(plan), options.is_quiet)
 }
 
 pub(super) fn new_run_id() -> String {

@@ -44,11 +44,7 @@ const ATTEMPTS: u32 = 7;
 pub(crate) type ToolMaxima = BTreeMap<u64, OwnMaximum>;
 
 /// Measures the maximum at each frame size that this machine sends in a plan's benchmarks. This is the first stage of such a run.
-pub(crate) fn measure(
-    plan: &CheckedPlan,
-    surroundings: &RunOptions,
-    signals: &SignalWatch,
-) -> anyhow::Result<ToolMaxima> {
+pub(crate) fn measure(plan: &CheckedPlan, options: &RunOptions, signals: &SignalWatch) -> anyhow::Result<ToolMaxima> {
     let is_sent_here =
         |test: &&CheckedTest| plan.plan().hosts.get(&test.from).is_some_and(HostReach::is_on_this_machine);
     let mut sizes: BTreeMap<u64, TrafficDirections> = BTreeMap::new();
@@ -62,13 +58,13 @@ pub(crate) fn measure(
     let mut maxima = ToolMaxima::new();
     let sample = plan.tests.iter().filter(is_sent_here).find(|test| test.benchmark().is_some());
     let Some(sample) = sample else { return Ok(maxima) };
-    if !surroundings.is_quiet {
+    if !options.is_quiet {
         eprintln!("measuring fathom's own maximum first");
     }
     let unit = sample.benchmark().map_or(TrafficUnit::Frames, |spec| spec.support.unit);
     let sample = &plan.plan().tests[sample.idx];
     let trial = |size: &u64, rate: Option<f64>| SizeTrial { size: *size, unit, directions: sizes[size], rate };
-    let run = |trials: &[SizeTrial]| run_trials(trials, sample, surroundings, signals);
+    let run = |trials: &[SizeTrial]| run_trials(trials, sample, options, signals);
     let flat_out: Vec<SizeTrial> = sizes.keys().map(|size| trial(size, None)).collect();
     for (size, counts) in run(&flat_out)? {
         let n_directions = if sizes[&size] == TrafficDirections::Both { 2 } else { 1 };
@@ -136,7 +132,7 @@ fn best(rounds: &[Vec<Trial>]) -> TrialCounts {
 fn run_trials(
     trials: &[SizeTrial],
     sample: &TestPlan,
-    surroundings: &RunOptions,
+    options: &RunOptions,
     signals: &SignalWatch,
 ) -> anyhow::Result<Vec<(u64, TrialCounts)>> {
     let hosts = ["a", "b"];
@@ -160,7 +156,7 @@ fn run_trials(
         lab: Some(lab),
         hosts: hosts.map(|name| (name.to_owned(), HostReach::Lab(name.to_owned()))).into(),
     })?;
-    let counted = run_unkept(&plan, surroundings, signals)?;
+    let counted = run_unkept(&plan, options, signals)?;
     Ok(trials.iter().zip(counted).map(|(trial, rounds)| (trial.size, best(&rounds))).collect())
 }
 
@@ -220,21 +216,17 @@ impl SizeTrial {
 /// Runs the rounds of a plan only for their counts. Saves and analyzes nothing.
 ///
 /// Returns the trials by leading test, round and direction, without failed trials.
-fn run_unkept(
-    plan: &CheckedPlan,
-    surroundings: &RunOptions,
-    signals: &SignalWatch,
-) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
+fn run_unkept(plan: &CheckedPlan, options: &RunOptions, signals: &SignalWatch) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
     let mut hosts = connect(plan.plan(), signals, &new_run_id())?;
     let executor = RunExecutor {
         plan,
-        options: surroundings,
+        options,
         signals,
         own: &BTreeMap::new(),
         secrets: &Secrets::default(),
         resolved: &[],
         event_places: &[],
-        progress: progress_line(plan, surroundings),
+        progress: progress_line(plan, options),
         lost: std::cell::RefCell::default(),
         device: DeviceControl::new(&DeviceCommands::default(), None),
     };

@@ -61,19 +61,26 @@ fn no_paths() -> UserError {
         .with_line("", "fathom path http --direct URL --via URL")
 }
 
-/// The two wires of a lab: one directly, one through its device.
+/// The two ways of a lab: one directly, one through its device.
 fn in_lab(name: &str, device: Option<&str>) -> Result<Ways, UserError> {
-    let mut ends = measurement::hosts_in_lab(name, device)?;
+    let mut ends = measurement::pair_in_lab(name, device)?;
     let Some(through) = ends.via.clone() else {
         return Err(no_paths().with_line("why", format!("lab `{name}` has no device")));
     };
-    ends.lab = ends.lab.map(|lab| LabPlan { direct_wire: true, ..lab });
-    let path = |name: &str, interface: &str, via: Option<String>| PathPlan {
-        name: name.to_owned(),
-        at: [ends.from.clone(), ends.to.clone()].map(|host| (host, interface.to_owned())).into(),
-        via,
+    let (from, to) = (ends.from.clone(), ends.to.clone());
+    let at = |places: &[(&String, &str)]| places.iter().map(|(host, at)| ((*host).clone(), (*at).to_owned())).collect();
+    let (directly, by_device) = if to == preset::FIRST_TARGET {
+        // A target has its own address beside the virtual one, by which it is known.
+        (at(&[(&from, preset::DIRECT), (&to, preset::THROUGH)]), at(&[(&from, preset::THROUGH)]))
+    } else {
+        ends.lab = ends.lab.map(|lab| LabPlan { direct_wire: true, ..lab });
+        let both = |interface| at(&[(&from, interface), (&to, interface)]);
+        (both(preset::DIRECT), both(preset::THROUGH))
     };
-    let paths = vec![path(DIRECT, preset::DIRECT, None), path(VIA, preset::THROUGH, Some(through))];
+    let paths = vec![
+        PathPlan { name: DIRECT.to_owned(), at: directly, via: None },
+        PathPlan { name: VIA.to_owned(), at: by_device, via: Some(through) },
+    ];
     let shown = device.map_or_else(|| format!("the device of lab {name}"), str::to_owned);
     Ok(Ways { ends, paths, urls: None, what: format!("direct and through {shown}") })
 }

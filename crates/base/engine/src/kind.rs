@@ -92,7 +92,7 @@ pub struct MethodSupport {
     pub rate: &'static str,
     /// The sizes of a benchmark that names none, in bytes, as values of the option `size`.
     pub sizes: &'static [u64],
-    /// The bytes that a frame adds to the value of the option `size`.
+    /// The bytes that a frame adds to the value of the option `size`, with IPv4.
     pub frame_overhead: Bytes,
 }
 

@@ -38,6 +38,9 @@ use tester::FrameTrials;
 const BOTH_WAYS: &str = "frames went in both directions at once (RFC 2544 section 14): a rate is offered in each direction, and the counts of \
                          lost and forwarded frames are for both together";
 
+/// How much longer the header of IPv6 is than that of IPv4, in bytes (RFC 8200 section 3).
+const IPV6_HEADER_MORE: u64 = 20;
+
 /// The outcome of a method: an error is the reason why it ended early.
 type MethodCompletion = Result<(), StopReason<Error>>;
 
@@ -64,7 +67,8 @@ impl RunExecutor<'_> {
         hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
         let own = self.own_maximum(wanted.size_bytes);
-        let mut begun = new_benchmark(wanted, own, known.get(&test.from))?;
+        let is_ipv6 = test.to.as_ref().is_some_and(|to| hosts.at(to, None).address.is_ipv6());
+        let mut begun = new_benchmark(frame_size(wanted, is_ipv6)?, wanted, own, known.get(&test.from))?;
         if into.len() > 1 {
             begun.remarks.push(BOTH_WAYS.to_owned());
         }
@@ -112,8 +116,12 @@ impl RunExecutor<'_> {
 }
 
 /// Creates the benchmark before its first trial: determines the rate that is 100 % and whether it can be offered.
-fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, UserError> {
-    let size = frame_size(wanted)?;
+fn new_benchmark(
+    size: Option<FrameSize>,
+    wanted: &BenchmarkSpec,
+    own: Option<OwnMaximum>,
+    from: Option<&Host>,
+) -> Result<Benchmark, UserError> {
     let link = from.and_then(|host| {
         let fact = |name: &str| host.environment.get(host.interface.as_deref()?, name);
         fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
@@ -170,8 +178,10 @@ fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&
 }
 
 /// Returns the frame size on a wire. `None` for a datagram that no single frame carries: it has no line rate.
-fn frame_size(wanted: &BenchmarkSpec) -> Result<Option<FrameSize>, UserError> {
-    let size = Bytes(wanted.size_bytes + wanted.support.frame_overhead.0);
+fn frame_size(wanted: &BenchmarkSpec, is_ipv6: bool) -> Result<Option<FrameSize>, UserError> {
+    // The size of a frame does not depend on the protocol in it; that of a frame around a datagram does.
+    let more = if is_ipv6 && wanted.support.unit == TrafficUnit::Datagrams { IPV6_HEADER_MORE } else { 0 };
+    let size = Bytes(wanted.size_bytes + wanted.support.frame_overhead.0 + more);
     match (FrameSize::new(size), wanted.support.unit) {
         (Ok(size), _) => Ok(Some(size)),
         (Err(_), TrafficUnit::Datagrams) => Ok(None),

@@ -19,8 +19,8 @@ use super::{DeviceError, settings::DeviceTarget};
 
 /// What the names of all control sockets begin with.
 const PREFIX: &str = "fathom-balancer-";
-/// The longest request: a flow rule with many networks.
-const REQUEST_MAX: u64 = 64 << 10;
+/// The longest request: as many flow rules as there may be, each with a few networks.
+const REQUEST_MAX: u64 = 4 << 20;
 /// The longest answer: all counters of thousands of rules.
 const ANSWER_MAX: u64 = 64 << 20;
 /// One who asks and does not go on within this time is let go: the control has one thread.
@@ -50,10 +50,21 @@ pub enum ControlRequest {
         /// Its name.
         name: String,
     },
+    /// Changes the weight of a target of a group.
+    SetWeight {
+        /// The group.
+        group: String,
+        /// Its name.
+        name: String,
+        /// Its share of the flows, in proportion to the weights of the others, from 1 to 1000.
+        weight: u32,
+    },
     /// Tells the flow rules.
     Flows,
     /// Adds a flow rule, as text, or replaces the one of its name.
     SetFlow(String),
+    /// Replaces all flow rules at once by these, as text.
+    SetFlows(Vec<String>),
     /// Removes a flow rule by its name.
     RemoveFlow(String),
 }

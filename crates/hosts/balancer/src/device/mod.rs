@@ -40,9 +40,10 @@ pub use path_counters::QueueCounters;
 pub use settings::{DeviceSettings, DeviceTarget, ForwardMode, VerdictGrouping};
 
 use crate::{
-    Balancer, BalancerCounters, DEFAULT_GROUP, Target,
+    Balancer, BalancerCounters, BalancerError, DEFAULT_GROUP, Target,
     flows::{FlowRule, RuleError},
     fragments::FragmentSettingsError,
+    targets::WEIGHT_MAX,
 };
 use path_counters::PathCounters;
 use queue_loop::QueueLoop;
@@ -52,6 +53,11 @@ use steering::Steering;
 const BUFFER_MAX: u64 = 64 << 20;
 /// What the kernel adds to a copied packet: a socket buffer and its attributes.
 const PACKET_OVERHEAD: u64 = 1024;
+
+/// Reads a flow rule of a request.
+fn flow_rule(text: &str) -> Result<FlowRule, DeviceError> {
+    text.parse().map_err(|error: RuleError| DeviceError::Refused { what: error.to_string(), fix: None })
+}
 
 /// All counters of a device. In JSON as they are named here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -259,11 +265,11 @@ impl SharedState {
             ControlRequest::Flows => Ok(json(self.balancer.flows())),
             ControlRequest::AddTarget { group, target } => self.add_target(&group, target).map(json),
             ControlRequest::RemoveTarget { group, name } => self.remove_target(&group, &name).map(json),
-            ControlRequest::SetFlow(text) => {
-                let rule: FlowRule = text
-                    .parse()
-                    .map_err(|error: RuleError| DeviceError::Refused { what: error.to_string(), fix: None })?;
-                Ok(json(self.balancer.set_flow(rule)?))
+            ControlRequest::SetWeight { group, name, weight } => self.set_weight(&group, &name, weight).map(json),
+            ControlRequest::SetFlow(text) => Ok(json(self.balancer.set_flow(flow_rule(&text)?)?)),
+            ControlRequest::SetFlows(texts) => {
+                let rules = texts.iter().map(|text| flow_rule(text)).collect::<Result<_, _>>()?;
+                Ok(json(self.balancer.set_flows(rules)?))
             }
             ControlRequest::RemoveFlow(name) => Ok(json(self.balancer.remove_flow(&name)?)),
         }
@@ -273,7 +279,7 @@ impl SharedState {
         let known: BTreeMap<u32, &DeviceTarget> = steering.targets().collect();
         let rows = self.balancer.groups().into_iter().flat_map(|(group, targets)| {
             let row = |target: Target| {
-                let known = (*known.get(&target.mark)?).clone();
+                let known = DeviceTarget { weight: target.weight, ..(*known.get(&target.mark)?).clone() };
                 Some(TargetRow { group: group.clone(), target: known, mark: target.mark })
             };
             targets.into_iter().filter_map(row).collect::<Vec<_>>()
@@ -295,6 +301,21 @@ impl SharedState {
             steering.remove(mark, clock::now());
         }
         Ok(added?)
+    }
+
+    /// Builds the table anew with another weight; the way to the target stays.
+    fn set_weight(&self, group: &str, name: &str, weight: u32) -> Result<(), DeviceError> {
+        if !(1..=WEIGHT_MAX).contains(&weight) {
+            let why = format!("its weight is a number from 1 to {WEIGHT_MAX}");
+            return Err(DeviceError::TargetRefused { given: name.to_owned(), why });
+        }
+        // Nobody else adds or removes targets meanwhile.
+        let steering = self.steering();
+        let all = self.targets(&steering);
+        let row = all.iter().find(|row| row.group == group && row.target.name == name);
+        let unknown = || BalancerError::NoSuchTarget { group: group.to_owned(), name: name.to_owned() };
+        let mark = row.ok_or_else(unknown)?.mark;
+        Ok(self.balancer.set_target(group, Target { name: name.to_owned(), mark, weight })?)
     }
 
     /// Sends no more packets to a target, then removes the way.

@@ -5,6 +5,8 @@ mod indexed;
 mod protocol;
 mod rule;
 
+use std::{fmt, str::FromStr};
+
 use serde::{Deserialize, Serialize};
 
 use crate::classify::Packet;
@@ -23,6 +25,32 @@ pub enum FlowLookup {
     /// By a bit vector for each field (Lakshman and Stiliadis: High-speed policy-based packet forwarding, SIGCOMM 1998).
     #[default]
     Indexed,
+}
+
+impl FlowLookup {
+    /// The words of all lookups.
+    pub const WORDS: [&'static str; 2] = ["indexed", "linear"];
+}
+
+impl FromStr for FlowLookup {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "indexed" => Ok(Self::Indexed),
+            "linear" => Ok(Self::Linear),
+            _ => Err(format!("`{text}` is not indexed or linear")),
+        }
+    }
+}
+
+impl fmt::Display for FlowLookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Indexed => "indexed",
+            Self::Linear => "linear",
+        })
+    }
 }
 
 /// The most rules: the index grows with the square of their number, to 16 MiB for each field.

@@ -5,6 +5,7 @@ use std::{fmt, net::IpAddr};
 use fathom_balancer::{
     Defects,
     device::{DeviceSettings, ForwardMode},
+    flows::FlowLookup,
 };
 
 /// The reference balancer before the targets of a lab.
@@ -14,17 +15,20 @@ pub struct BalancerDevice {
     pub n_queues: u16,
     /// How packets reach their target.
     pub mode: ForwardMode,
+    /// How it looks up flow rules.
+    pub lookup: FlowLookup,
     /// What it does wrong on purpose.
     pub defects: Defects,
 }
 
 /// The names of all values, for help.
-pub(super) const VALUES: &str = "[:queues=2,mode=dsr|dnat,defect=DEFECT,defect=…]";
+pub(super) const VALUES: &str = "[:queues=2,mode=dsr|dnat,lookup=indexed|linear,defect=DEFECT,defect=…]";
 
 impl BalancerDevice {
     /// Reads `queues=2,defect=mis-hash=1/100`.
     pub(super) fn parse(text: Option<&str>) -> Result<Self, String> {
-        let mut found = Self { n_queues: 1, mode: ForwardMode::default(), defects: Defects::default() };
+        let (mode, lookup, defects) = Default::default();
+        let mut found = Self { n_queues: 1, mode, lookup, defects };
         let mut defects = Vec::new();
         for part in text.into_iter().flat_map(|text| text.split(',')) {
             let (name, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is not written as NAME=VALUE"))?;
@@ -37,6 +41,7 @@ impl BalancerDevice {
                         .ok_or_else(|| format!("queues: `{value}` is not a number from 1 to {most}"))?;
                 }
                 "mode" => found.mode = value.trim().parse().map_err(|error| format!("mode: {error}"))?,
+                "lookup" => found.lookup = value.trim().parse().map_err(|error| format!("lookup: {error}"))?,
                 "defect" => defects.push(value.trim()),
                 other => return Err(format!("it has no value `{other}`")),
             }
@@ -61,6 +66,7 @@ impl BalancerDevice {
         if let Some((_, address, _)) = targets.first() {
             words.extend(["--vip".to_owned(), address.to_string()]);
         }
+        words.extend(["--lookup".to_owned(), self.lookup.to_string()]);
         for (name, _, address) in targets {
             words.extend(["--target".to_owned(), format!("{name}={address}")]);
         }
@@ -75,6 +81,9 @@ impl BalancerDevice {
 impl fmt::Display for BalancerDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "queues={},mode={}", self.n_queues, self.mode)?;
+        if self.lookup != FlowLookup::default() {
+            write!(f, ",lookup={}", self.lookup)?;
+        }
         let defects = self.defects.to_string();
         defects.split(',').filter(|one| !one.is_empty()).try_for_each(|one| write!(f, ",defect={one}"))
     }

@@ -49,11 +49,25 @@ fn a_balancer_of_a_lab_is_changed_while_it_runs_and_ends_with_whoever_holds_the_
     balancer(&["targets", "remove", "t2"]).succeeded();
     let second = divided();
     assert!(second[1] == 0 && second.iter().sum::<usize>() == 40, "{second:?}");
+    let rules = stage.path("rules");
+    std::fs::write(&rules, "# one line for each rule\nnone,sources=192.0.2.0/24\n\nall,group=default,ports=7000\n")
+        .unwrap();
+    balancer(&["flows", "load", rules.to_str().unwrap()]).succeeded();
+    balancer(&["targets", "weight", "t3", "1000"]).succeeded();
+    let third = divided();
+    assert!(third[2] > 30, "t1 has a thousandth of the flows: {third:?}");
+    let listed = parsed(&balancer(&["targets", "list", "--json"]).succeeded().stdout).to_string();
+    assert!(listed.contains("weight=1000"), "{listed}");
+    std::fs::write(&rules, "all,group=default\nwrong,colour=red\n").unwrap();
+    balancer(&["flows", "load", rules.to_str().unwrap()]).refused(2, &["line 2: flow field `colour=red`"]);
+    let listed = balancer(&["flows", "list"]).succeeded().stdout;
+    assert!(listed.lines().count() == 2 && listed.contains("none"), "{listed}");
+
     let counted = parsed(&balancer(&["counters", "--json"]).succeeded().stdout);
-    assert_eq!(counted["decisions"]["n_forwarded"], 80, "{counted:#}");
+    assert_eq!(counted["decisions"]["n_forwarded"], 120, "{counted:#}");
     let by_queue: Vec<u64> =
         counted["queues"].as_array().unwrap().iter().map(|queue| queue["n_packets"].as_u64().unwrap()).collect();
-    assert!(by_queue.contains(&80), "one client address uses one of the queues: {by_queue:?}");
+    assert!(by_queue.contains(&120), "one client address uses one of the queues: {by_queue:?}");
 
     balancer(&["run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"]).refused(3, &["runs here already, process"]);
     balancer(&["targets", "add", "t9=198.18.1.1"]).refused(3, &["target t1 has the address 198.18.1.1 too"]);

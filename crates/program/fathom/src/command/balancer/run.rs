@@ -49,9 +49,7 @@ pub(super) fn define(command: Command) -> Command {
         text("seed", "N", "seed of the draws of defects").default_value("0").value_parser(clap::value_parser!(u64)),
         text("table-size", "N", "places of the Maglev table, a prime [default: 65537]")
             .value_parser(clap::value_parser!(u32)),
-        text("lookup", "HOW", "how flow rules are looked up")
-            .default_value("indexed")
-            .value_parser(["indexed", "linear"]),
+        text("lookup", "HOW", "how flow rules are looked up").default_value("indexed").value_parser(FlowLookup::WORDS),
         text("unmatched", "WHAT", "what becomes of packets that no flow rule matches")
             .default_value("drop")
             .value_parser(["drop", "pass"]),
@@ -135,7 +133,7 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
             ttl: measurement::duration_option(matches, "fragment-ttl", usual.ttl)?,
             ..usual
         },
-        flow_lookup: if word("lookup") == "linear" { FlowLookup::Linear } else { FlowLookup::Indexed },
+        flow_lookup: word("lookup").parse().map_err(|error: String| wrong("lookup", &error))?,
         unmatched: if word("unmatched") == "pass" { Unmatched::Pass } else { Unmatched::Drop },
         defects,
         seed: *matches.get_one::<u64>("seed").expect("it has a default"),

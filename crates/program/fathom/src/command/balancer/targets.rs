@@ -6,6 +6,7 @@ use clap::{Arg, ArgMatches, Command};
 use fathom_balancer::{
     balancer::DEFAULT_GROUP,
     device::{ControlRequest, TARGET_FORM},
+    targets::WEIGHT_MAX,
 };
 
 use super::{ask, json, name, user_error};
@@ -21,9 +22,17 @@ pub(super) fn define(command: Command) -> Command {
     };
     let target = Arg::new("target").value_name("TARGET").required(true).help(TARGET_FORM);
     let named = Arg::new("target").value_name("NAME").required(true).help("name of the target");
+    let weight = Arg::new("weight")
+        .value_name("WEIGHT")
+        .required(true)
+        .value_parser(clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))
+        .help(format!("a number from 1 to {WEIGHT_MAX}"));
     command.subcommand_required(true).arg_required_else_help(true).subcommands([
         Command::new("list").about("The targets by group").args([name(), json()]),
         Command::new("add").about("Add a target").args([target, group(), name()]),
+        Command::new("weight")
+            .about("Change the weight of a target: its share of the flows, in proportion to the weights of the others")
+            .args([named.clone(), weight, group(), name()]),
         Command::new("remove").about("Remove a target").args([named, group(), name()]),
     ])
 }
@@ -35,6 +44,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         "add" => {
             let target = text("target").parse().map_err(|error| user_error(&error))?;
             ask(given, &ControlRequest::AddTarget { group: text("group"), target })?;
+        }
+        "weight" => {
+            let weight = *given.get_one::<u32>("weight").expect("clap requires the weight");
+            ask(given, &ControlRequest::SetWeight { group: text("group"), name: text("target"), weight })?;
         }
         "remove" => {
             ask(given, &ControlRequest::RemoveTarget { group: text("group"), name: text("target") })?;

@@ -41,16 +41,25 @@ const FRAGMENTS: &str = "probe VIP --test fragments --flows 50";
 const MANY_FRAGMENTS: &str = "probe VIP --test fragments --datagrams 10";
 /// Datagrams to a single target, which needs no server.
 const DATAGRAMS: &str = "udp --rate 20M --duration 2s --rounds 2";
+/// The same while the device builds its tables anew without any change to them. Its program is PROGRAM.
+const CHANGES: &str = "500ms on=dut while :; do PROGRAM balancer targets weight t1 1; done";
 
 /// A defect, the test that is made for it, and the findings that name it: none for a clean device.
 struct Case {
     defect: &'static str,
     test: &'static str,
+    /// What happens during the test (`--at`).
+    event: Option<&'static str>,
     expected: &'static [&'static str],
 }
 
 const fn case(defect: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
-    Case { defect, test, expected }
+    Case { defect, test, event: None, expected }
+}
+
+/// A case in which the tables of the device are built anew all the time.
+const fn changing(defect: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
+    Case { defect, test, event: Some(CHANGES), expected }
 }
 
 const CASES: &[Case] = &[
@@ -64,10 +73,15 @@ const CASES: &[Case] = &[
     case("drop=1/50", DATAGRAMS, &["loss"]),
     case("duplicate=1/50", DATAGRAMS, &["duplicates"]),
     case("reorder=1/50", DATAGRAMS, &["reordering"]),
+    case("delay=1/10@5ms", DATAGRAMS, &["reordering"]),
+    case("wrong-source,mode=dnat", SPREAD, &["nothing-done", "an error before the start"]),
+    changing("in-place-rebuild", DATAGRAMS, &["loss"]),
     case("", SPREAD, &[]),
+    case("mode=dnat", SPREAD, &[]),
     case("", STAY, &[]),
     case("", FRAGMENTS, &[]),
     case("", DATAGRAMS, &[]),
+    changing("", DATAGRAMS, &[]),
 ];
 
 /// What the runs of a case said.
@@ -95,9 +109,9 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
         for _ in 0..n_runs {
             outcome.add(case, said(&program, case)?);
         }
-        println!("{:<26} {:<70} {}", case.name(), case.test, outcome.text());
+        println!("{:<26} {:<92} {}", case.name(), case.shown(), outcome.text());
         if outcome.n_found < outcome.n_runs {
-            faults.push(format!("{}, {}: {}", case.name(), case.test, outcome.text()));
+            faults.push(format!("{}, {}: {}", case.name(), case.shown(), outcome.text()));
         }
         writeln!(page, "{}", outcome.row(case))?;
     }
@@ -111,6 +125,12 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
 impl Case {
     fn name(&self) -> &'static str {
         if self.defect.is_empty() { "none" } else { self.defect }
+    }
+
+    /// The test as the page shows it.
+    fn shown(&self) -> String {
+        let changes = if self.event.is_some() { ", while the tables are built anew" } else { "" };
+        format!("`{}`{changes}", self.test.replace("VIP", VIRTUAL))
     }
 }
 
@@ -135,23 +155,27 @@ impl Outcome {
     fn row(&self, case: &Case) -> String {
         let expected = if case.expected.is_empty() { "nothing".to_owned() } else { case.expected.join(" or ") };
         let Self { n_runs, n_found, others } = self;
-        let test = case.test.replace("VIP", VIRTUAL);
-        format!("| {} | `{test}` | {expected} | {n_found} of {n_runs} | {} |", case.name(), others.join(", "))
+        format!("| {} | {} | {expected} | {n_found} of {n_runs} | {} |", case.name(), case.shown(), others.join(", "))
     }
 }
 
 /// Turns on the defect of a case, runs its test, and returns the findings above a remark that are not true of every lab.
 fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
-    let device =
-        if case.defect.is_empty() { "balancer".to_owned() } else { format!("balancer:defect={}", case.defect) };
+    let device = match case.defect {
+        "" => "balancer".to_owned(),
+        mode if mode.starts_with("mode=") => format!("balancer:{mode}"),
+        defect => format!("balancer:defect={defect}"),
+    };
     let has_targets = case.test.contains("VIP");
     let preset = if has_targets { format!("targets:{N_TARGETS}") } else { "targets:1".to_owned() };
     let lab = DeviceLab::up(program, &preset, &device)?;
     let servers: Vec<Server> =
         if has_targets { (1..=N_TARGETS).map(|n| lab.serve(n)).collect::<Result<_, _>>()? } else { Vec::new() };
+    let event = case.event.map(|event| event.replace("PROGRAM", &program.to_string_lossy()));
     let output = Command::new(program)
         .args(case.test.replace("VIP", VIRTUAL).split(' '))
         .args(["--lab", &lab.name, "--json"])
+        .args(event.iter().flat_map(|event| ["--at", event.as_str()]))
         .stdin(Stdio::null())
         .output()?;
     drop(servers);

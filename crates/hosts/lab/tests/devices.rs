@@ -92,6 +92,28 @@ fn every_device_of_the_kernel_passes_every_datagram_on_once() {
 }
 
 #[test]
+fn a_squeeze_cuts_what_is_too_long_for_its_way_and_tells_who_may_not_be_cut() {
+    if lacks_privileges() {
+        return;
+    }
+    for preset in ["pair", "pair6"] {
+        let lab = lab_of(preset, "squeeze:1300");
+        let [a, b] = ["a", "b"].map(|name| lab.host(name).unwrap());
+        let (client, server) = (udp(a), udp(b));
+        client.connect(server.local_addr().unwrap()).unwrap();
+        let mut received = [0; 1500];
+        // The sender's packets may not be cut until it knows how long they can be.
+        client.send(&[1; 1400]).unwrap();
+        let told = std::iter::repeat_with(|| client.send(&[2; 1400])).take(1000).any(|sent| {
+            server.set_nonblocking(true).unwrap();
+            std::thread::yield_now();
+            sent.is_ok() && server.recv(&mut received).is_ok_and(|n| n == 1400)
+        });
+        assert!(told && received[0] == 2, "{preset}: the first datagram is refused, a later one arrives in fragments");
+    }
+}
+
+#[test]
 fn what_a_rule_drops_and_what_passes_adds_up_to_what_came() {
     if lacks_privileges() {
         return;

@@ -29,7 +29,9 @@ use netlink_packet_route::{
         InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
     },
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
-    route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    route::{
+        RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    },
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::{
@@ -153,6 +155,15 @@ pub struct RouteEntry {
     pub gateway: Option<IpAddr>,
     /// The device, by index; absent to find it through the gateway.
     pub device: Option<u32>,
+}
+
+impl RouteEntry {
+    /// A route to a neighbor by a device.
+    #[must_use]
+    pub const fn to_neighbor(address: IpAddr, device: u32) -> Self {
+        let prefix_len = if address.is_ipv4() { 32 } else { 128 };
+        Self { destination: address, prefix_len, gateway: None, device: Some(device) }
+    }
 }
 
 /// The index of a bridge, as distinct from the index of a port.
@@ -402,8 +413,22 @@ impl Netlink {
     /// # Errors
     /// `EEXIST` if it already exists, `ENETUNREACH` if the gateway is on no link.
     pub fn add_route(&mut self, route: &RouteEntry) -> Result<()> {
+        self.add_route_with(route, Vec::new())
+    }
+
+    /// Adds a route to the main table that carries packets of at most this many bytes, also those that the host forwards
+    /// (`RTAX_MTU`, net/ipv4/route.c `ip_dst_mtu_maybe_forward`).
+    ///
+    /// # Errors
+    /// `EEXIST` if there is such a route.
+    pub fn add_narrow_route(&mut self, route: &RouteEntry, mtu_bytes: u32) -> Result<()> {
+        self.add_route_with(route, vec![RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu_bytes)])])
+    }
+
+    fn add_route_with(&mut self, route: &RouteEntry, attributes: Vec<RouteAttribute>) -> Result<()> {
         let call = format!("RTM_NEWROUTE({}/{})", route.destination, route.prefix_len);
         let mut message = route_message(route);
+        message.attributes.extend(attributes);
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         message.header.protocol = RouteProtocol::Static;
         self.add_route_message(&call, message)

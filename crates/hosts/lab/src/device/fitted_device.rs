@@ -203,6 +203,7 @@ fn attach(
         Device::Redirect => vec![(&near, Program::Redirect(there)), (&far, Program::Redirect(back))],
         Device::Policer(policer) => vec![(&near, Program::Policer(*policer, there)), (&far, Program::Redirect(back))],
         Device::Router
+        | Device::Squeeze(_)
         | Device::Bridge
         | Device::Filter(_)
         | Device::Impairment(_)

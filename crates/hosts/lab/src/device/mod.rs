@@ -35,6 +35,8 @@ pub const HOST: &str = "dut";
 pub enum Device {
     /// The kernel's router between two networks.
     Router,
+    /// The kernel's router with a link that carries smaller packets than those to the hosts, in bytes.
+    Squeeze(u32),
     /// The kernel's bridge between two wires of one network.
     Bridge,
     /// The kernel's router with a rule set of the packet filter.
@@ -123,6 +125,7 @@ impl ProgramLoader for NoPrograms {
 /// The text forms of devices: the word, its arguments, and a description.
 pub const FORMS: &[(&str, &str, &str)] = &[
     ("router", "", "the kernel's router"),
+    ("squeeze", "[:MTU]", "a router on whose way packets have at most MTU bytes (1400)"),
     ("bridge", "", "the kernel's bridge"),
     ("nft", "[:RULES[,1/N]]", "a router with RULES rules of nftables (100), of which one may drop every Nth packet"),
     ("redirect", "", "an XDP program that hands frames on"),
@@ -150,6 +153,10 @@ pub const FORMS: &[(&str, &str, &str)] = &[
 
 /// Enough rules to show the cost of one without taking long to create.
 const RULES_DEFAULT: u32 = 100;
+/// The MTU of a usual tunnel.
+const SQUEEZE_DEFAULT: u32 = 1400;
+/// From the smallest MTU of IPv6 (RFC 8200, section 5).
+const SQUEEZE: std::ops::RangeInclusive<u32> = 1280..=65_535;
 /// Far below the capacity of every path of this kind, so that only the policer drops.
 const POLICER_DEFAULT: Policer = Policer { rate_per_sec: 200_000, burst: 512 };
 /// The maximum exceeds the rule set of any firewall that evaluates its rules one by one.
@@ -225,6 +232,10 @@ impl FromStr for Device {
                 Err(wrong(format!("a {word} has nothing to choose")))
             }
             "router" => Ok(Self::Router),
+            "squeeze" => {
+                let mtu = arguments.map_or(Ok(SQUEEZE_DEFAULT), |text| number("the MTU", text, SQUEEZE));
+                mtu.map(Self::Squeeze).map_err(wrong)
+            }
             "bridge" => Ok(Self::Bridge),
             "redirect" => Ok(Self::Redirect),
             "dnat" => Ok(Self::Translation),
@@ -263,6 +274,7 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Router => f.write_str("router"),
+            Self::Squeeze(mtu_bytes) => write!(f, "squeeze:{mtu_bytes}"),
             Self::Bridge => f.write_str("bridge"),
             Self::Redirect => f.write_str("redirect"),
             Self::Translation => f.write_str("dnat"),
@@ -314,6 +326,7 @@ mod tests {
         );
         assert_eq!((read("policer"), read("policer:50k")), ("policer:200000,512".into(), "policer:50000,512".into()));
         assert_eq!(read("policer:1M,1"), "policer:1000000,1");
+        assert_eq!((read("squeeze"), read("squeeze:1280")), ("squeeze:1400".into(), "squeeze:1280".into()));
         assert_eq!((read("impair"), read("impair:loss=1%")), ("impair".into(), "impair:loss=1%".into()));
         assert_eq!((read("dnat"), read("balancer")), ("dnat".into(), "balancer:queues=1,mode=dsr".into()));
         let text = "balancer:queues=2,mode=dnat,defect=drop=1/100,defect=wrong-source";
@@ -326,6 +339,7 @@ mod tests {
             ("wheel", "wheel"),
             ("router:2", "nothing to choose"),
             ("dnat:2", "nothing to choose"),
+            ("squeeze:576", "1280 to 65535"),
             ("nft:0", "1 to 20000"),
             ("nft:2.5", "whole number"),
             ("nft:10,50", "1/N"),

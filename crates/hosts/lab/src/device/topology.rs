@@ -28,6 +28,11 @@ pub(crate) fn build(device: &Device, family: Family, options: &Options) -> Resul
     match device {
         Device::Bridge => bridged(hosts, family, options),
         Device::Impairment(_) => passed_on(hosts, family, options),
+        Device::Squeeze(mtu_bytes) => {
+            let hosts = routed(hosts, family, options)?;
+            squeeze(&hosts[1], family, *mtu_bytes)?;
+            Ok(hosts)
+        }
         Device::Router | Device::Filter(_) | Device::Redirect | Device::Policer(_) => routed(hosts, family, options),
         Device::Translation | Device::Balancer(_) => {
             unreachable!("a preset without targets takes no device that needs them")
@@ -42,6 +47,21 @@ fn routed([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options)
     send_everything_by(&a, TOWARDS_A, family)?;
     send_everything_by(&b, TOWARDS_B, family)?;
     Ok(vec![a, dut, b])
+}
+
+/// Makes the middle of the way between two hosts narrower than both ends: the router forwards packets of up to this length to either.
+fn squeeze(dut: &Host, family: Family, mtu_bytes: u32) -> Result<()> {
+    let mut netlink = open(dut)?;
+    let mut narrow = |device, neighbor| {
+        let device = netlink.link(device)?.index;
+        let addresses = family.addresses(neighbor).into_iter();
+        let routes = addresses.map(|address| RouteEntry::to_neighbor(address, device));
+        routes.into_iter().try_for_each(|route| netlink.add_narrow_route(&route, mtu_bytes))
+    };
+    [("eth0", A), ("eth1", B)]
+        .into_iter()
+        .try_for_each(|(device, neighbor)| narrow(device, neighbor))
+        .map_err(Error::kernel(format!("limit the packets that host {} forwards", dut.name)))
 }
 
 fn send_everything_by(host: &Host, gateway: Ipv4Addr, family: Family) -> Result<()> {

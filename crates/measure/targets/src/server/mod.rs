@@ -15,7 +15,7 @@ use fathom_sys::{
     socket::{self, Domain, Protocol, Socket, Type, Wait, answer_source},
 };
 
-use self::connection::{ServedConnection, answer_datagram};
+use self::connection::{ReadDatagram, ServedConnection, answer_datagram};
 use crate::{dialect::Dialect, identity::Identity};
 
 /// The port of servers of identities, unless another one is chosen.
@@ -208,7 +208,9 @@ impl Serving<'_> {
             };
             self.datagram.clear();
             self.datagram.extend_from_slice(&self.room[..question.n_bytes]);
-            if answer_datagram(&mut self.datagram, *dialect, identity).is_err() {
+            let from_port = question.sender_address().map_or(0, |from| from.port());
+            let read = ReadDatagram { bytes: &mut self.datagram, from_port, to_port: self.server.address.port() };
+            if answer_datagram(read, *dialect, identity).is_err() {
                 self.totals.refused += 1;
                 continue;
             }
@@ -290,6 +292,26 @@ mod tests {
         });
         assert_eq!((totals.connections, totals.refused), (1, 1));
         assert!(totals.answers >= 1, "{totals:?}");
+    }
+
+    #[test]
+    fn the_answer_of_another_server_is_not_answered() {
+        let mut answer = [0; HEADER];
+        Question { number: 4, flow: 2 }.write(&mut answer);
+        let mut question = answer;
+        question[79] = 5;
+        message::sign(&mut answer, &Identity::new("t2", 6)).unwrap();
+        let totals = serving(Dialect::Fathom, |address| {
+            let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&answer).unwrap();
+            assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "the connection ends");
+            datagrams.send_to(&answer, address).unwrap();
+            datagrams.send_to(&question, address).unwrap();
+            datagrams.recv_from(&mut answer).unwrap();
+            assert_eq!(message::read(&answer).unwrap().number, 5);
+        });
+        assert_eq!((totals.answers, totals.refused), (1, 2));
     }
 
     #[test]

@@ -26,9 +26,9 @@ fn arguments() -> Vec<Arg> {
     arguments.into_iter().map(|argument| argument.help_heading("Server of identities")).collect()
 }
 
-/// Draws a number that no other server has, by the keys that the standard library draws for its hash maps.
+/// Draws a number that no other server has, by the keys that the standard library draws for its hash maps. 0 and 1 are those of questions.
 fn token() -> u64 {
-    RandomState::new().build_hasher().finish().max(1)
+    RandomState::new().build_hasher().finish().max(2)
 }
 
 /// Listens as the options say.

@@ -124,6 +124,46 @@ fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
     }
 }
 
+/// A lab of two hosts with one target on host b.
+struct OneTarget<'a> {
+    lab: RunningLab<'a>,
+    address: String,
+    _server: RunningProgram,
+}
+
+impl<'a> OneTarget<'a> {
+    fn up(stage: &'a TestBed, name: &'static str) -> Self {
+        let lab = stage.lab(name);
+        let server = lab.start("b", &["serve", "--only", "identity", "--identity-name", "t1"]);
+        server.says("identity");
+        let address = lab.exec("b", &["ip", "-4", "-o", "addr", "show", "scope", "global"]).ends().succeeded().stdout;
+        let address = address.split_whitespace().nth(3).and_then(|net| net.split('/').next()).unwrap().to_owned();
+        Self { lab, address, _server: server }
+    }
+
+    fn run(&self, test: &str, words: &[&str]) -> ProgramResult {
+        let target = ["tcp", &self.address, "--allow", &self.address, "--json", "--test", test];
+        self.lab.fathom("a", &[&target[..], words].concat())
+    }
+}
+
+#[test]
+fn local_sources_neither_take_nor_cut_off_what_is_in_use() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "local");
+    let local = |words: &[&str]| one.lab.exec("a", &[&["ip", "route"], words].concat()).ends().succeeded().stdout;
+    let run = |source: &str| one.run("spread", &["--connections", "10", "--source", source, "--local-sources"]);
+    local(&["add", "local", "10.77.0.0/16", "dev", "lo"]);
+    run("10.77.0.0/16").refused(3, &["10.77.0.0/16", "ip route del local 10.77.0.0/16 dev lo"]);
+    assert!(local(&["show", "table", "local"]).contains("10.77.0.0/16"), "it belongs to somebody else");
+    let with_target = format!("10.78.0.0/16,{}/24", one.address);
+    run(&with_target).refused(2, &[&one.address, "the target"]);
+    assert!(!local(&["show", "table", "local"]).contains("10.78.0.0/16"), "nothing was changed");
+}
+
 #[test]
 fn nobody_and_wrong_events_are_told_before_anything_is_measured() {
     let stage = TestBed::new();

@@ -148,6 +148,22 @@ impl<'a> OneTarget<'a> {
 }
 
 #[test]
+fn without_local_ports_a_test_of_spread_ends_when_its_time_is_over() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "ports");
+    let few = "echo 40000 40099 > /proc/sys/net/ipv4/ip_local_port_range";
+    one.lab.exec("a", &["sh", "-c", few]).ends().succeeded();
+    let run = one.run("spread", &["--connections", "100M", "--duration", "1s"]).run();
+    let record = run.tests[0].trials[0].records.values().find(|record| record.targets.is_some()).unwrap();
+    assert!(record.notes.iter().any(|note| note.id == "cut-short"), "{:?}", record.notes);
+    let n_failed: u64 = record.errors.values().sum();
+    assert!(n_failed > 0 && n_failed < 10_000, "{:?}", record.errors);
+}
+
+#[test]
 fn local_sources_neither_take_nor_cut_off_what_is_in_use() {
     if lacks_root() {
         return;

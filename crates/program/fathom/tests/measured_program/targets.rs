@@ -164,6 +164,20 @@ fn without_local_ports_a_test_of_spread_ends_when_its_time_is_over() {
 }
 
 #[test]
+fn a_rate_above_what_this_host_sends_ends_in_time_and_says_what_is_left() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "fast");
+    let run = one.run("continuity", &["--rate", "2M/s", "--duration", "1s"]).run();
+    let record = run.tests[0].trials[0].records.values().find(|record| record.targets.is_some()).unwrap();
+    let note = record.notes.iter().find(|note| note.id == "sent-late").unwrap();
+    assert!(note.text.contains("were due at the end and were not sent"), "{}", note.text);
+    assert!(record.totals["messages_due"] < 2_000_000, "{:?}", record.totals);
+}
+
+#[test]
 fn local_sources_neither_take_nor_cut_off_what_is_in_use() {
     if lacks_root() {
         return;

@@ -363,6 +363,7 @@ impl DriveLoop<'_> {
                     self.break_connection(idx, OutageCause::TimedOut);
                 }
                 FlowLink::Connecting(_, since) if clock_now.since(*since) >= self.config.give_up => {
+                    self.errors.count("connect: timeout");
                     self.connect_failed(idx, OutageCause::TimedOut);
                 }
                 FlowLink::Down(at) if *at <= clock_now && !self.worker.is_over() => self.reconnect(idx)?,
@@ -421,7 +422,10 @@ impl DriveLoop<'_> {
             FlowLink::Connecting(socket, _) => match socket::connect_result(socket) {
                 Ok(()) if event.writable => self.opened(idx)?,
                 Ok(()) => {}
-                Err(error) => self.connect_failed(idx, cause_of(&error)),
+                Err(error) => {
+                    self.errors.count(&error);
+                    self.connect_failed(idx, cause_of(&error));
+                }
             },
             FlowLink::Open(_) => {
                 if event.writable {

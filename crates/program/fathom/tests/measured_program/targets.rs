@@ -128,7 +128,7 @@ fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
 struct OneTarget<'a> {
     lab: RunningLab<'a>,
     address: String,
-    _server: RunningProgram,
+    server: RunningProgram,
 }
 
 impl<'a> OneTarget<'a> {
@@ -138,7 +138,7 @@ impl<'a> OneTarget<'a> {
         server.says("identity");
         let address = lab.exec("b", &["ip", "-4", "-o", "addr", "show", "scope", "global"]).ends().succeeded().stdout;
         let address = address.split_whitespace().nth(3).and_then(|net| net.split('/').next()).unwrap().to_owned();
-        Self { lab, address, _server: server }
+        Self { lab, address, server }
     }
 
     fn run(&self, test: &str, words: &[&str]) -> ProgramResult {
@@ -175,6 +175,25 @@ fn a_rate_above_what_this_host_sends_ends_in_time_and_says_what_is_left() {
     let note = record.notes.iter().find(|note| note.id == "sent-late").unwrap();
     assert!(note.text.contains("were due at the end and were not sent"), "{}", note.text);
     assert!(record.totals["messages_due"] < 2_000_000, "{:?}", record.totals);
+}
+
+#[test]
+fn connects_that_fail_during_a_test_are_counted() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "refused");
+    let event = format!("500ms kill -9 {}", one.server.pid());
+    let run = one.run("continuity", &["--flows", "4", "--rate", "400/s", "--duration", "1s", "--at", &event]).run();
+    let record = run.tests[0].trials[0].records.values().find(|record| record.targets.is_some()).unwrap();
+    let n_refused: u64 = record
+        .errors
+        .iter()
+        .filter(|(failure, _)| failure.to_string() == "connect: connection refused")
+        .map(|(_, n)| n)
+        .sum();
+    assert!(n_refused >= 4, "{:?}", record.errors);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use fathom_sys::{
 
 use crate::{
     carrier::Carrier,
-    dialect::Dialect,
+    dialect::{Dialect, MCONNECT_HELLO},
     identity::Identity,
     message::{self, HEADER, Question},
     sources::Sources,
@@ -22,8 +22,6 @@ const PATIENCE: Nanos = Nanos::from_secs(2);
 const DATAGRAMS: u64 = 4;
 /// Longer than the name of any server.
 pub(crate) const GREETING_MAX: usize = 256;
-/// What a client of mconnect sends in a datagram.
-pub(crate) const MCONNECT_HELLO: &[u8] = b"Hello";
 
 /// Asks once. Returns who answered.
 ///

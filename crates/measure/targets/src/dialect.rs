@@ -1,5 +1,8 @@
 //! The protocols in which a server tells who it is.
 
+/// What a client of mconnect sends in a datagram.
+pub(crate) const MCONNECT_HELLO: &[u8] = b"Hello";
+
 /// A protocol of servers that tell who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {

@@ -21,4 +21,4 @@ mod target;
 pub use dialect::Dialect;
 pub use identity::{Identity, NAME_MAX};
 pub use kinds::KINDS;
-pub use server::{IdentityServer, PORT};
+pub use server::{ClientLimits, IdentityServer, PORT, ServedTotals};

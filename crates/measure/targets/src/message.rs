@@ -6,10 +6,11 @@
 //! | 64–67 | `FWHO` |
 //! | 68–71 | the length of the message, with everything |
 //! | 72–79 | the number of the message |
-//! | 80–87 | the token of the target; 0 in a question |
+//! | 80–87 | the token of the target; in a question 0, or 1 if these 96 bytes alone shall come back |
 //! | 88–95 | the number of the flow, so that a stray answer is none |
 //!
-//! Numbers are in network byte order. The name is where a ctraffic server writes its own, so that one message suits both.
+//! Numbers are in network byte order. The name is where a ctraffic server writes its own, so that one message suits both. A server answers
+//! questions alone: if it answered answers, a forged datagram would make two servers send to each other without end.
 
 use crate::identity::{Identity, NAME_MAX};
 
@@ -18,6 +19,8 @@ pub(crate) const HEADER: usize = 96;
 /// The longest message: it fits into the smallest default buffers of sockets.
 pub(crate) const LENGTH_MAX: usize = 16 * 1024;
 const MAGIC: [u8; 4] = *b"FWHO";
+/// In the place of the token: the answer shall have no padding, so that it arrives in one packet where its question came in fragments.
+const SHORT: u64 = 1;
 
 /// A question of an initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +70,24 @@ pub(crate) fn length_of(bytes: &[u8]) -> Result<Option<usize>, NotAMessage> {
     if head[..4] == MAGIC { length.map(Some).ok_or(NotAMessage) } else { Err(NotAMessage) }
 }
 
-/// Writes who answers over a whole question.
-pub(crate) fn sign(message: &mut [u8], identity: &Identity) {
+/// Writes who answers over a whole question. Returns the length of the answer.
+///
+/// # Errors
+/// If it is no question, such as the answer of another target.
+pub(crate) fn sign(message: &mut [u8], identity: &Identity) -> Result<usize, NotAMessage> {
+    let wish = number(message, 80);
+    if wish > SHORT || message[..NAME_MAX].iter().any(|byte| *byte != 0) {
+        return Err(NotAMessage);
+    }
     let name = identity.name().as_bytes();
-    message[..NAME_MAX].fill(0);
     message[..name.len()].copy_from_slice(name);
     message[80..88].copy_from_slice(&identity.token().to_be_bytes());
+    if wish != SHORT {
+        return Ok(message.len());
+    }
+    let length = u32::try_from(HEADER).expect("a header is short");
+    message[68..72].copy_from_slice(&length.to_be_bytes());
+    Ok(HEADER)
 }
 
 /// Reads a whole answer.
@@ -97,9 +112,23 @@ mod tests {
         Question { number: 5, flow: 9 }.write(&mut message);
         assert_eq!(read(&message), Ok(Answer { number: 5, flow: 9, identity: None }));
         let identity = Identity::new("t1", 77);
-        sign(&mut message, &identity);
+        assert_eq!(sign(&mut message, &identity), Ok(128));
         assert_eq!(read(&message), Ok(Answer { number: 5, flow: 9, identity: Some(identity) }));
         assert_eq!(message[127], 7, "padding stays");
+        assert_eq!(sign(&mut message, &Identity::new("t2", 78)), Err(NotAMessage), "an answer is no question");
+    }
+
+    #[test]
+    fn a_question_of_the_test_of_fragments_gets_a_short_answer() {
+        let mut message = [7; 128];
+        Question { number: 5, flow: 9 }.write(&mut message);
+        message[87] = 1;
+        let identity = Identity::new("t1", 77);
+        assert_eq!(sign(&mut message, &identity), Ok(HEADER));
+        assert_eq!(read(&message[..HEADER]), Ok(Answer { number: 5, flow: 9, identity: Some(identity) }));
+        message[87] = 2;
+        message[..NAME_MAX].fill(0);
+        assert_eq!(sign(&mut message, &Identity::new("t2", 78)), Err(NotAMessage), "it has the token of a target");
     }
 
     #[test]

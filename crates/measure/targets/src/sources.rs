@@ -8,7 +8,7 @@ use std::{
 use fathom_engine::Error;
 use fathom_model::{Note, Role, Settings};
 use fathom_sys::{
-    netlink::LocalNetwork,
+    netlink::{LocalNetwork, Netlink},
     policy::{Destination, Policy, Refused},
     socket,
 };
@@ -27,7 +27,7 @@ pub(crate) struct Sources {
     random: fastrand::Rng,
     n_given: u64,
     /// The networks that belong to this host while the test runs.
-    local: Vec<LocalNetwork>,
+    local: Vec<(IpNet, LocalNetwork)>,
 }
 
 /// Reads networks and addresses with commas between them.
@@ -75,18 +75,7 @@ impl Sources {
                 if is_v4 { "an IPv4 address, as the target has one" } else { "an IPv6 address, as the target has one" };
             return Err(invalid_value(SOURCE.name, family, &settings.text(SOURCE.name).unwrap_or_default()));
         }
-        let mut local = Vec::new();
-        if settings.flag(LOCAL_SOURCES.name) {
-            for network in &fitting {
-                let what = format!("make the addresses of {network} local");
-                match LocalNetwork::add(network.network(), network.prefix_len()) {
-                    Ok(added) => local.push(added),
-                    // Somebody has added the same route before, and will remove it.
-                    Err(cause) if cause.source.kind() == ErrorKind::AlreadyExists => {}
-                    Err(cause) => return Err(Error::system(what, "CAP_NET_ADMIN", cause)),
-                }
-            }
-        }
+        let local = if settings.flag(LOCAL_SOURCES.name) { make_local(&fitting, to)? } else { Vec::new() };
         let is_random = settings.text(SOURCE_ORDER.name).as_deref() == Some("random");
         let are_local = settings.flag(LOCAL_SOURCES.name);
         Ok(Self {
@@ -101,7 +90,7 @@ impl Sources {
 
     /// Says what was changed on this host.
     pub(crate) fn note(&self) -> Option<Note> {
-        let names: Vec<String> = self.networks.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = self.local.iter().map(|(network, _)| network.to_string()).collect();
         let text = format!("the addresses of {} belonged to this host during the test", names.join(", "));
         (!self.local.is_empty()).then(|| Note::new("local-sources", text))
     }
@@ -125,6 +114,44 @@ impl Sources {
         }
         socket::set_bind_address_no_port(socket)?;
         socket.bind(&SocketAddr::new(from, 0).into()).map_err(socket::error_of("bind"))
+    }
+}
+
+/// Makes the addresses of networks belong to this host, apart from those that do already.
+fn make_local(networks: &[IpNet], to: &Destination) -> Result<Vec<(IpNet, LocalNetwork)>, Error> {
+    let failed = |what: &str, cause| Error::system(what.to_owned(), "CAP_NET_ADMIN", cause);
+    let mut netlink = Netlink::open().map_err(|cause| failed("read the routes of this host", cause))?;
+    let addresses = netlink.addresses().map_err(|cause| failed("read the addresses of this host", cause))?;
+    let gateways = netlink.gateways().map_err(|cause| failed("read the routes of this host", cause))?;
+    let is_own = |network: &IpNet| {
+        network.prefix_len() == network.max_prefix_len() && addresses.iter().any(|(_, own)| *own == network.addr())
+    };
+    let networks: Vec<IpNet> = networks.iter().copied().filter(|network| !is_own(network)).collect();
+    // All are looked at before the first is changed.
+    networks.iter().try_for_each(|network| check_needed(*network, to.address().map(|to| to.ip()), &gateways))?;
+    let add = |network: IpNet| match LocalNetwork::add(network.network(), network.prefix_len()) {
+        Ok(added) => Ok((network, added)),
+        Err(cause) if cause.source.kind() == ErrorKind::AlreadyExists => Err(is_local_already(network)),
+        Err(cause) => Err(failed(&format!("make the addresses of {network} local"), cause)),
+    };
+    networks.into_iter().map(add).collect()
+}
+
+/// Refuses a network with an address that this host could not reach any more if it were its own.
+fn check_needed(network: IpNet, target: Option<IpAddr>, gateways: &[IpAddr]) -> Result<(), Error> {
+    let target = target.map(|target| (target, "the target"));
+    let mut needed = target.into_iter().chain(gateways.iter().map(|gateway| (*gateway, "a gateway of this host")));
+    let Some((address, who)) = needed.find(|(address, _)| network.contains(address)) else { return Ok(()) };
+    let what = format!("--local-sources would make {address}, {who}, belong to this host: it is in {network}");
+    let hint = Some(format!("--source with a network without {address}"));
+    Err(Error::BadRequest { what, hint })
+}
+
+/// The error for a route that somebody else has added, and may remove.
+fn is_local_already(network: IpNet) -> Error {
+    Error::Unsupported {
+        what: format!("the addresses of {network} belong to this host already, by the route `local {network} dev lo`"),
+        hint: Some(format!("if no other test has added it: ip route del local {network} dev lo")),
     }
 }
 
@@ -161,6 +188,23 @@ mod tests {
         assert_eq!((of("10.0.0.7/32", 5), of("10.0.0.6/31", 3)), ("10.0.0.7".to_owned(), "10.0.0.7".to_owned()));
         assert_eq!(of("2001:db8::/64", 0), "2001:db8::1");
         assert_eq!(of("::/0", u128::MAX), "::2", "the largest network wraps around");
+    }
+
+    #[test]
+    fn a_network_with_the_target_or_a_gateway_is_refused() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let gateways = [address("10.0.1.1"), address("fe80::1")];
+        let of = |network: &str, target: &str| {
+            let checked = check_needed(network.parse().unwrap(), Some(address(target)), &gateways);
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(of("10.0.0.0/24", "10.0.2.1"), Ok(()));
+        let gateway =
+            "--local-sources would make 10.0.1.1, a gateway of this host, belong to this host: it is in 10.0.0.0/16";
+        assert_eq!(of("10.0.0.0/16", "10.1.2.1"), Err(gateway.to_owned()));
+        assert!(of("10.0.2.0/24", "10.0.2.1").unwrap_err().contains("10.0.2.1, the target,"));
+        assert!(of("fe80::/10", "2001:db8::1").unwrap_err().contains("fe80::1, a gateway"));
+        assert_eq!(of("2001:db8::/64", "10.0.2.1"), Ok(()));
     }
 
     #[test]

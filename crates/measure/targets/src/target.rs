@@ -63,10 +63,13 @@ pub(crate) fn destination(role: &Role, policy: &Policy) -> Result<Destination, E
 /// Returns the error for an address behind which nobody tells who it is.
 pub(crate) fn nobody_answers(to: &Destination, dialect: Dialect, why: &str) -> Error {
     let place = to.address().map_or_else(String::new, |to| to.to_string());
+    let is_v6 = to.address().is_some_and(|to| to.is_ipv6());
     let start = match dialect {
-        Dialect::Fathom => "start `fathom serve --only identity` on each target, and check that the device knows them",
-        Dialect::Ctraffic => "start `ctraffic -server` on each target, and check that the device knows them",
-        Dialect::Mconnect => "start `mconnect -server` on each target, and check that the device knows them",
+        Dialect::Fathom if is_v6 => "fathom serve --only identity --listen ::",
+        Dialect::Fathom => "fathom serve --only identity",
+        Dialect::Ctraffic => "ctraffic -server",
+        Dialect::Mconnect => "mconnect -server",
     };
-    Error::Unsupported { what: format!("nobody at {place} tells who it is: {why}"), hint: Some(start.to_owned()) }
+    let start = format!("start `{start}` on each target, and check that the device knows them");
+    Error::Unsupported { what: format!("nobody at {place} tells who it is: {why}"), hint: Some(start) }
 }

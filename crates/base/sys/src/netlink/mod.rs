@@ -31,6 +31,7 @@ use netlink_packet_route::{
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
     route::{
         RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+        RouteVia,
     },
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -386,6 +387,26 @@ impl Netlink {
         answers.into_iter().find_map(next_hop_of).ok_or_else(|| Error::new(call, io::ErrorKind::InvalidData))
     }
 
+    /// Returns the gateways of all routes, of all tables.
+    ///
+    /// # Errors
+    /// Any error of the kernel.
+    pub fn gateways(&mut self) -> Result<Vec<IpAddr>> {
+        let message = Message::GetRoute(RouteMessage::default());
+        let answers = self.request("RTM_GETROUTE", message, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut gateways = Vec::new();
+        for answer in answers {
+            let Message::NewRoute(route) = answer else { continue };
+            gateways.extend(gateways_of(&route.attributes));
+            for attribute in &route.attributes {
+                if let RouteAttribute::MultiPath(hops) = attribute {
+                    gateways.extend(hops.iter().flat_map(|hop| gateways_of(&hop.attributes)));
+                }
+            }
+        }
+        Ok(gateways)
+    }
+
     /// Returns the Ethernet address of a neighbor on a link, if it is already known.
     ///
     /// # Errors
@@ -570,13 +591,22 @@ fn next_hop_of(answer: Message) -> Option<NextHop> {
         RouteAttribute::Oif(link) => Some(*link),
         _ => None,
     });
-    let gateway = route.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
-        RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-        _ => None,
-    });
+    let gateway = gateways_of(&route.attributes).next();
     let is_single = matches!(route.header.kind, RouteType::Unicast | RouteType::Local);
     Some(NextHop { link: link?, gateway, is_single })
+}
+
+/// The gateways among the attributes of a route, or of one of its next hops.
+fn gateways_of(attributes: &[RouteAttribute]) -> impl Iterator<Item = IpAddr> {
+    attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(address)) | RouteAttribute::Via(RouteVia::Inet(address)) => {
+            Some(IpAddr::V4(*address))
+        }
+        RouteAttribute::Gateway(RouteAddress::Inet6(address)) | RouteAttribute::Via(RouteVia::Inet6(address)) => {
+            Some(IpAddr::V6(*address))
+        }
+        _ => None,
+    })
 }
 
 /// The broadcast address of a network; networks of at most two addresses have none (RFC 3021).

@@ -3,7 +3,7 @@
 //! A server that listens on all addresses would otherwise answer from the address that the route back chooses, and a client that asked
 //! another one does not take that answer. Needs no privilege (`IP_PKTINFO` of ip(7), `IPV6_PKTINFO` of ipv6(7)).
 
-use std::{ffi::c_int, os::fd::AsFd};
+use std::{ffi::c_int, net::SocketAddr, os::fd::AsFd};
 
 use rustix::io::Errno;
 use socket2::Socket;
@@ -30,6 +30,14 @@ pub struct Question {
     sender: Sender,
     /// The level and kind of the control message for the answer, and its value.
     info: Option<(c_int, c_int, Vec<u8>)>,
+}
+
+impl Question {
+    /// Who says to have sent it; `None` if that is no IP address.
+    #[must_use]
+    pub fn sender_address(&self) -> Option<SocketAddr> {
+        self.sender.address()
+    }
 }
 
 /// Makes the kernel tell the address that each datagram was sent to.

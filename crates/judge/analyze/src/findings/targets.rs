@@ -117,7 +117,8 @@ impl FindingRule for UnevenSpread {
             percent(most.expected.unwrap_or(0.0))
         );
         let again = seen.repeat_test_command("--source 10.0.0.0/16 --local-sources");
-        let statistic = format!("{:.1} on {} degrees of freedom", fit.chi_square, fit.degrees);
+        let degrees = if fit.degrees == 1 { "degree" } else { "degrees" };
+        let statistic = format!("{:.1} on {} {degrees} of freedom", fit.chi_square, fit.degrees);
         let expected = "show whether the device spreads by addresses alone, so that few sources reach few targets";
         let found = seen.finding(self.id(), Severity::HoldsBack, "uneven spread", title).evidence([
             text_evidence(host(seen), "chi-square", statistic),

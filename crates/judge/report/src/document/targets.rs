@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 
 use fathom_model::{
     EventEffect, FlowOutage, TargetFlow, TargetsSummary, TestRun, Trial,
-    targets::target_name,
+    targets::{ShareFit, target_name},
     units::{grouped, percent, ratio},
 };
 
 use super::block::{Block, Row, Table, columns, folded};
-use crate::words::{MISSING, Mark};
+use crate::words::{MISSING, Mark, counted};
 
 /// The most targets and events of a table. The JSON document has all of them.
 const ROWS_MAX: usize = 64;
@@ -50,10 +50,12 @@ fn targets(summary: &TargetsSummary) -> Vec<Block<'static>> {
 }
 
 fn fit(summary: &TargetsSummary) -> Option<Block<'static>> {
-    let fit = summary.fit?;
+    summary.fit.as_ref().map(|fit| Block::aside(fit_text(fit)))
+}
+
+fn fit_text(fit: &ShareFit) -> String {
     let p = if fit.p < 0.0001 { "below 0.0001".to_owned() } else { format!("{:.4}", fit.p) };
-    let text = format!("chi-square {:.1} on {} degrees of freedom; p {p}", fit.chi_square, fit.degrees);
-    Some(Block::aside(text))
+    format!("chi-square {:.1} on {} of freedom; p {p}", fit.chi_square, counted(fit.degrees, "degree"))
 }
 
 fn events<'a>(test: &TestRun, effects: &[EventEffect]) -> Option<Block<'a>> {
@@ -155,6 +157,13 @@ mod tests {
     use fathom_model::{OutageCause, TargetSpell, units::Nanos};
 
     use super::*;
+
+    #[test]
+    fn one_degree_of_freedom_is_one() {
+        let text = |degrees| fit_text(&ShareFit { chi_square: 1.0, degrees, p: 0.5 });
+        assert_eq!(text(1), "chi-square 1.0 on 1 degree of freedom; p 0.5000");
+        assert_eq!(text(2), "chi-square 1.0 on 2 degrees of freedom; p 0.5000");
+    }
 
     #[test]
     fn a_flow_is_told_with_its_targets_before_and_after_its_longest_outage() {

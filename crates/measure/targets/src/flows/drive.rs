@@ -23,6 +23,8 @@ use crate::{
 
 /// How often timeouts, silence and reconnects are looked at: less than the finest bucket would show.
 const LOOK_EVERY: Nanos = Nanos::from_millis(2);
+/// The messages that are sent before answers are read and the end is looked for.
+const MESSAGES_AT_ONCE: usize = 256;
 /// The first pause after a connect that failed; it doubles.
 const RETRY_FIRST: Nanos = Nanos::from_millis(10);
 const RETRY_MAX: Nanos = Nanos::from_millis(500);
@@ -54,6 +56,8 @@ pub(super) struct DriveResults {
     pub(super) errors: FailureCounts,
     /// The longest time from when a message was due to when it was taken up.
     pub(super) behind: Nanos,
+    /// The messages that were due at the end and were not taken up.
+    pub(super) n_left: u64,
 }
 
 /// The connection of a flow.
@@ -217,11 +221,14 @@ impl DriveLoop<'_> {
             }
         }
         let (mut cursor, mut next_look) = (0, Nanos::ZERO);
-        let mut drained_at = None;
+        let (mut drained_at, mut n_left) = (None, 0);
         loop {
             let now = self.now();
             if self.worker.is_over() {
-                let deadline = *drained_at.get_or_insert(now + self.config.timeout.min(DRAIN_MAX));
+                let deadline = *drained_at.get_or_insert_with(|| {
+                    n_left = self.driver.flows.iter().map(|flow| flow.track.n_left(now)).sum();
+                    now + self.config.timeout.min(DRAIN_MAX)
+                });
                 let is_all_told = self.driver.flows.iter().all(|flow| flow.track.n_waiting() == 0);
                 if is_all_told || now >= deadline || session.stop.state() == Stop::Abort {
                     break;
@@ -252,6 +259,7 @@ impl DriveLoop<'_> {
             connect: self.driver.connect,
             errors: self.errors,
             behind: self.behind,
+            n_left,
         })
     }
 
@@ -260,9 +268,10 @@ impl DriveLoop<'_> {
         clock::now().since(self.worker.start)
     }
 
-    /// Sends all messages that are due. All flows have the same interval, so that they take turns.
+    /// Sends messages that are due, as many as one turn may have. All flows have the same interval, so that they take turns.
     fn send_due(&mut self, cursor: &mut usize, now: Nanos) -> fathom_sys::Result<()> {
-        while let Some(flow) = self.driver.flows.get(*cursor) {
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some(flow) = self.driver.flows.get(*cursor) else { break };
             let due = flow.track.next_due();
             if due > now {
                 break;
@@ -354,6 +363,7 @@ impl DriveLoop<'_> {
                     self.break_connection(idx, OutageCause::TimedOut);
                 }
                 FlowLink::Connecting(_, since) if clock_now.since(*since) >= self.config.give_up => {
+                    self.errors.count("connect: timeout");
                     self.connect_failed(idx, OutageCause::TimedOut);
                 }
                 FlowLink::Down(at) if *at <= clock_now && !self.worker.is_over() => self.reconnect(idx)?,
@@ -412,7 +422,10 @@ impl DriveLoop<'_> {
             FlowLink::Connecting(socket, _) => match socket::connect_result(socket) {
                 Ok(()) if event.writable => self.opened(idx)?,
                 Ok(()) => {}
-                Err(error) => self.connect_failed(idx, cause_of(&error)),
+                Err(error) => {
+                    self.errors.count(&error);
+                    self.connect_failed(idx, cause_of(&error));
+                }
             },
             FlowLink::Open(_) => {
                 if event.writable {

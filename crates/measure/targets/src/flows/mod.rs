@@ -15,7 +15,7 @@ use fathom_model::{
         count,
         distribution::{CONNECT_TIME, RESPONSE_TIME},
     },
-    units::{Nanos, PerSec},
+    units::{Nanos, PerSec, grouped},
 };
 use fathom_sys::policy::{Destination, Policy};
 use fathom_transport::options::invalid_value;
@@ -37,6 +37,8 @@ use crate::{
 const UNEVENTFUL_LISTED: usize = 2000;
 /// The most buckets of a timeline.
 const BUCKETS_MAX: u64 = 100_000;
+/// The most messages per second: each is a system call of one thread, and none takes less than half a microsecond.
+const RATE_MAX: f64 = 2e6;
 
 /// Messages that were taken up later than this are told.
 const LAG_TOLD: Nanos = Nanos::from_millis(10);
@@ -87,6 +89,10 @@ fn interval(settings: &fathom_model::Settings) -> Result<Nanos, Error> {
         let given = settings.text(RATE.name).unwrap_or_default();
         return Err(invalid_value(RATE.name, "at least one message of each flow in 10 s", &given));
     }
+    if rate > RATE_MAX {
+        let most = "2M/s at most, which is more than one thread can send";
+        return Err(invalid_value(RATE.name, most, &settings.text(RATE.name).unwrap_or_default()));
+    }
     Ok(Nanos::from_secs_f64(1.0 / per_flow).max(Nanos(1)))
 }
 
@@ -136,7 +142,8 @@ impl Test for FlowsTest {
         let mut record = trial_results.record(role.side);
         // A schedule has no steady state to wait for.
         record.notes.retain(|note| note.id != "no-steady-state");
-        let Some(DriveResults { tracks, response, connect, errors, behind, .. }) = results.into_iter().next() else {
+        let Some(DriveResults { tracks, response, connect, errors, behind, n_left }) = results.into_iter().next()
+        else {
             return Ok(record);
         };
         add_outcome(&mut record, tracks, (bucket, session.phases.longest()));
@@ -151,12 +158,19 @@ impl Test for FlowsTest {
         record.errors.extend(errors);
         record.notes.extend(note);
         if behind > LAG_TOLD {
-            let text = format!(
-                "this host sent messages up to {behind} after they were due, so its own delays are among the times"
-            );
-            record.notes.push(Note::new("sent-late", text));
+            record.notes.push(Note::new("sent-late", sent_late(behind, n_left)));
         }
         Ok(record)
+    }
+}
+
+/// Says that this host did not keep to the schedule.
+fn sent_late(behind: Nanos, n_left: u64) -> String {
+    let late =
+        format!("this host sent messages up to {behind} after they were due, so its own delays are among the times");
+    match n_left {
+        0 => late,
+        n => format!("{late}; {} messages were due at the end and were not sent: give a lower --rate", grouped(n)),
     }
 }
 
@@ -294,6 +308,9 @@ mod tests {
             interval(&Settings::default().with("flows", flows).with("rate", rate)).map_err(|error| error.to_string())
         };
         assert_eq!(of("100", "10k/s"), Ok(Nanos::from_millis(10)));
+        assert_eq!(of("1", "2M/s"), Ok(Nanos(500)));
+        let too_fast = of("100", "1G/s").unwrap_err();
+        assert!(too_fast.contains("2M/s at most") && too_fast.contains("one thread"), "{too_fast}");
         assert!(of("100", "1/s").unwrap_err().contains("at least one message of each flow in 10 s"));
     }
 }

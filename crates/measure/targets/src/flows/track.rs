@@ -119,6 +119,12 @@ impl FlowTrack {
         self.schedule.due(self.n_due)
     }
 
+    /// The messages that are due by now and not taken off the schedule.
+    pub(super) fn n_left(&self, now: Nanos) -> u64 {
+        let due = self.next_due();
+        if due > now { 0 } else { now.since(due).0 / self.schedule.interval.0.max(1) + 1 }
+    }
+
     /// Takes the next message off the schedule, to be sent. Returns its number.
     pub(super) fn take_due(&mut self) -> u64 {
         let number = self.n_due;
@@ -390,6 +396,14 @@ mod tests {
         assert_eq!((flow.n_due, flow.n_answered, lost_due.len()), (9, 6, 3));
         assert_eq!((answers["t1"], answers["t2"], flow.moves().count()), (5, 1, 0));
         assert_eq!((flow.target_before(at(55)), flow.target_from(at(85))), (Some("t1"), Some("t2")));
+    }
+
+    #[test]
+    fn what_is_due_and_not_taken_is_left() {
+        let mut flow = flow();
+        assert_eq!((flow.n_left(at(4)), flow.n_left(at(5)), flow.n_left(at(24)), flow.n_left(at(25))), (0, 1, 2, 3));
+        flow.take_due();
+        assert_eq!(flow.n_left(at(25)), 2);
     }
 
     #[test]

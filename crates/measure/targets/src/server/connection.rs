@@ -1,10 +1,13 @@
 //! What a server of identities writes for what it reads on one connection. No I/O.
 
 use crate::{
-    dialect::Dialect,
+    dialect::{Dialect, MCONNECT_HELLO},
     identity::{Identity, NAME_MAX},
     message::{self, NotAMessage},
 };
+
+/// Ports below this one are of servers, such as that of echo (RFC 6335 section 6).
+const CLIENT_PORT_MIN: u16 = 1024;
 
 /// One connection of a server.
 #[derive(Debug, Default)]
@@ -71,8 +74,8 @@ impl ServedConnection {
         let mut begin = 0;
         while let Some(length) = message::length_of(&self.read[begin..])? {
             let Some(message) = self.read.get_mut(begin..begin + length) else { break };
-            message::sign(message, identity);
-            self.to_write.extend_from_slice(message);
+            let n_answer = message::sign(message, identity)?;
+            self.to_write.extend_from_slice(&message[..n_answer]);
             self.n_answered += 1;
             begin += length;
         }
@@ -81,30 +84,49 @@ impl ServedConnection {
     }
 }
 
-/// Turns a datagram into its answer, which is no longer than 64 bytes or the datagram.
+/// A datagram that was read.
+pub(super) struct ReadDatagram<'a> {
+    /// Becomes the answer.
+    pub(super) bytes: &'a mut Vec<u8>,
+    pub(super) from_port: u16,
+    /// The port that it came to.
+    pub(super) to_port: u16,
+}
+
+/// Turns a datagram into its answer, which is no longer than 64 bytes or the datagram. An answer of another server gets none: its sender
+/// may be forged, and two servers would send to each other without end.
 ///
 /// # Errors
-/// If it is not of the protocol.
+/// If it is not of the protocol, or does not come from a client.
 pub(super) fn answer_datagram(
-    datagram: &mut Vec<u8>,
+    datagram: ReadDatagram<'_>,
     dialect: Dialect,
     identity: &Identity,
 ) -> Result<(), NotAMessage> {
+    let ReadDatagram { bytes, from_port, to_port } = datagram;
     let name = identity.name().as_bytes();
     match dialect {
         Dialect::Mconnect => {
-            datagram.clear();
-            datagram.extend(name);
-        }
-        Dialect::Ctraffic => {
-            let n = name.len().min(datagram.len());
-            datagram[..n].copy_from_slice(&name[..n]);
-        }
-        Dialect::Fathom => {
-            if message::length_of(datagram)? != Some(datagram.len()) {
+            if bytes.as_slice() != MCONNECT_HELLO || name == MCONNECT_HELLO {
                 return Err(NotAMessage);
             }
-            message::sign(datagram, identity);
+            bytes.clear();
+            bytes.extend(name);
+        }
+        Dialect::Ctraffic => {
+            // The next question of a client of ctraffic is the answer that it got, so the bytes do not tell them apart.
+            if from_port == to_port || from_port < CLIENT_PORT_MIN {
+                return Err(NotAMessage);
+            }
+            let n = name.len().min(bytes.len());
+            bytes[..n].copy_from_slice(&name[..n]);
+        }
+        Dialect::Fathom => {
+            if message::length_of(bytes)? != Some(bytes.len()) {
+                return Err(NotAMessage);
+            }
+            let n_answer = message::sign(bytes, identity)?;
+            bytes.truncate(n_answer);
         }
     }
     Ok(())
@@ -157,15 +179,34 @@ mod tests {
         assert_eq!(greeting.to_write, b"t1t1");
     }
 
+    /// Answers a datagram from a client's port.
+    fn answer(bytes: &[u8], dialect: Dialect) -> Result<Vec<u8>, NotAMessage> {
+        let mut bytes = bytes.to_vec();
+        let datagram = ReadDatagram { bytes: &mut bytes, from_port: 40_000, to_port: 7701 };
+        answer_datagram(datagram, dialect, &identity()).map(|()| bytes)
+    }
+
     #[test]
     fn a_datagram_becomes_its_answer() {
-        let answer = |datagram: &[u8], dialect| {
-            let mut datagram = datagram.to_vec();
-            answer_datagram(&mut datagram, dialect, &identity()).map(|()| datagram)
-        };
         assert_eq!(answer(b"Hello", Dialect::Mconnect).unwrap(), b"t1");
         assert_eq!(answer(b"xxxx", Dialect::Ctraffic).unwrap(), b"t1xx");
         assert_eq!(answer(b"x", Dialect::Ctraffic).unwrap(), b"t");
         assert_eq!(answer(b"xxxx", Dialect::Fathom), Err(NotAMessage));
+    }
+
+    #[test]
+    fn what_another_server_has_answered_gets_no_answer() {
+        let mut question = [0; HEADER + 10];
+        Question { number: 1, flow: 0 }.write(&mut question);
+        let told = answer(&question, Dialect::Fathom).unwrap();
+        assert_eq!(answer(&told, Dialect::Fathom), Err(NotAMessage));
+        assert_eq!(answer(b"t2", Dialect::Mconnect), Err(NotAMessage));
+        for from_port in [7, 7701] {
+            let datagram = ReadDatagram { bytes: &mut vec![0; 96], from_port, to_port: 7701 };
+            assert_eq!(answer_datagram(datagram, Dialect::Ctraffic, &identity()), Err(NotAMessage));
+        }
+        let mut served = ServedConnection::open(Dialect::Fathom, &identity());
+        assert_eq!(served.absorb(&told, Dialect::Fathom, &identity()), Err(NotAMessage));
+        assert!(served.to_write.is_empty());
     }
 }

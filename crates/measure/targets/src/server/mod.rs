@@ -5,17 +5,22 @@
 
 mod connection;
 
-use std::{collections::BTreeMap, io, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
+    policy::Network,
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Domain, Protocol, Socket, Type, Wait, answer_source},
 };
 
-use self::connection::{ServedConnection, answer_datagram};
+use self::connection::{ReadDatagram, ServedConnection, answer_datagram};
 use crate::{dialect::Dialect, identity::Identity};
 
 /// The port of servers of identities, unless another one is chosen.
@@ -28,6 +33,12 @@ const BACKLOG: i32 = 4096;
 const UNWRITTEN_MAX: usize = 256 * 1024;
 /// The datagrams that are answered before connections are looked at again.
 const DATAGRAMS_AT_ONCE: usize = 256;
+/// The connections that are accepted before others are looked at.
+const ACCEPTS_AT_ONCE: usize = 64;
+/// The reads of a connection before others are looked at: four of the longest messages, so that one client starves no other.
+const READS_AT_ONCE: usize = 4;
+/// How often connections without messages are looked for.
+const SILENCE_LOOK_EVERY: Nanos = Nanos::from_millis(500);
 /// The pause after descriptors have run out.
 const NO_DESCRIPTOR_PAUSE: Nanos = Nanos::from_millis(10);
 
@@ -43,6 +54,36 @@ pub struct ServedTotals {
     pub answers: u64,
     /// The connections and datagrams that did not keep to the protocol.
     pub refused: u64,
+    /// The connections that were closed: of strangers, above the most that may be open, and without messages.
+    pub connections_turned_away: u64,
+    /// The datagrams of strangers.
+    pub datagrams_turned_away: u64,
+}
+
+/// Whom a server serves, and how much of it clients may hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// The networks of its clients; without any, it serves everybody.
+    pub networks: Vec<Network>,
+    /// The most open connections.
+    pub connections: usize,
+    /// How long a connection may be open before its first whole message.
+    pub first_within: Nanos,
+    /// How long a connection may be without another one.
+    pub next_within: Nanos,
+}
+
+impl Default for ClientLimits {
+    /// Serves everybody without limits, as the servers of other tools do.
+    fn default() -> Self {
+        Self { networks: Vec::new(), connections: usize::MAX, first_within: Nanos::MAX, next_within: Nanos::MAX }
+    }
+}
+
+impl ClientLimits {
+    fn admit(&self, from: Option<IpAddr>) -> bool {
+        self.networks.is_empty() || from.is_some_and(|from| self.networks.iter().any(|network| network.contains(from)))
+    }
 }
 
 /// A server that listens.
@@ -53,6 +94,7 @@ pub struct IdentityServer {
     address: SocketAddr,
     identity: Identity,
     dialect: Dialect,
+    limits: ClientLimits,
 }
 
 impl IdentityServer {
@@ -66,7 +108,13 @@ impl IdentityServer {
         let address = socket::local_address(&listener)?;
         let datagrams = open(address, Type::DGRAM)?;
         answer_source::enable(&datagrams)?;
-        Ok(Self { listener, datagrams, address, identity, dialect })
+        Ok(Self { listener, datagrams, address, identity, dialect, limits: ClientLimits::default() })
+    }
+
+    /// Limits whom it serves.
+    #[must_use]
+    pub fn limited(self, limits: ClientLimits) -> Self {
+        Self { limits, ..self }
     }
 
     /// The address that it listens on.
@@ -99,6 +147,7 @@ impl IdentityServer {
             totals: ServedTotals::default(),
         };
         let mut events = ReadyList::with_capacity(256);
+        let mut next_look = clock::now() + SILENCE_LOOK_EVERY;
         while stop.state() == Stop::Continue {
             serving.epoll.wait(&mut events, Some(STOP_CHECK_EVERY))?;
             for event in events.iter() {
@@ -107,6 +156,11 @@ impl IdentityServer {
                     DATAGRAMS => serving.answer_datagrams(),
                     token => serving.serve(token)?,
                 }
+            }
+            let now = clock::now();
+            if now >= next_look {
+                serving.close_silent(now);
+                next_look = now + SILENCE_LOOK_EVERY;
             }
         }
         let unclosed: u64 = serving.open.values().map(|open| open.connection.n_answered).sum();
@@ -150,13 +204,16 @@ struct OpenConnection {
     connection: ServedConnection,
     /// What its events are for.
     interest: Interest,
+    /// The messages that were answered when it was looked at last, and since when there are no more.
+    n_seen: u64,
+    silent_since: Nanos,
 }
 
 impl Serving<'_> {
     fn accept(&mut self) -> fathom_sys::Result<()> {
-        loop {
-            let socket = match socket::accept(&self.server.listener) {
-                Ok(Some((socket, _))) => socket,
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let (socket, from) = match socket::accept(&self.server.listener) {
+                Ok(Some(accepted)) => accepted,
                 Ok(None) => return Ok(()),
                 Err(error) if error.shortage().is_some() => {
                     // Those that wait are served when others have closed; without a pause this would take a whole core.
@@ -165,6 +222,11 @@ impl Serving<'_> {
                 }
                 Err(error) => return Err(error),
             };
+            let limits = &self.server.limits;
+            if self.open.len() >= limits.connections || !limits.admit(Some(from.ip())) {
+                self.totals.connections_turned_away += 1;
+                continue;
+            }
             // An answer is small and is waited for. A socket that cannot have the option is slower, and no less right.
             let _ = socket.set_tcp_nodelay(true);
             let token = self.next;
@@ -172,9 +234,30 @@ impl Serving<'_> {
             self.totals.connections += 1;
             let connection = ServedConnection::open(self.server.dialect, &self.server.identity);
             self.epoll.add(&socket, token, Interest::READ)?;
-            self.open.insert(token, OpenConnection { socket, connection, interest: Interest::READ });
+            let (interest, silent_since) = (Interest::READ, clock::now());
+            self.open.insert(token, OpenConnection { socket, connection, interest, n_seen: 0, silent_since });
             self.serve(token)?;
         }
+        Ok(())
+    }
+
+    /// Closes the connections that have sent no whole message for too long.
+    fn close_silent(&mut self, now: Nanos) {
+        let ClientLimits { first_within, next_within, .. } = self.server.limits;
+        let totals = &mut self.totals;
+        self.open.retain(|_, open| {
+            let n = open.connection.n_answered;
+            if open.n_seen != n {
+                (open.n_seen, open.silent_since) = (n, now);
+            }
+            let limit = if n == 0 { first_within } else { next_within };
+            let is_kept = now.since(open.silent_since) <= limit;
+            if !is_kept {
+                totals.answers += n;
+                totals.connections_turned_away += 1;
+            }
+            is_kept
+        });
     }
 
     /// Reads, answers and writes on a connection as far as possible now.
@@ -198,7 +281,7 @@ impl Serving<'_> {
     }
 
     fn answer_datagrams(&mut self) {
-        let IdentityServer { datagrams, dialect, identity, .. } = self.server;
+        let IdentityServer { datagrams, dialect, identity, limits, .. } = self.server;
         for _ in 0..DATAGRAMS_AT_ONCE {
             let question = match answer_source::receive(datagrams, &mut self.room, Wait::Never) {
                 Ok(Some(question)) => question,
@@ -206,9 +289,16 @@ impl Serving<'_> {
                 // A client that is gone refuses its answer; the next datagram is of another one.
                 Err(_) => continue,
             };
+            let from = question.sender_address();
+            if !limits.admit(from.map(|from| from.ip())) {
+                self.totals.datagrams_turned_away += 1;
+                continue;
+            }
             self.datagram.clear();
             self.datagram.extend_from_slice(&self.room[..question.n_bytes]);
-            if answer_datagram(&mut self.datagram, *dialect, identity).is_err() {
+            let from_port = from.map_or(0, |from| from.port());
+            let read = ReadDatagram { bytes: &mut self.datagram, from_port, to_port: self.server.address.port() };
+            if answer_datagram(read, *dialect, identity).is_err() {
                 self.totals.refused += 1;
                 continue;
             }
@@ -219,16 +309,12 @@ impl Serving<'_> {
     }
 }
 
-/// Reads, answers and writes as far as possible now. Returns false if the connection is over.
+/// Reads, answers and writes as far as possible in one turn. Returns false if the connection is over.
 fn serve_connection(socket: &Socket, connection: &mut ServedConnection, server: &IdentityServer) -> bool {
     let mut bytes = [0; 16 * 1024];
-    loop {
-        while !connection.to_write.is_empty() {
-            match socket::send(socket, &connection.to_write, Wait::Never) {
-                Ok(Some(count)) => drop(connection.to_write.drain(..count)),
-                Ok(None) => break,
-                Err(_) => return false,
-            }
+    for _ in 0..READS_AT_ONCE {
+        if !write(socket, &mut connection.to_write) {
+            return false;
         }
         if connection.to_write.len() > UNWRITTEN_MAX {
             return true;
@@ -244,6 +330,19 @@ fn serve_connection(socket: &Socket, connection: &mut ServedConnection, server: 
             Ok(Some(_)) | Err(_) => return false,
         }
     }
+    write(socket, &mut connection.to_write)
+}
+
+/// Writes as far as possible now. Returns false if the connection is over.
+fn write(socket: &Socket, to_write: &mut Vec<u8>) -> bool {
+    while !to_write.is_empty() {
+        match socket::send(socket, to_write, Wait::Never) {
+            Ok(Some(count)) => drop(to_write.drain(..count)),
+            Ok(None) => break,
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -259,7 +358,12 @@ mod tests {
 
     /// Runs a server while a client talks to it.
     fn serving(dialect: Dialect, client: impl FnOnce(SocketAddr)) -> ServedTotals {
+        limited(dialect, ClientLimits::default(), client)
+    }
+
+    fn limited(dialect: Dialect, limits: ClientLimits, client: impl FnOnce(SocketAddr)) -> ServedTotals {
         let server = IdentityServer::bind("127.0.0.1:0".parse().unwrap(), Identity::new("t1", 5), dialect).unwrap();
+        let server = server.limited(limits);
         let (address, stop) = (server.address(), StopFlag::default());
         thread::scope(|scope| {
             let running = scope.spawn(|| server.run(&stop).unwrap());
@@ -293,6 +397,26 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_of_another_server_is_not_answered() {
+        let mut answer = [0; HEADER];
+        Question { number: 4, flow: 2 }.write(&mut answer);
+        let mut question = answer;
+        question[79] = 5;
+        message::sign(&mut answer, &Identity::new("t2", 6)).unwrap();
+        let totals = serving(Dialect::Fathom, |address| {
+            let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&answer).unwrap();
+            assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "the connection ends");
+            datagrams.send_to(&answer, address).unwrap();
+            datagrams.send_to(&question, address).unwrap();
+            datagrams.recv_from(&mut answer).unwrap();
+            assert_eq!(message::read(&answer).unwrap().number, 5);
+        });
+        assert_eq!((totals.answers, totals.refused), (1, 2));
+    }
+
+    #[test]
     fn a_greeting_needs_no_question() {
         serving(Dialect::Mconnect, |address| {
             let mut name = [0; 8];
@@ -307,5 +431,71 @@ mod tests {
             IdentityServer::bind("127.0.0.1:0".parse().unwrap(), Identity::new("a", 1), Dialect::Fathom).unwrap();
         let second = IdentityServer::bind(first.address(), Identity::new("b", 2), Dialect::Fathom);
         assert!(second.is_err());
+    }
+
+    fn question() -> [u8; HEADER] {
+        let mut question = [0; HEADER];
+        Question { number: 4, flow: 2 }.write(&mut question);
+        question
+    }
+
+    #[test]
+    fn one_turn_of_a_connection_ends_although_more_is_there_to_read() {
+        let server =
+            IdentityServer::bind("127.0.0.1:0".parse().unwrap(), Identity::new("t1", 5), Dialect::Fathom).unwrap();
+        server.listener.set_recv_buffer_size(200_000).unwrap();
+        let mut client = TcpStream::connect(server.address()).unwrap();
+        let (socket, _) = socket::accept(&server.listener).unwrap().unwrap();
+        let n = 1000;
+        client.write_all(&question().repeat(n)).unwrap();
+        let mut room = vec![std::mem::MaybeUninit::uninit(); n * HEADER];
+        while socket.peek(&mut room).unwrap_or(0) < n * HEADER {
+            thread::yield_now();
+        }
+        let mut connection = ServedConnection::open(Dialect::Fathom, &server.identity);
+        assert!(serve_connection(&socket, &mut connection, &server));
+        let most = u64::try_from(READS_AT_ONCE * 16 * 1024 / HEADER).unwrap();
+        assert_eq!(connection.n_answered, most);
+        assert!(serve_connection(&socket, &mut connection, &server));
+        assert_eq!(connection.n_answered, u64::try_from(n).unwrap());
+    }
+
+    #[test]
+    fn connections_above_the_limit_are_closed_and_others_stay() {
+        let limits = ClientLimits { connections: 2, ..ClientLimits::default() };
+        let totals = limited(Dialect::Fathom, limits, |address| {
+            let mut open: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            assert_eq!(open[2].read(&mut [0; 8]).unwrap(), 0);
+            open[0].write_all(&question()).unwrap();
+            open[0].read_exact(&mut [0; HEADER]).unwrap();
+        });
+        assert_eq!((totals.connections, totals.connections_turned_away, totals.answers), (2, 1, 1));
+    }
+
+    #[test]
+    fn a_connection_without_a_whole_message_is_closed() {
+        let limits = ClientLimits { first_within: Nanos(1), ..ClientLimits::default() };
+        let totals = limited(Dialect::Fathom, limits, |address| {
+            let mut asking = TcpStream::connect(address).unwrap();
+            asking.write_all(&question()).unwrap();
+            asking.read_exact(&mut [0; HEADER]).unwrap();
+            let mut silent = TcpStream::connect(address).unwrap();
+            silent.write_all(&question()[..HEADER - 1]).unwrap();
+            assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
+            asking.write_all(&question()).unwrap();
+            asking.read_exact(&mut [0; HEADER]).unwrap();
+        });
+        assert_eq!((totals.connections_turned_away, totals.answers), (1, 2));
+    }
+
+    #[test]
+    fn strangers_are_not_served() {
+        let limits = ClientLimits { networks: vec!["10.0.0.0/8".parse().unwrap()], ..ClientLimits::default() };
+        let totals = limited(Dialect::Fathom, limits, |address| {
+            let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+            datagrams.send_to(&question(), address).unwrap();
+            assert_eq!(TcpStream::connect(address).unwrap().read(&mut [0; 8]).unwrap(), 0);
+        });
+        assert_eq!((totals.connections_turned_away, totals.answers), (1, 0));
     }
 }

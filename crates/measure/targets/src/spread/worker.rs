@@ -22,6 +22,8 @@ use crate::{
 
 /// How often timeouts are looked for.
 const LOOK_EVERY: Nanos = Nanos::from_millis(5);
+/// The pause after a call that failed at once, unless another one is answered: without it, all that are left would fail in a moment.
+const FAILED_PAUSE: Nanos = Nanos::from_millis(1);
 const CLOSED: &str = "read: closed before the answer";
 const STRANGE: &str = "read: not an answer of a target";
 
@@ -89,11 +91,8 @@ impl<'a> Caller<'a> {
             if self.worker.is_over() || session.stop.state() == Stop::Abort {
                 return Ok(self.results);
             }
-            while self.n_begun < self.config.n_connections {
-                let Some(place) = self.free.pop() else { break };
-                self.begin(&epoll, place)?;
-            }
-            epoll.wait(&mut events, Some(LOOK_EVERY))?;
+            let patience = if self.begin_all(&epoll)? { LOOK_EVERY } else { FAILED_PAUSE };
+            epoll.wait(&mut events, Some(patience))?;
             for event in events.iter() {
                 self.on_event(event);
             }
@@ -104,6 +103,19 @@ impl<'a> Caller<'a> {
             }
         }
         Ok(self.results)
+    }
+
+    /// Begins as many calls as may wait at once. Returns false after one that failed at once: what it lacked, such as a local port, comes
+    /// back with answers and with time.
+    fn begin_all(&mut self, epoll: &Epoll) -> fathom_sys::Result<bool> {
+        while self.n_begun < self.config.n_connections {
+            let Some(place) = self.free.pop() else { break };
+            self.begin(epoll, place)?;
+            if self.calls[place].is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn begin(&mut self, epoll: &Epoll, place: usize) -> fathom_sys::Result<()> {

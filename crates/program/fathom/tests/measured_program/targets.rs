@@ -124,6 +124,95 @@ fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
     }
 }
 
+/// A lab of two hosts with one target on host b.
+struct OneTarget<'a> {
+    lab: RunningLab<'a>,
+    address: String,
+    server: RunningProgram,
+}
+
+impl<'a> OneTarget<'a> {
+    fn up(stage: &'a TestBed, name: &'static str) -> Self {
+        let lab = stage.lab(name);
+        let server = lab.start("b", &["serve", "--only", "identity", "--identity-name", "t1"]);
+        server.says("identity");
+        let address = lab.exec("b", &["ip", "-4", "-o", "addr", "show", "scope", "global"]).ends().succeeded().stdout;
+        let address = address.split_whitespace().nth(3).and_then(|net| net.split('/').next()).unwrap().to_owned();
+        Self { lab, address, server }
+    }
+
+    fn run(&self, test: &str, words: &[&str]) -> ProgramResult {
+        let target = ["tcp", &self.address, "--allow", &self.address, "--json", "--test", test];
+        self.lab.fathom("a", &[&target[..], words].concat())
+    }
+}
+
+#[test]
+fn without_local_ports_a_test_of_spread_ends_when_its_time_is_over() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "ports");
+    let few = "echo 40000 40099 > /proc/sys/net/ipv4/ip_local_port_range";
+    one.lab.exec("a", &["sh", "-c", few]).ends().succeeded();
+    let run = one.run("spread", &["--connections", "100M", "--duration", "1s"]).run();
+    let record = run.tests[0].trials[0].records.values().find(|record| record.targets.is_some()).unwrap();
+    assert!(record.notes.iter().any(|note| note.id == "cut-short"), "{:?}", record.notes);
+    let n_failed: u64 = record.errors.values().sum();
+    assert!(n_failed > 0 && n_failed < 10_000, "{:?}", record.errors);
+}
+
+#[test]
+fn a_rate_above_what_this_host_sends_ends_in_time_and_says_what_is_left() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "fast");
+    let run = one.run("continuity", &["--rate", "2M/s", "--duration", "1s"]).run();
+    let record = run.tests[0].trials[0].records.values().find(|record| record.targets.is_some()).unwrap();
+    let note = record.notes.iter().find(|note| note.id == "sent-late").unwrap();
+    assert!(note.text.contains("were due at the end and were not sent"), "{}", note.text);
+    assert!(record.totals["messages_due"] < 2_000_000, "{:?}", record.totals);
+}
+
+#[test]
+fn connects_that_fail_during_a_test_are_counted() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "refused");
+    let event = format!("500ms kill -9 {}", one.server.pid());
+    let run = one.run("continuity", &["--flows", "4", "--rate", "400/s", "--duration", "1s", "--at", &event]).run();
+    let record = run.tests[0].trials[0].records.values().find(|record| record.targets.is_some()).unwrap();
+    let n_refused: u64 = record
+        .errors
+        .iter()
+        .filter(|(failure, _)| failure.to_string() == "connect: connection refused")
+        .map(|(_, n)| n)
+        .sum();
+    assert!(n_refused >= 4, "{:?}", record.errors);
+}
+
+#[test]
+fn local_sources_neither_take_nor_cut_off_what_is_in_use() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let one = OneTarget::up(&stage, "local");
+    let local = |words: &[&str]| one.lab.exec("a", &[&["ip", "route"], words].concat()).ends().succeeded().stdout;
+    let run = |source: &str| one.run("spread", &["--connections", "10", "--source", source, "--local-sources"]);
+    local(&["add", "local", "10.77.0.0/16", "dev", "lo"]);
+    run("10.77.0.0/16").refused(3, &["10.77.0.0/16", "ip route del local 10.77.0.0/16 dev lo"]);
+    assert!(local(&["show", "table", "local"]).contains("10.77.0.0/16"), "it belongs to somebody else");
+    let with_target = format!("10.78.0.0/16,{}/24", one.address);
+    run(&with_target).refused(2, &[&one.address, "the target"]);
+    assert!(!local(&["show", "table", "local"]).contains("10.78.0.0/16"), "nothing was changed");
+}
+
 #[test]
 fn nobody_and_wrong_events_are_told_before_anything_is_measured() {
     let stage = TestBed::new();

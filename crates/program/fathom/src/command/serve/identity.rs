@@ -5,14 +5,28 @@ use std::{
     net::SocketAddr,
 };
 
-use clap::{Arg, ArgMatches};
-use fathom_interop::ServerTotals;
-use fathom_targets::{Dialect, Identity, IdentityServer, PORT};
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_model::units::{Nanos, grouped};
+use fathom_sys::process::limits;
+use fathom_targets::{ClientLimits, Dialect, Identity, IdentityServer, PORT, ServedTotals};
 
-use super::tool::{ListeningTool, ServedTool};
+use super::tool::{ListeningTool, ServedTool, client_networks};
 
-pub(super) const IDENTITY: ServedTool =
-    ServedTool { name: "identity", port: PORT, port_text: "7701", options: &["identity-name"], arguments, bind };
+/// A client asks when it is connected, so a connection without a question for this long is of none.
+const FIRST_WITHIN: Nanos = Nanos::from_secs(5);
+/// Flows ask at least once in 10 s; those behind a device that drops everything for a while are not closed.
+const NEXT_WITHIN: Nanos = Nanos::from_secs(60);
+/// One in this many descriptors may be a connection: the others are for agents and other servers.
+const DESCRIPTOR_SHARE: u64 = 2;
+
+pub(super) const IDENTITY: ServedTool = ServedTool {
+    name: "identity",
+    port: PORT,
+    port_text: "7701",
+    options: &["identity-name", "identity-from"],
+    arguments,
+    bind,
+};
 
 /// Returns the options of the server, under their own heading.
 fn arguments() -> Vec<Arg> {
@@ -22,13 +36,18 @@ fn arguments() -> Vec<Arg> {
             "tell clients over TCP and UDP who answers, for tests of what is in between [default port: 7701]",
         ),
         name.help("the name to tell [default: that of this host]; a token is drawn beside it"),
+        Arg::new("identity-from")
+            .long("identity-from")
+            .value_name("CIDR")
+            .help("serve these addresses only")
+            .action(ArgAction::Append),
     ];
     arguments.into_iter().map(|argument| argument.help_heading("Server of identities")).collect()
 }
 
-/// Draws a number that no other server has, by the keys that the standard library draws for its hash maps.
+/// Draws a number that no other server has, by the keys that the standard library draws for its hash maps. 0 and 1 are those of questions.
 fn token() -> u64 {
-    RandomState::new().build_hasher().finish().max(1)
+    RandomState::new().build_hasher().finish().max(2)
 }
 
 /// Listens as the options say.
@@ -37,12 +56,47 @@ fn bind(matches: &ArgMatches, at: SocketAddr) -> anyhow::Result<ListeningTool> {
     let name = given.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
     let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or("unnamed");
     let identity = Identity::new(name, token());
+    let descriptors = limits::descriptors_max().map_err(|error| IDENTITY.listen_error(at, &error.source))?;
+    let limits = ClientLimits {
+        networks: client_networks(matches, "identity-from")?,
+        connections: usize::try_from(descriptors / DESCRIPTOR_SHARE).unwrap_or(usize::MAX),
+        first_within: FIRST_WITHIN,
+        next_within: NEXT_WITHIN,
+    };
     let server = IdentityServer::bind(at, identity, Dialect::Fathom)
-        .map_err(|error| IDENTITY.listen_error(at, &error.source))?;
+        .map_err(|error| IDENTITY.listen_error(at, &error.source))?
+        .limited(limits);
     let identity = server.identity().to_string();
-    let listening = ListeningTool::new(server.address(), move |stop| {
-        let served = server.run(stop).map_err(|error| format!("{error}: {}", error.source))?;
-        Ok::<_, String>(ServerTotals { finished: served.answers, failed: 0, rejected: served.refused })
+    let listening = ListeningTool::telling(server.address(), move |stop| {
+        server.run(stop).map(|served| told(&served)).map_err(|error| format!("{error}: {}", error.source))
     });
     Ok(listening.about(identity))
+}
+
+/// Returns the last line of the server.
+fn told(served: &ServedTotals) -> String {
+    let datagrams = match served.datagrams_turned_away {
+        0 => String::new(),
+        n => format!(", {} datagrams turned away", grouped(n)),
+    };
+    format!(
+        "{} messages answered, {} not of its protocol, {} connections turned away{datagrams}",
+        grouped(served.answers),
+        grouped(served.refused),
+        grouped(served.connections_turned_away)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_tells_messages_and_not_tests() {
+        let mut served = ServedTotals { answers: 1_458_618, connections_turned_away: 2, ..ServedTotals::default() };
+        let line = "1,458,618 messages answered, 0 not of its protocol, 2 connections turned away";
+        assert_eq!(told(&served), line);
+        served.datagrams_turned_away = 7;
+        assert_eq!(told(&served), format!("{line}, 7 datagrams turned away"));
+    }
 }

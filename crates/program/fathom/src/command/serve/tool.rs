@@ -36,8 +36,8 @@ pub(super) struct ServedTool {
     pub(super) bind: fn(&ArgMatches, SocketAddr) -> anyhow::Result<ListeningTool>,
 }
 
-/// Serves until it is stopped, and returns its totals or why it failed.
-type Serve = Box<dyn FnOnce(&StopFlag) -> Result<ServerTotals, String> + Send>;
+/// Serves until it is stopped, and returns what it tells at the end or why it failed.
+type Serve = Box<dyn FnOnce(&StopFlag) -> Result<String, String> + Send>;
 
 /// A server that listens.
 pub(super) struct ListeningTool {
@@ -50,7 +50,7 @@ pub(super) struct ListeningTool {
 /// A server that runs.
 pub(super) struct RunningTool {
     name: &'static str,
-    thread: thread::JoinHandle<Result<ServerTotals, String>>,
+    thread: thread::JoinHandle<Result<String, String>>,
 }
 
 impl ServedTool {
@@ -118,15 +118,22 @@ impl ServedTool {
 }
 
 impl ListeningTool {
+    /// A server of tests.
     pub(super) fn new<E: Display>(
         address: SocketAddr,
         serve: impl FnOnce(&StopFlag) -> Result<ServerTotals, E> + Send + 'static,
     ) -> Self {
+        Self::telling(address, move |stop| serve(stop).map(test_totals))
+    }
+
+    /// A server with its own words for what it has done.
+    pub(super) fn telling<E: Display>(
+        address: SocketAddr,
+        serve: impl FnOnce(&StopFlag) -> Result<String, E> + Send + 'static,
+    ) -> Self {
         Self { address, about: None, serve: Box::new(move |stop| serve(stop).map_err(|error| error.to_string())) }
     }
-}
 
-impl ListeningTool {
     /// Adds what clients may want to know beside the address.
     pub(super) fn about(mut self, about: String) -> Self {
         self.about = Some(about);
@@ -144,19 +151,29 @@ impl RunningTool {
         let name = self.name;
         let served = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let served = served.map_err(|error| UserError::new(Exit::Failed, format!("{name}: {error}")))?;
-        eprintln!(
-            "{name}: {} tests, {} aborted or refused, {} connections turned away",
-            served.finished, served.failed, served.rejected
-        );
+        eprintln!("{name}: {served}");
         Ok(())
     }
 }
 
-/// Returns a filter for the networks of an option; `None` if it was not given.
-pub(super) fn client_filter(matches: &ArgMatches, name: &str) -> anyhow::Result<Option<ClientFilter>> {
+/// Returns the last line of a server of tests.
+fn test_totals(served: ServerTotals) -> String {
+    format!(
+        "{} tests, {} aborted or refused, {} connections turned away",
+        served.finished, served.failed, served.rejected
+    )
+}
+
+/// Returns the networks of an option.
+pub(super) fn client_networks(matches: &ArgMatches, name: &str) -> anyhow::Result<Vec<Network>> {
     let networks = matches.get_many::<String>(name).into_iter().flatten();
     let networks = networks.map(|text| text.parse::<Network>().map_err(|error| fleet_error(&error.into())));
-    let networks: Vec<Network> = networks.collect::<Result<_, _>>()?;
+    Ok(networks.collect::<Result<_, _>>()?)
+}
+
+/// Returns a filter for the networks of an option; `None` if it was not given.
+pub(super) fn client_filter(matches: &ArgMatches, name: &str) -> anyhow::Result<Option<ClientFilter>> {
+    let networks = client_networks(matches, name)?;
     if networks.is_empty() {
         return Ok(None);
     }

@@ -9,7 +9,11 @@ use std::{
 };
 
 use fathom_model::{EventRecord, Plan, units::Nanos};
-use fathom_sys::{clock, netlink::namespace::Namespaces, process::threads};
+use fathom_sys::{
+    clock,
+    netlink::namespace::Namespaces,
+    process::{signal, threads},
+};
 
 use super::shell_command::ShellCommand;
 use crate::{
@@ -162,11 +166,11 @@ impl EventSpec {
 }
 
 impl TestEvents {
-    /// Reads the events of a test, which must begin within its trial.
+    /// Reads the events of a test, which must begin and end within the part of its trial that is certain.
     pub(super) fn of(
         hosts: &BTreeSet<&str>,
         (events, afterwards): (&[String], &[String]),
-        longest: Nanos,
+        certain: Nanos,
     ) -> Result<Self, UserError> {
         if events.len() > EVENTS_MAX {
             let text = format!("{} events are more than {EVENTS_MAX}", events.len());
@@ -177,8 +181,9 @@ impl TestEvents {
                 .with_line("use", "--at '4s COMMAND' --afterwards 'COMMAND'"));
         }
         let events = events.iter().map(|text| EventSpec::of(text, hosts)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(late) = events.iter().find(|event| event.until.unwrap_or(event.at) >= longest) {
-            return Err(invalid(&late.text, &format!("the trial is over after {longest}"))
+        if let Some(late) = events.iter().find(|event| event.until.unwrap_or(event.at) >= certain) {
+            return Err(invalid(&late.text, &format!("the trial may be over after {certain}"))
+                .with_line("why", "its time counts from the start, and a warm-up ends once the rate is steady")
                 .with_line("fix", "a longer --duration"));
         }
         let afterwards = afterwards.iter().map(|text| EventCommand::of(text, text, hosts)).collect::<Result<_, _>>()?;
@@ -222,6 +227,10 @@ impl EventClock {
 
     fn is_over(&self) -> bool {
         self.stage().is_over
+    }
+
+    fn has_started(&self) -> bool {
+        self.stage().start.is_some()
     }
 
     fn wait_for_end(&self) {
@@ -336,7 +345,7 @@ pub(super) fn run_with_events<T>(
                     .map(|failure| format!("`{}`, which runs afterwards, failed: {}", command.command, failure.text())),
             );
         }
-        records.sort_by_key(|record| record.began_ns);
+        records.sort_by_key(|record| record.began_ns.unwrap_or(record.due_ns));
         (outcome, records, left)
     })
 }
@@ -345,7 +354,7 @@ fn planned(spec: &EventSpec) -> EventRecord {
     EventRecord {
         event: spec.text.clone(),
         due_ns: spec.at,
-        began_ns: spec.at,
+        began_ns: None,
         took_ns: None,
         status: None,
         failure: None,
@@ -354,7 +363,7 @@ fn planned(spec: &EventSpec) -> EventRecord {
 
 /// Waits for the time of an event, runs it, and undoes it at its end or when the trial is over. Returns what happened, and what is left.
 fn run_event(spec: &EventSpec, places: &EventPlaces, clock: &EventClock) -> (Vec<EventRecord>, Result<(), String>) {
-    let Some(start) = clock.wait_until(spec.at) else { return (Vec::new(), Ok(())) };
+    let Some(start) = clock.wait_until(spec.at) else { return (missed(planned(spec), clock), Ok(())) };
     let began = fathom_sys::clock::now();
     let mut ran = places.run(&spec.command, Nanos::MAX, &|| clock.is_over());
     // A command that runs as long as the trial has done what it should.
@@ -376,16 +385,23 @@ fn run_event(spec: &EventSpec, places: &EventPlaces, clock: &EventClock) -> (Vec
     let began = fathom_sys::clock::now();
     let undone = places.run(&undo, began + UNDO_MAX, &|| false);
     let mut records = vec![record];
-    if is_in_trial {
-        let record = record_of(spec, &undone, (start, began));
-        records.push(EventRecord {
-            event: format!("end of {}", spec.text),
-            due_ns: spec.until.unwrap_or_default(),
-            ..record
-        });
+    if let Some(until) = spec.until {
+        let end_of = |record| EventRecord { event: format!("end of {}", spec.text), due_ns: until, ..record };
+        if is_in_trial {
+            records.push(end_of(record_of(spec, &undone, (start, began))));
+        } else {
+            records.extend(missed(end_of(planned(spec)), clock));
+        }
     }
     let told = |failure: EventFailure| format!("`{}` could not be undone: {}", spec.text, failure.text());
     (records, undone.map(drop).map_err(told))
+}
+
+/// Returns the record of an event whose time did not come. After a signal, or without a start, that needs no telling.
+fn missed(planned: EventRecord, clock: &EventClock) -> Vec<EventRecord> {
+    let is_expected = signal::received().is_some() || !clock.has_started();
+    let failure = Some("the trial was over before it was due".to_owned());
+    if is_expected { Vec::new() } else { vec![EventRecord { failure, ..planned }] }
 }
 
 /// Records what a command of an event did.
@@ -396,7 +412,7 @@ fn record_of(spec: &EventSpec, ran: &Result<String, EventFailure>, (start, began
         Err(_) => None,
     };
     EventRecord {
-        began_ns: began.since(start),
+        began_ns: Some(began.since(start)),
         took_ns: Some(fathom_sys::clock::now() - began),
         status,
         failure: ran.as_ref().err().map(EventFailure::text),
@@ -447,7 +463,31 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         }
         let late = TestEvents::of(&BTreeSet::new(), (&["4s ls".to_owned()], &[]), Nanos::from_secs(4)).unwrap_err();
-        assert!(late.to_string().contains("the trial is over after"), "{late}");
+        assert!(late.to_string().contains("the trial may be over after"), "{late}");
         assert!(TestEvents::of(&BTreeSet::new(), (&[], &["ls".to_owned()]), Nanos::from_secs(4)).is_err());
+    }
+
+    /// Plays a trial with these events. It starts, if it does, and is over at once.
+    fn played(events: &[&str], starts: bool) -> Vec<EventRecord> {
+        let events: Vec<String> = events.iter().map(|&event| event.to_owned()).collect();
+        let events = TestEvents::of(&BTreeSet::new(), (&events, &[]), Nanos::from_secs(100)).unwrap();
+        let clock = EventClock::default();
+        let trial = || {
+            if starts {
+                clock.start(fathom_sys::clock::now());
+            }
+        };
+        let ((), records, left) = run_with_events((&events, &EventPlaces(BTreeMap::new())), &clock, trial);
+        assert_eq!(left, Vec::<String>::new());
+        records
+    }
+
+    #[test]
+    fn an_event_whose_time_does_not_come_has_failed() {
+        let records = played(&["50s touch /never"], true);
+        let [record] = records.as_slice() else { panic!("{records:?}") };
+        assert_eq!((record.began_ns, record.due_ns, record.status), (None, Nanos::from_secs(50), None));
+        assert_eq!(record.failure.as_deref(), Some("the trial was over before it was due"));
+        assert_eq!(played(&["50s touch /never"], false), [], "a trial that did not start has told why");
     }
 }

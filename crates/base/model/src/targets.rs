@@ -184,8 +184,9 @@ pub struct EventRecord {
     pub event: String,
     /// When it was due, since the start.
     pub due_ns: Nanos,
-    /// When it began, since the start.
-    pub began_ns: Nanos,
+    /// When it began, since the start; absent if the trial was over before it was due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_ns: Option<Nanos>,
     /// How long it took; absent if it was still running at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ns: Option<Nanos>,

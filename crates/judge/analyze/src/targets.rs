@@ -71,16 +71,20 @@ fn event_effects(trial: &Trial) -> Vec<EventEffect> {
     let Some(record) = records([trial]).into_iter().next().filter(|record| !record.flows.is_empty()) else {
         return Vec::new();
     };
-    let mut events: Vec<&EventRecord> = trial.events.iter().collect();
-    events.sort_by_key(|event| event.began_ns);
-    let ends: Vec<Nanos> = events.iter().skip(1).map(|next| next.began_ns).chain([Nanos::MAX]).collect();
-    let effect =
-        |(event, end): (&&EventRecord, Nanos)| EventEffect { round: trial.round, ..effect_of(record, event, end) };
+    let mut events: Vec<(Nanos, &EventRecord)> =
+        trial.events.iter().filter_map(|event| Some((event.began_ns?, event))).collect();
+    events.sort_by_key(|(began, _)| *began);
+    let ends: Vec<Nanos> = events.iter().skip(1).map(|(next, _)| *next).chain([Nanos::MAX]).collect();
+    let effect = |((began, event), end): (&(Nanos, &EventRecord), Nanos)| EventEffect {
+        round: trial.round,
+        ..effect_of(record, event, (*began, end))
+    };
     events.iter().zip(ends).map(effect).collect()
 }
 
-fn effect_of(record: &TargetsRecord, event: &EventRecord, end: Nanos) -> EventEffect {
-    let (from, settled) = (event.began_ns, event.began_ns + event.took_ns.unwrap_or_default().max(SETTLING));
+/// Returns what flows lost from the beginning of an event to that of the next one.
+fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, Nanos)) -> EventEffect {
+    let settled = from + event.took_ns.unwrap_or_default().max(SETTLING);
     let goes_on = |spell: &&TargetSpell| spell.to_ns > settled && spell.from_ns < end;
     let spells = record.flows.iter().flat_map(|flow| &flow.spells);
     let answers_on: BTreeSet<&str> = spells.filter(goes_on).map(|spell| spell.target.as_str()).collect();
@@ -228,12 +232,12 @@ mod tests {
         let event = EventRecord {
             event: "1s x".to_owned(),
             due_ns: Nanos(1000 * MS),
-            began_ns: Nanos(1001 * MS),
+            began_ns: Some(Nanos(1001 * MS)),
             took_ns: Some(Nanos(5 * MS)),
             status: Some(0),
             failure: None,
         };
-        let effect = effect_of(&record, &event, Nanos::MAX);
+        let effect = effect_of(&record, &event, (Nanos(1001 * MS), Nanos::MAX));
         assert_eq!((effect.n_flows, effect.n_own, effect.n_collateral), (4, 1, 1));
         assert_eq!((effect.lost_targets, effect.n_lost), (vec!["t1".to_owned()], 7));
         assert_eq!(effect.longest_ns, Some(Nanos(50 * MS)));

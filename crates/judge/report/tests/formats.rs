@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, io};
 
 use fathom_model::{
-    ComparedArm, Comparison, Confidence, CostOutcome, Effect, Estimate, Histogram, Intervention, InterventionAim,
-    Layer, PairedValue, Proof, ProofOutcome, Run, Sweep, SweepCurve, SweepPoint, SweptValue, TestRun, Trial, Verdict,
+    ComparedArm, Comparison, Confidence, CostOutcome, Effect, Estimate, EventRecord, Histogram, Intervention,
+    InterventionAim, Layer, PairedValue, Proof, ProofOutcome, Run, Sweep, SweepCurve, SweepPoint, SweptValue, TestRun,
+    Trial, Verdict,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -183,6 +184,41 @@ fn a_single_test_is_told_in_detail() {
     assert!(text.contains("10.0.0.1:51000") && text.contains("8,949 B"), "{text}");
     let text = written(&TextFormat(TextStyle::PLAIN), &sample::run_of("frames_1518"));
     assert!(text.contains("–  needs CAP_NET_RAW"), "{text}");
+}
+
+#[test]
+fn every_test_tells_its_events() {
+    let mut run = sample::run_of("http");
+    let missed = EventRecord {
+        event: "4s touch x".to_owned(),
+        due_ns: Nanos::from_secs(4),
+        began_ns: None,
+        took_ns: None,
+        status: None,
+        failure: Some("the trial was over before it was due".to_owned()),
+    };
+    let (began_ns, took_ns) = (Some(Nanos::from_millis(1500)), Some(Nanos::from_millis(20)));
+    let done = EventRecord {
+        event: "1500ms true".to_owned(),
+        began_ns,
+        took_ns,
+        status: Some(0),
+        failure: None,
+        ..missed.clone()
+    };
+    run.tests[0].trials[1].events = vec![done, missed];
+    let rows = [
+        "began   took      result                                event",
+        "1.50 s  20.0 ms   done                                  round 2: 1500ms true",
+        "–       –         the trial was over before it was due  round 2: 4s touch x",
+    ];
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(&written(&TextFormat(TextStyle::PLAIN), &run));
+    for row in rows {
+        assert!(text.contains(&words(row)), "{row} is missing in\n{text}");
+    }
+    let page = written(&Html, &run);
+    assert!(page.contains("1500ms true") && page.contains(">began<"), "the page has no events");
 }
 
 /// A search on a screen, with the figures of the sample.

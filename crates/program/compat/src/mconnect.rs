@@ -74,8 +74,12 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     let Some(client) = ConnectCounts::of(&flags) else {
         return Ok(FLAGS.refuse("-nconn and -maxconcurrent are numbers from 1"));
     };
+    let address = match dial_address(&flags.text("address")) {
+        Ok(address) => address,
+        Err(why) => return Ok(FLAGS.refuse(&why)),
+    };
     let started = Zoned::now();
-    let measured = MeasuredLoop::of_plan(client.plan(&flags.text("address"), &flags), allowed)?;
+    let measured = MeasuredLoop::of_plan(client.plan(&address, &flags), allowed)?;
     let counts = client.counted(measured.record()?);
     let text = match flags.text("output").as_str() {
         "json" => counts.json(&started)?,
@@ -125,6 +129,23 @@ fn listen_address(address: &str) -> Option<std::net::SocketAddr> {
     }
 }
 
+/// Returns the address that Go's `net.Dial` takes: without a host, this machine over IPv4.
+///
+/// # Errors
+/// It has no port, in the words of Go. All else that is wrong is for the test to say.
+pub(super) fn dial_address(address: &str) -> Result<String, String> {
+    if let Some(port) = address.strip_prefix(':').filter(|port| !port.contains(':')) {
+        return Ok(format!("127.0.0.1:{port}"));
+    }
+    match split_host_port(address) {
+        Some((host, None)) if host == address && host.contains(':') => {
+            Err(format!("address {address}: too many colons in address"))
+        }
+        Some((_, None)) => Err(format!("address {address}: missing port in address")),
+        _ => Ok(address.to_owned()),
+    }
+}
+
 /// A client of mconnect as it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ConnectCounts {
@@ -143,8 +164,6 @@ impl ConnectCounts {
     }
 
     fn plan(&self, address: &str, flags: &crate::go_flags::GivenFlags) -> Plan {
-        // Without a port, the default of the option names one.
-        let address = if split_host_port(address).is_some() { address } else { "[::1]:5001" };
         let mut settings = Settings::default()
             .with("host", address)
             .with("connections", self.n_connections.to_string())
@@ -263,5 +282,20 @@ mod tests {
         assert_eq!(listen_address("127.0.0.1:5").unwrap().to_string(), "127.0.0.1:5");
         assert_eq!(listen_address(":5001").unwrap().port(), 5001);
         assert_eq!(listen_address("x"), None);
+    }
+
+    #[test]
+    fn a_client_takes_the_addresses_that_go_takes() {
+        for (given, dialed) in [
+            (":6000", Ok("127.0.0.1:6000")),
+            ("[::1]:5001", Ok("[::1]:5001")),
+            ("vip.example:5001", Ok("vip.example:5001")),
+            ("::1", Err("address ::1: too many colons in address")),
+            ("[::1]", Err("address [::1]: missing port in address")),
+            ("10.0.0.1", Err("address 10.0.0.1: missing port in address")),
+            ("[x]:1", Ok("[x]:1")),
+        ] {
+            assert_eq!(dial_address(given), dialed.map(str::to_owned).map_err(str::to_owned), "{given}");
+        }
     }
 }

@@ -199,6 +199,12 @@ impl Pidfd {
     }
 }
 
+impl From<Pidfd> for OwnedFd {
+    fn from(process: Pidfd) -> Self {
+        process.fd
+    }
+}
+
 /// Readable once the process has exited.
 impl AsFd for Pidfd {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,10 +1,10 @@
-//! SIGINT, SIGTERM and SIGHUP as a flag.
+//! Signals that ask this process to end: SIGINT, SIGTERM and SIGHUP as a flag, or left to a child.
 //!
-//! The first signal is recorded, so that a run can end properly and print its results. A signal one second or more later triggers the
+//! As a flag, the first signal is recorded, so that a run can end properly and print its results. A signal one second or more later triggers the
 //! default action and kills the process, wherever it is stuck. An earlier second signal does not, because timeout(1) signals its child and
 //! then its whole group, so that one request arrives twice.
 
-use crate::{Error, Result, clock};
+use crate::{Error, Result, clock, process::Pidfd};
 use fathom_model::units::Nanos;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
@@ -13,7 +13,7 @@ use rustix::{
 };
 use std::{
     mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd as _, OwnedFd},
     ptr,
     sync::atomic::{AtomicI32, AtomicU64, Ordering},
 };
@@ -26,6 +26,10 @@ static RECEIVED_AT: AtomicU64 = AtomicU64::new(0);
 const PATIENCE: Nanos = Nanos::from_secs(1);
 /// The descriptor that the handler makes readable, -1 without a watch.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// The pidfd of the child that signals are passed on to, -1 without one.
+static CHILD: AtomicI32 = AtomicI32::new(-1);
+/// The last signal for the child, 0 for none.
+static KEPT: AtomicI32 = AtomicI32::new(0);
 
 /// A request of the user or the system to end the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,9 +97,9 @@ fn watch_where(is_wanted: fn(&libc::sigaction) -> bool) -> Result<SignalWatch> {
     RECEIVED.store(0, Ordering::SeqCst);
     let mut watch = SignalWatch { wake, former: Vec::new() };
     for signal in Signal::ALL {
-        let former = action(signal, None)?;
+        let former = action(signal.number(), None)?;
         if is_wanted(&former) {
-            action(signal, Some(&noting()))?;
+            action(signal.number(), Some(&handled_by(note as *const () as libc::sighandler_t, 0)))?;
             watch.former.push((signal, former));
         }
     }
@@ -124,6 +128,39 @@ impl SignalWatch {
     }
 }
 
+/// The signals that ask for an end, of a program that only waits for a child: the child decides what they mean.
+///
+/// Those of a terminal (ctrl-C) reach the child too; those that another program sent to this process alone are passed on. This lasts as
+/// long as the process.
+#[derive(Debug)]
+#[must_use]
+pub struct SignalsForChild(());
+
+impl SignalsForChild {
+    /// Begins to keep them, before the child is started. A signal that is already ignored stays so.
+    ///
+    /// # Errors
+    /// Any error of `sigaction`.
+    pub fn keep() -> Result<Self> {
+        for number in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+            if action(number, None)?.sa_sigaction != libc::SIG_IGN {
+                let pass_on = handled_by(pass_on as *const () as libc::sighandler_t, libc::SA_SIGINFO);
+                action(number, Some(&pass_on))?;
+            }
+        }
+        Ok(Self(()))
+    }
+
+    /// Passes them on to this child from now on, and the last one that has arrived.
+    pub fn pass_to(self, child: Pidfd) {
+        CHILD.store(OwnedFd::from(child).into_raw_fd(), Ordering::SeqCst);
+        match KEPT.load(Ordering::SeqCst) {
+            0 => {}
+            number => send_to_child(number),
+        }
+    }
+}
+
 /// Returns the first signal of this process's watch; none if there is no watch, or none has arrived.
 ///
 /// For work far below whoever began the watch.
@@ -144,7 +181,7 @@ impl Drop for SignalWatch {
     fn drop(&mut self) {
         for (signal, former) in &self.former {
             // The old action came from the kernel, so the kernel accepts it.
-            let _ = action(*signal, Some(former));
+            let _ = action(signal.number(), Some(former));
         }
         WAKE.store(-1, Ordering::SeqCst);
     }
@@ -191,21 +228,45 @@ extern "C" fn note(number: libc::c_int) {
     unsafe { *errno = saved };
 }
 
-/// The action that records a signal.
-fn noting() -> libc::sigaction {
+/// Uses only what signal-safety(7) allows: atomics and a system call.
+extern "C" fn pass_on(number: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO.
+    let origin = unsafe { (*info).si_code };
+    // Above 0, the kernel sent it, for the terminal.
+    if origin <= 0 {
+        KEPT.store(number, Ordering::SeqCst);
+        send_to_child(number);
+    }
+}
+
+/// Sends a signal to the child, if it is known and still there.
+fn send_to_child(number: libc::c_int) {
+    let child = CHILD.load(Ordering::SeqCst);
+    // SAFETY: errno is a thread-local of libc; its address is valid for the lifetime of the thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the pointer is valid; code that a handler interrupted must get its errno back.
+    let saved = unsafe { *errno };
+    // SAFETY: pidfd_send_signal(2) without siginfo and flags, and with a descriptor that stays open or -1, which is refused.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, child, number, ptr::null::<libc::siginfo_t>(), 0) };
+    // SAFETY: as for the read above.
+    unsafe { *errno = saved };
+}
+
+/// The action that calls this handler.
+fn handled_by(handler: libc::sighandler_t, flags: libc::c_int) -> libc::sigaction {
     // SAFETY: sigaction is plain old data, for which zeros are valid (no flags, an empty mask).
-    let mut noting: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    noting.sa_sigaction = note as *const () as libc::sighandler_t;
-    noting
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    (action.sa_sigaction, action.sa_flags) = (handler, flags);
+    action
 }
 
 /// Reads the action of a signal, and replaces it if `new` is given: sigaction(2).
-fn action(signal: Signal, new: Option<&libc::sigaction>) -> Result<libc::sigaction> {
+fn action(number: libc::c_int, new: Option<&libc::sigaction>) -> Result<libc::sigaction> {
     let mut former = MaybeUninit::<libc::sigaction>::zeroed();
     let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: `new` is null or points to a valid action, `former` has room for one.
-    if unsafe { libc::sigaction(signal.number(), new, former.as_mut_ptr()) } < 0 {
-        return Err(Error::last(format!("sigaction({signal:?})")));
+    if unsafe { libc::sigaction(number, new, former.as_mut_ptr()) } < 0 {
+        return Err(Error::last(format!("sigaction({number})")));
     }
     // SAFETY: the call succeeded, so the kernel has filled it in (and it was zeroed before).
     Ok(unsafe { former.assume_init() })
@@ -222,7 +283,7 @@ mod tests {
         // SAFETY: sigaction is plain old data, and zeros are the default action.
         let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         for signal in Signal::ALL {
-            action(signal, Some(&default)).unwrap();
+            action(signal.number(), Some(&default)).unwrap();
         }
         let watch = watch().unwrap();
         assert!(super::watch().is_err(), "a second watch is refused");
@@ -238,9 +299,9 @@ mod tests {
             assert_eq!(unsafe { libc::raise(again) }, 0);
         }
         assert_eq!(watch.received(), Some(Signal::Hangup), "the first one stays");
-        assert_ne!(action(Signal::Interrupt, None).unwrap().sa_sigaction, libc::SIG_DFL);
+        assert_ne!(action(libc::SIGINT, None).unwrap().sa_sigaction, libc::SIG_DFL);
 
         drop(watch);
-        assert_eq!(action(Signal::Interrupt, None).unwrap().sa_sigaction, libc::SIG_DFL);
+        assert_eq!(action(libc::SIGINT, None).unwrap().sa_sigaction, libc::SIG_DFL);
     }
 }

@@ -283,7 +283,7 @@ mod tests {
         let event = EventRecord {
             event: "1s false".to_owned(),
             due_ns: Nanos(0),
-            began_ns: Nanos(0),
+            began_ns: Some(Nanos(0)),
             took_ns: Some(Nanos(1)),
             status: Some(1),
             failure: Some("exit status 1".to_owned()),

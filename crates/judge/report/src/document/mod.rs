@@ -7,6 +7,7 @@ mod benchmark;
 mod block;
 mod comparison;
 mod curve;
+mod events;
 mod flow;
 mod fragments;
 mod history;

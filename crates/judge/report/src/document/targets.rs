@@ -1,9 +1,9 @@
-//! Which targets answered, what events did to flows, and the flows that lost the most.
+//! Which targets answered, and the flows that lost the most.
 
 use std::cmp::Reverse;
 
 use fathom_model::{
-    EventEffect, FlowOutage, TargetFlow, TargetsSummary, TestRun, Trial,
+    FlowOutage, TargetFlow, TargetsSummary, TestRun, Trial,
     targets::{ShareFit, target_name},
     units::{grouped, percent, ratio},
 };
@@ -11,18 +11,16 @@ use fathom_model::{
 use super::block::{Block, Row, Table, columns, folded};
 use crate::words::{MISSING, Mark, counted};
 
-/// The most targets and events of a table. The JSON document has all of them.
+/// The most targets of a table. The JSON document has all of them.
 const ROWS_MAX: usize = 64;
 /// The most flows that are listed.
 const FLOWS_MAX: usize = 16;
 
-/// Returns the results about targets as tables.
+/// Returns the answers of targets as tables.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     let Some(summary) = &test.targets else { return Vec::new() };
     let mut blocks = targets(summary);
     blocks.extend(fit(summary));
-    blocks.extend(events(test, &summary.effects));
-    blocks.extend(test.trials.iter().rev().find_map(flows));
     blocks
 }
 
@@ -58,42 +56,9 @@ fn fit_text(fit: &ShareFit) -> String {
     format!("chi-square {:.1} on {} of freedom; p {p}", fit.chi_square, counted(fit.degrees, "degree"))
 }
 
-fn events<'a>(test: &TestRun, effects: &[EventEffect]) -> Option<Block<'a>> {
-    if effects.is_empty() {
-        return None;
-    }
-    let is_one_round = test.trials.len() < 2;
-    let row = |effect: &EventEffect| {
-        let event = &effect.event;
-        let result = match (&event.failure, event.status) {
-            (Some(failure), _) => failure.clone(),
-            (None, Some(0)) => "done".to_owned(),
-            (None, Some(status)) => format!("exit status {status}"),
-            (None, None) => "running".to_owned(),
-        };
-        let names: Vec<&str> = effect.lost_targets.iter().map(|target| target_name(target)).collect();
-        let longest = match (effect.n_unrecovered, effect.longest_ns) {
-            (0, longest) => longest.map_or_else(|| MISSING.to_owned(), |longest| longest.to_string()),
-            (n, _) => format!("to the end ({})", grouped(n)),
-        };
-        let cells = [
-            event.began_ns.to_string(),
-            event.took_ns.map_or_else(|| MISSING.to_owned(), |took| took.to_string()),
-            result,
-            format!("{} of {}", grouped(effect.n_own), grouped(effect.n_flows)),
-            grouped(effect.n_collateral),
-            grouped(effect.n_lost),
-            longest,
-            names.join(", "),
-            if is_one_round { event.event.clone() } else { format!("round {}: {}", effect.round + 1, event.event) },
-        ];
-        Row::new(cells).marked(if event.failure.is_some() { Mark::Broken } else { Mark::Plain })
-    };
-    // The event comes last, because it may be a long command.
-    let titles =
-        ["began", "took", "result", "own flows", "others hurt", "lost", "longest outage", "targets lost", "event"];
-    let rows = effects.iter().take(ROWS_MAX).map(row).collect();
-    Some(Block::Table(Table { columns: columns(titles), rows, ..Table::default() }))
+/// Lists the flows of the last round that has some which lost the most.
+pub(super) fn hurt_flows(test: &TestRun) -> Option<Block<'_>> {
+    test.trials.iter().rev().find_map(flows)
 }
 
 /// Lists the flows of a round that were without an answer for longest, or that moved.

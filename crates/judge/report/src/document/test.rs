@@ -9,7 +9,7 @@ use fathom_model::{
 use super::{
     anatomy, benchmark,
     block::{Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, columns},
-    curve, flow,
+    curve, events, flow,
     hosts::is_one_machine,
     intervention, notes,
     overview::{marker, sum, why_not},
@@ -45,6 +45,8 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
         blocks.extend(probe::with_heading(test).into_iter().take(1).map(Block::on_page));
         blocks.extend(probe::blocks(test));
         blocks.extend(targets::blocks(test));
+        blocks.extend(events::blocks(test));
+        blocks.extend(targets::hurt_flows(test));
         blocks.extend(anatomy::blocks(test));
         blocks.extend(time_division::block(test));
         blocks.extend(rate(test).map(Block::Figure));

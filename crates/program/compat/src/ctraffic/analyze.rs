@@ -16,6 +16,12 @@ use crate::closed_loop;
 const SECOND: u64 = 1_000_000_000;
 /// Larger than the statistics of a million connections.
 const FILE_MAX: u64 = 1 << 30;
+/// The table has a row for each second, so it needs a bound: 30 days.
+const TIME_MAX: u64 = 30 * 24 * 3600 * SECOND;
+/// A million messages a second for 12 days.
+const COUNT_MAX: u64 = 1 << 40;
+/// A number of 32 bits in ctraffic.
+const SIZE_MAX: u64 = u32::MAX as u64;
 
 /// Reads statistics from a file, or from the standard input for `-`, and prints a table.
 pub(super) fn run(path: &str, what: &str) -> anyhow::Result<Exit> {
@@ -34,7 +40,7 @@ pub(super) fn run(path: &str, what: &str) -> anyhow::Result<Exit> {
         return Ok(failed(&format!("open {path}: {error}")));
     }
     let parsed: Result<Statistics, _> = serde_json::from_str(&text);
-    match parsed.map_err(|error| error.to_string()).and_then(|statistics| table(&statistics)) {
+    match parsed.map_err(|error| error.to_string()).and_then(checked).and_then(|statistics| table(&statistics)) {
         Ok(table) => closed_loop::print_now(&table).map(|()| Exit::Pass),
         Err(why) => Ok(failed(&why)),
     }
@@ -43,6 +49,22 @@ pub(super) fn run(path: &str, what: &str) -> anyhow::Result<Exit> {
 fn failed(why: &str) -> Exit {
     eprintln!("ctraffic: {why}");
     Exit::Code(1)
+}
+
+/// Returns the statistics if the tables can be computed from them.
+///
+/// # Errors
+/// Names the field that is too large, and its bound.
+fn checked(statistics: Statistics) -> Result<Statistics, String> {
+    let times = std::iter::once(("Duration", statistics.duration))
+        .chain(statistics.samples.iter().map(|sample| ("Time", sample.time)))
+        .map(|(field, value)| (field, value, TIME_MAX));
+    let counts = statistics.samples.iter().map(|sample| ("Received", sample.received, COUNT_MAX));
+    let size = ("PacketSize", statistics.packet_size, SIZE_MAX);
+    match times.chain(counts).chain([size]).find(|(_, value, bound)| value > bound) {
+        Some((field, value, bound)) => Err(format!("{field} is {value}, which is more than {bound}")),
+        None => Ok(statistics),
+    }
 }
 
 /// The received rate between each two samples, at the middle of them.
@@ -54,7 +76,9 @@ fn throughput(statistics: &Statistics) -> Result<String, String> {
     for pair in statistics.samples.windows(2) {
         let span = pair[1].time.saturating_sub(pair[0].time);
         let middle = pair[0].time + span / 2;
-        let kilobytes = pair[1].received.saturating_sub(pair[0].received) * statistics.packet_size / 1024;
+        let n_received = pair[1].received.saturating_sub(pair[0].received);
+        let kilobytes = u128::from(n_received) * u128::from(statistics.packet_size) / 1024;
+        let kilobytes = u64::try_from(kilobytes).expect("the bounds of both leave room");
         let seconds = approximate(span) / 1e9;
         let rate = if span > 0 { approximate(kilobytes) / seconds } else { 0.0 };
         let _ = writeln!(table, "{} {rate}", approximate(middle) / 1e9);
@@ -120,7 +144,7 @@ fn hosts(statistics: &Statistics) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::statistics::Sample, *};
 
     /// Statistics of a run of 3 s with one lost connection, as ctraffic writes them.
     const STORED: &str = r#"{"Started":"2024-01-01T00:00:00Z","Duration":3500000000,"Rate":10,"Connections":2,"PacketSize":1024,
@@ -138,5 +162,27 @@ mod tests {
         assert_eq!(table, "Time Active New Failed Connecting\n0.5 1 1 0 0\n1.5 1 1 1 0\n2.5 1 0 0 0\n");
         assert_eq!(hosts(&statistics), "Lost connections: 1\n  vm-1 1\nLasting connections: 1\n  vm-2 1\n");
         assert_eq!(throughput(&Statistics::default()).unwrap_err(), "No samples found");
+    }
+
+    #[test]
+    fn a_field_that_no_test_can_have_is_refused_by_its_name() {
+        for (right, field) in [
+            ("\"Duration\":3500000000", "Duration"),
+            ("\"PacketSize\":1024", "PacketSize"),
+            ("\"Time\":2000000000", "Time"),
+            ("\"Sent\":20,\"Received\":20", "Received"),
+        ] {
+            let (start, _) = right.rsplit_once(':').unwrap();
+            let statistics = STORED.replace(right, &format!("{start}:{}", u64::MAX));
+            assert_ne!(statistics, STORED);
+            let refused = checked(serde_json::from_str(&statistics).unwrap()).unwrap_err();
+            assert!(refused.starts_with(&format!("{field} is 18446744073709551615, which is more than")), "{refused}");
+        }
+        let largest = Statistics {
+            packet_size: SIZE_MAX,
+            samples: vec![Sample::default(), Sample { time: TIME_MAX, received: COUNT_MAX, ..Sample::default() }],
+            ..Statistics::default()
+        };
+        assert!(throughput(&checked(largest).unwrap()).is_ok(), "no sum and no product is too large");
     }
 }

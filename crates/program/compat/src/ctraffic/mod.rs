@@ -23,6 +23,11 @@ use crate::{
     mconnect,
 };
 
+/// The most connections of a test of ours.
+const CONNECTIONS_MAX: u64 = 20_000;
+/// The fewest messages per second of a connection in a test of ours: with fewer, it shows no outage.
+const LEAST_PER_SEC: f64 = 0.1;
+
 const HELP: &str = "
 Sets up many continuous connections, and watches them, in 3 modes;
 
@@ -81,11 +86,15 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     if let Some(why) = unsupported(&flags) {
         return Ok(FLAGS.refuse(&why));
     }
+    let address = match mconnect::dial_address(&flags.text("address")) {
+        Ok(address) => address,
+        Err(why) => return Ok(FLAGS.refuse(&why)),
+    };
     if flags.flag("monitor") {
         eprintln!("ctraffic: -monitor prints nothing here while the test runs");
     }
     let started = Zoned::now();
-    let measured = MeasuredLoop::of_plan(plan(&flags), allowed)?;
+    let measured = MeasuredLoop::of_plan(plan(&flags, &address), allowed)?;
     let statistics = Statistics::of(measured.record()?, &flags, &started);
     match flags.text("stats").as_str() {
         "none" => {}
@@ -107,24 +116,34 @@ fn unsupported(flags: &GivenFlags) -> Option<String> {
     if !flags.flag("reconnect") {
         return Some("-reconnect=false is not supported: connections are opened again".to_owned());
     }
-    if flags.number("nconn") < 1 {
-        return Some("-nconn is a number from 1".to_owned());
+    let n_connections = u64::try_from(flags.number("nconn")).unwrap_or(0);
+    if !(1..=CONNECTIONS_MAX).contains(&n_connections) {
+        return Some(format!("-nconn is a number from 1 to {CONNECTIONS_MAX}"));
     }
     if !MESSAGE.contains(&packet_size(flags)) {
         return Some(format!("-psize is at most {}", MESSAGE.end()));
     }
-    let wrong = flags.real("rate") <= 0.0 || flags.span("timeout") == Nanos::ZERO;
-    wrong.then(|| "-rate and -timeout are above 0".to_owned())
+    if flags.real("rate") <= 0.0 || flags.span("timeout") == Nanos::ZERO {
+        return Some("-rate and -timeout are above 0".to_owned());
+    }
+    let per_connection = per_sec(flags) / approximate(n_connections);
+    (per_connection < LEAST_PER_SEC).then(|| {
+        let least = (flags.real("rate") * LEAST_PER_SEC / per_connection).ceil();
+        format!("-nconn {n_connections} needs -rate {least}: a message of each connection in 10 s")
+    })
 }
 
-fn plan(flags: &GivenFlags) -> Plan {
-    let size = packet_size(flags);
-    let per_sec = flags.real("rate") * 1024.0 / approximate(u64::try_from(size).unwrap_or(1));
+/// The messages per second of all connections together.
+fn per_sec(flags: &GivenFlags) -> f64 {
+    flags.real("rate") * 1024.0 / approximate(u64::try_from(packet_size(flags)).unwrap_or(1))
+}
+
+fn plan(flags: &GivenFlags, address: &str) -> Plan {
     let mut settings = Settings::default()
-        .with("host", flags.text("address"))
+        .with("host", address)
         .with("flows", flags.number("nconn").to_string())
-        .with("rate", format!("{per_sec:.6}/s"))
-        .with("size", size.to_string())
+        .with("rate", format!("{:.6}/s", per_sec(flags)))
+        .with("size", packet_size(flags).to_string())
         .with("server", "ctraffic");
     let sources = flags.text("srccidr");
     if !sources.is_empty() {
@@ -137,6 +156,36 @@ fn plan(flags: &GivenFlags) -> Plan {
     Plan {
         seed: clock::wall().0 & 0xffff_ffff,
         hosts: [(here, HostReach::This)].into(),
-        ..Plan::new(format!("ctraffic {}", flags.text("address")), vec![test])
+        ..Plan::new(format!("ctraffic {address}"), vec![test])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(words: &[&str]) -> Option<String> {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        let ReadFlags::Given(flags) = FLAGS.read(&words) else { panic!("{words:?}") };
+        unsupported(&flags)
+    }
+
+    #[test]
+    fn limits_are_told_in_the_words_of_ctraffic() {
+        assert_eq!(refusal(&["-nconn", "100"]), None);
+        let slow = refusal(&["-nconn", "101"]).unwrap();
+        assert_eq!(slow, "-nconn 101 needs -rate 11: a message of each connection in 10 s");
+        assert_eq!(refusal(&["-nconn", "101", "-rate", "11"]), None);
+        assert_eq!(refusal(&["-nconn", "20001", "-rate", "1e6"]).unwrap(), "-nconn is a number from 1 to 20000");
+        assert_eq!(refusal(&["-nconn", "0"]).unwrap(), "-nconn is a number from 1 to 20000");
+    }
+
+    #[test]
+    fn the_rate_of_the_plan_is_that_of_all_connections() {
+        let words = ["-nconn", "5", "-rate", "100", "-psize", "512"].map(str::to_owned);
+        let ReadFlags::Given(flags) = FLAGS.read(&words) else { panic!("{words:?}") };
+        let plan = plan(&flags, "127.0.0.1:5003");
+        assert_eq!(plan.tests[0].options.text("rate").as_deref(), Some("200.000000/s"));
+        assert_eq!(plan.tests[0].options.text("host").as_deref(), Some("127.0.0.1:5003"));
     }
 }

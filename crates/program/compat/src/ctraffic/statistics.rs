@@ -1,6 +1,6 @@
 //! The statistics that ctraffic prints and reads, with its names.
 
-use fathom_model::{Record, names::count, targets::target_name, units::Nanos};
+use fathom_model::{FailureCounts, Record, names::count, targets::target_name, units::Nanos};
 use jiff::Zoned;
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ impl Statistics {
             received: total(count::RECEIVED),
             dropped: total(count::UNSENT),
             retransmits: 0,
-            failed_connects: record.errors.values().sum(),
+            failed_connects: failed_connects(&record.errors),
             samples: samples(record, duration),
             conn_stats,
         }
@@ -99,6 +99,12 @@ impl Statistics {
     pub(super) fn json(&self) -> anyhow::Result<String> {
         Ok(format!("{}\n", serde_json::to_string(self)?))
     }
+}
+
+/// Counts the connects that failed, at once or later.
+fn failed_connects(errors: &FailureCounts) -> u64 {
+    let of_connect = errors.iter().filter(|(failure, _)| failure.to_string().starts_with("connect"));
+    of_connect.map(|(_, n)| n).sum()
 }
 
 fn connections(record: &Record, duration: Nanos) -> Vec<ConnectionStatistics> {
@@ -138,4 +144,21 @@ fn samples(record: &Record, duration: Nanos) -> Vec<Sample> {
         Sample { time: at(n).0, sent, received: growth(count::RECEIVED, at(n)), dropped: intended.saturating_sub(sent) }
     };
     (1..=duration.0 / SAMPLE.0).map(sample).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Side;
+
+    use super::*;
+
+    #[test]
+    fn failed_connects_are_failures_of_connects_and_no_others() {
+        let errors: FailureCounts =
+            [("connect: connection refused", 3), ("connect: timed out", 4), ("read: an answer to nothing", 50)]
+                .into_iter()
+                .collect();
+        assert_eq!(failed_connects(&errors), 7);
+        assert_eq!(failed_connects(&Record::empty(Side::Initiator).errors), 0);
+    }
 }

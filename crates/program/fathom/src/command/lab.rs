@@ -16,7 +16,10 @@ use fathom_lab::{
     preset,
 };
 use fathom_model::units::Nanos;
-use fathom_sys::process::signal;
+use fathom_sys::process::{
+    Pidfd,
+    signal::{self, SignalsForChild},
+};
 
 use super::measurement;
 use fathom_run::{
@@ -215,6 +218,8 @@ fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
     let words: Vec<&String> = given.get_many("words").expect("clap requires the command").collect();
     let mut program = Program::new(words[0]);
     program.args(&words[1..]);
+    // The command decides what a signal means: it may have to clean up, and would be killed with this process.
+    let signals = SignalsForChild::keep()?;
     let started = host.start(program).map_err(|error| match &error {
         fathom_lab::Error::Kernel { source, .. } if source.source.kind() == io::ErrorKind::NotFound => {
             UserError::new(Exit::Preflight, format!("there is no program `{}` on host {}", words[0], host.name()))
@@ -223,7 +228,9 @@ fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
         }
         _ => anyhow::Error::from(error),
     });
-    let status = started?.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
+    let mut started = started?;
+    signals.pass_to(Pidfd::open(started.id())?);
+    let status = started.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
     // Returns the command's own exit code. If a signal ended the command, returns the same code as a shell.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(Exit::Code(u8::try_from(code).unwrap_or(1)))

@@ -393,7 +393,7 @@ fn event_arguments() -> [Arg; 2] {
         text(
             AT,
             "EVENT",
-            "let this happen in each round: a time since its start and a command, such as '4s ip link set eth1 down'; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE' and '4s-8s black-hole=HOST', which are undone at the end or after 8 s",
+            "let this happen in each round: a time since its start, warm-up included, and a command, such as '4s ip link set eth1 down'; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE' and '4s-8s black-hole=HOST', which are undone at the end or after 8 s",
         ),
         text(
             AFTERWARDS,

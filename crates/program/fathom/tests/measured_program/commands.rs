@@ -253,6 +253,22 @@ fn a_command_on_a_host_decides_the_exit_code() {
     stage.fathom(["lab", "up", "pair", "--name", "codes"]).refused(3, &["lab `codes` exists already"]);
 }
 
+#[test]
+fn a_command_on_a_host_gets_the_signals_and_cleans_up() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("signals");
+    for (signal, word) in [(Signal::Interrupt, "INT"), (Signal::Terminate, "TERM"), (Signal::Hangup, "HUP")] {
+        let script = format!("trap 'echo cleaned up; exit 7' {word}; echo ready; while :; do sleep 0.05; done");
+        let command = lab.exec("a", &["sh", "-c", &script]);
+        command.says("ready");
+        command.handle().send(signal).unwrap();
+        assert_eq!(command.ends().code(7).stdout, "ready\ncleaned up\n", "{word}");
+    }
+}
+
 /// Arguments of former releases, which scripts may still use, and the current ones.
 const FORMER: &[(&[&str], &[&str])] = &[
     (&["tcp", "127.0.0.1", "--test", "down"], &["tcp", "127.0.0.1", "--direction", "down"]),

@@ -389,8 +389,11 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         let what = "at: a search, a benchmark and the other direction of a test have no events";
         return Err(invalid_plan(what).with_line("use", "a test at one rate, in one direction"));
     }
-    let longest = omitted.unwrap_or(warmup) + duration;
-    let events = TestEvents::of(&hosts.of_labs(), (&test.events, &test.afterwards), longest)?;
+    // Pairs that run together also measure together.
+    let phases = phases(omitted.unwrap_or(warmup), duration, omitted.is_some() || !pairs.is_empty());
+    // A warm-up that is not whole may end at once.
+    let certain = if phases.is_warmup_whole { phases.longest() } else { phases.measure_ns };
+    let events = TestEvents::of(&hosts.of_labs(), (&test.events, &test.afterwards), certain)?;
     Ok(CheckedTest {
         idx,
         name: test.name.clone(),
@@ -398,8 +401,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         to: test.to.as_ref().map(|to| hosts.label(to)),
         kind,
         options: test.options.clone(),
-        // Pairs that run together also measure together.
-        phases: phases(omitted.unwrap_or(warmup), duration, omitted.is_some() || !pairs.is_empty()),
+        phases,
         pairs,
         is_each: test.each,
         method: match (search, benchmark) {

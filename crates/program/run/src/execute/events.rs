@@ -4,14 +4,23 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
+    process::ExitStatus,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
 use fathom_model::{EventRecord, Plan, units::Nanos};
-use fathom_sys::{clock, netlink::namespace::Namespaces, process::threads};
+use fathom_sys::{
+    clock,
+    netlink::namespace::Namespaces,
+    process::{signal, threads},
+};
 
-use super::shell_command::ShellCommand;
+use super::{
+    held_change::{ChangeText, HeldChange, ShellEnd},
+    shell_command::ShellCommand,
+};
 use crate::{
     exit::{Exit, UserError},
     hosts::Hosts,
@@ -19,8 +28,8 @@ use crate::{
 
 /// The most events of a test: each waits in a thread of its own.
 const EVENTS_MAX: usize = 64;
-/// What undoes an event, and what runs afterwards, may take so long.
-const UNDO_MAX: Nanos = Nanos::from_secs(10);
+/// What makes or undoes a change, and what runs afterwards, may take so long.
+const CHANGE_MAX: Nanos = Nanos::from_secs(10);
 /// What a place is written with.
 const ON: &str = "on=";
 
@@ -39,8 +48,26 @@ pub(super) struct EventSpec {
     at: Nanos,
     /// When it is undone, if that is before the end of the trial.
     until: Option<Nanos>,
-    command: EventCommand,
-    undo: Option<EventCommand>,
+    action: EventAction,
+}
+
+/// What happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum EventAction {
+    /// A command of the user.
+    Run(EventCommand),
+    /// A change of a host of a lab, which is undone.
+    Change { host: String, change: ChangeText },
+}
+
+impl EventAction {
+    /// The host of a lab that it is about; none for this machine.
+    fn host(&self) -> Option<&String> {
+        match self {
+            Self::Run(command) => command.on.as_ref(),
+            Self::Change { host, .. } => Some(host),
+        }
+    }
 }
 
 /// All events of a test, and what runs after each of its trials.
@@ -50,45 +77,54 @@ pub(super) struct TestEvents {
     afterwards: Vec<EventCommand>,
 }
 
-/// An event that is a word with the thing it is about, and the commands that do and undo it there.
+/// An event that is a word with the thing it is about, and is undone.
 struct BuiltIn {
     word: &'static str,
     form: &'static str,
-    /// The host, and the commands, for the part behind the `=`. What the first command prints is run after the second one.
-    commands: fn(&str) -> Option<(String, String, String)>,
+    /// The host and its change, for the part behind the `=`.
+    change: fn(&str) -> Option<(String, ChangeText)>,
 }
 
-/// Prints the commands that give a device its routes, neighbors and IPv6 addresses again, which the kernel forgets when it goes down.
-const REMEMBER_DEVICE: &str = "\
-ip -6 -o addr show dev DEVICE scope global | awk '{print \"ip -6 addr replace \" $4 \" dev DEVICE nodad\"}' && \
-ip neigh show dev DEVICE nud permanent | awk '{print \"ip neigh replace \" $1 \" lladdr \" $3 \" dev DEVICE nud permanent\"}' && \
-ip -4 route show dev DEVICE | sed 's/^/ip -4 route replace /; s/linkdown//; s/$/ dev DEVICE/' && \
-ip -6 route show dev DEVICE | sed 's/^/ip -6 route replace /; s/linkdown//; s/$/ dev DEVICE/'";
+/// Keeps in `again` the commands that give a device its IPv6 addresses, neighbors and routes again, which the kernel forgets when it goes
+/// down. It restores routes of its own itself. The last are those through a gateway, which another route leads to.
+const REMEMBER_DEVICE: &str = r#"again=$(
+ip -6 -o addr show dev DEVICE scope global | awk '{print "ip -6 addr replace " $4 " dev DEVICE nodad"}'
+ip neigh show dev DEVICE nud permanent | awk '{print "ip neigh replace " $1 " lladdr " $3 " dev DEVICE nud permanent"}'
+for family in 4 6; do
+    ip -$family route show table all dev DEVICE | awk -v family=$family '
+        /^(local|broadcast|anycast|multicast) .*proto kernel/ { next }
+        { gsub(/ (linkdown|dead)/, ""); line = "ip -" family " route replace " $0 " dev DEVICE" }
+        / via / { late = late line "\n"; next }
+        { print line }
+        END { printf "%s", late }'
+done
+)"#;
 
 const BUILT_INS: &[BuiltIn] = &[
     BuiltIn {
         word: "link-down",
         form: "link-down=HOST:DEVICE",
-        commands: |about| {
+        change: |about| {
             let (host, device) = about.split_once(':')?;
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
             (!device.is_empty() && device.chars().all(is_name)).then(|| {
                 let set = |state: &str| format!("ip link set dev {device} {state}");
-                let down = format!("{} && {}", REMEMBER_DEVICE.replace("DEVICE", device), set("down"));
-                (host.to_owned(), down, set("up"))
+                let make = format!("{}\n{}", REMEMBER_DEVICE.replace("DEVICE", device), set("down"));
+                (host.to_owned(), ChangeText { make, undo: format!("{}\neval \"$again\"", set("up")) })
             })
         },
     },
     BuiltIn {
         word: "black-hole",
         form: "black-hole=HOST",
-        commands: |about| {
-            let table = "inet fathom_black_hole";
-            let add = format!(
-                "nft 'add table {table}; \
-                 add chain {table} drop_all {{ type filter hook prerouting priority -500; policy drop; }}'"
+        change: |about| {
+            // The number of the shell, so that two of them do not share a table.
+            let table = "inet fathom_black_hole_$$";
+            let make = format!(
+                "nft \"add table {table}; \
+                 add chain {table} drop_all {{ type filter hook prerouting priority -500; policy drop; }}\""
             );
-            Some((about.to_owned(), add, format!("nft delete table {table}")))
+            Some((about.to_owned(), ChangeText { make, undo: format!("nft \"delete table {table}\"") }))
         },
     },
 ];
@@ -144,29 +180,28 @@ impl EventSpec {
         }
         let what = what.trim();
         let (word, about) = what.split_once('=').unwrap_or((what, ""));
-        let (command, undo) = match BUILT_INS.iter().find(|one| one.word == word) {
-            None => (EventCommand::of(what, text, hosts)?, None),
+        let action = match BUILT_INS.iter().find(|one| one.word == word) {
+            None => EventAction::Run(EventCommand::of(what, text, hosts)?),
             Some(built_in) => {
-                let (host, command, undo) =
-                    (built_in.commands)(about).ok_or_else(|| invalid(text, &format!("it is {}", built_in.form)))?;
+                let (host, change) =
+                    (built_in.change)(about).ok_or_else(|| invalid(text, &format!("it is {}", built_in.form)))?;
                 check_host(&host, text, hosts)?;
-                let on = Some(host);
-                (EventCommand { on: on.clone(), command }, Some(EventCommand { on, command: undo }))
+                EventAction::Change { host, change }
             }
         };
-        if until.is_some() && undo.is_none() {
+        if until.is_some() && matches!(action, EventAction::Run(_)) {
             return Err(invalid(text, "only an event that can be undone has an end; give two commands"));
         }
-        Ok(Self { text: text.trim().to_owned(), at, until, command, undo })
+        Ok(Self { text: text.trim().to_owned(), at, until, action })
     }
 }
 
 impl TestEvents {
-    /// Reads the events of a test, which must begin within its trial.
+    /// Reads the events of a test, which must begin and end within the part of its trial that is certain.
     pub(super) fn of(
         hosts: &BTreeSet<&str>,
         (events, afterwards): (&[String], &[String]),
-        longest: Nanos,
+        certain: Nanos,
     ) -> Result<Self, UserError> {
         if events.len() > EVENTS_MAX {
             let text = format!("{} events are more than {EVENTS_MAX}", events.len());
@@ -177,8 +212,9 @@ impl TestEvents {
                 .with_line("use", "--at '4s COMMAND' --afterwards 'COMMAND'"));
         }
         let events = events.iter().map(|text| EventSpec::of(text, hosts)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(late) = events.iter().find(|event| event.until.unwrap_or(event.at) >= longest) {
-            return Err(invalid(&late.text, &format!("the trial is over after {longest}"))
+        if let Some(late) = events.iter().find(|event| event.until.unwrap_or(event.at) >= certain) {
+            return Err(invalid(&late.text, &format!("the trial may be over after {certain}"))
+                .with_line("why", "its time counts from the start, and a warm-up ends once the rate is steady")
                 .with_line("fix", "a longer --duration"));
         }
         let afterwards = afterwards.iter().map(|text| EventCommand::of(text, text, hosts)).collect::<Result<_, _>>()?;
@@ -224,6 +260,10 @@ impl EventClock {
         self.stage().is_over
     }
 
+    fn has_started(&self) -> bool {
+        self.stage().start.is_some()
+    }
+
     fn wait_for_end(&self) {
         let stage = self.stage();
         drop(self.changed.wait_while(stage, |stage| !stage.is_over).unwrap_or_else(PoisonError::into_inner));
@@ -254,27 +294,22 @@ pub(super) struct EventPlaces(BTreeMap<String, Namespaces>);
 impl EventPlaces {
     /// Opens the hosts of labs that events of a test run on.
     pub(super) fn of(events: &TestEvents, plan: &Plan, hosts: &Hosts) -> Result<Self, UserError> {
-        let commands = events.events.iter().flat_map(|event| std::iter::once(&event.command).chain(&event.undo));
-        let names: BTreeSet<&String> =
-            commands.chain(&events.afterwards).filter_map(|command| command.on.as_ref()).collect();
+        let of_events = events.events.iter().filter_map(|event| event.action.host());
+        let afterwards = events.afterwards.iter().filter_map(|command| command.on.as_ref());
+        let names: BTreeSet<&String> = of_events.chain(afterwards).collect();
         let open = |name: &String| Ok((name.clone(), hosts.namespaces(plan, name)?));
         names.into_iter().map(open).collect::<Result<_, UserError>>().map(Self)
     }
 
-    /// Runs a command, at most until a time of the clock or until the trial is over. Returns the beginning of what it printed.
-    fn run(&self, event: &EventCommand, deadline: Nanos, is_over: &dyn Fn() -> bool) -> Result<String, EventFailure> {
-        let place = event.on.as_ref().map(|host| self.0.get(host).expect("the hosts of all events were opened"));
-        let is_unwanted = || (is_over() || clock::now() >= deadline).then_some(());
-        let ended = ShellCommand { text: &event.command, place }.run(is_unwanted);
-        let ended = ended.map_err(|error| EventFailure::NotStarted(error.to_string()))?;
-        match ended.status.map(|status| status.code()) {
-            Ok(Some(0)) => Ok(ended.output),
-            Err(()) => Err(EventFailure::Unfinished { printed: ended.output }),
-            Ok(code) => {
-                let complaint = ended.errors.lines().next().unwrap_or_default().trim().to_owned();
-                Err(EventFailure::Status(code, complaint))
-            }
-        }
+    fn namespaces(&self, host: &String) -> &Namespaces {
+        self.0.get(host).expect("the hosts of all events were opened")
+    }
+
+    /// Runs a command until it is not wanted any more.
+    fn run(&self, event: &EventCommand, reason_to_stop: impl Fn() -> Option<EventFailure>) -> Result<(), EventFailure> {
+        let place = event.on.as_ref().map(|host| self.namespaces(host));
+        let ended = ShellCommand { text: &event.command, place }.run(reason_to_stop).map_err(not_started)?;
+        EventFailure::check(ended.status?, &ended.errors)
     }
 }
 
@@ -283,18 +318,35 @@ impl EventPlaces {
 enum EventFailure {
     NotStarted(String),
     /// It still ran when the trial was over.
-    Unfinished {
-        printed: String,
-    },
+    Unfinished,
+    /// It was killed after this time.
+    Slow(Nanos),
     /// Its exit status, if it has one, and the first line of its complaint.
     Status(Option<i32>, String),
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a conversion of an error")]
+fn not_started(error: io::Error) -> EventFailure {
+    EventFailure::NotStarted(error.to_string())
+}
+
 impl EventFailure {
+    /// Judges how a shell ended.
+    fn check(status: ExitStatus, errors: &str) -> Result<(), Self> {
+        let complaint = || errors.lines().next().unwrap_or_default().trim().to_owned();
+        if status.success() { Ok(()) } else { Err(Self::Status(status.code(), complaint())) }
+    }
+
+    /// Judges how the shell of a change ended.
+    fn of_change(end: &ShellEnd) -> Result<(), Self> {
+        Self::check(end.status.ok_or(Self::Slow(CHANGE_MAX))?, &end.errors)
+    }
+
     fn text(&self) -> String {
         match self {
             Self::NotStarted(why) => why.clone(),
-            Self::Unfinished { .. } => "it still ran when the trial was over".to_owned(),
+            Self::Unfinished => "it still ran when the trial was over".to_owned(),
+            Self::Slow(limit) => format!("it did not end within {limit}"),
             Self::Status(None, _) => "a signal ended it".to_owned(),
             Self::Status(Some(status), complaint) if complaint.is_empty() => format!("exit status {status}"),
             Self::Status(Some(status), complaint) => format!("exit status {status}: {complaint}"),
@@ -330,13 +382,15 @@ pub(super) fn run_with_events<T>(
             }
         }
         for command in &events.afterwards {
-            let ran = places.run(command, fathom_sys::clock::now() + UNDO_MAX, &|| false);
+            let deadline = fathom_sys::clock::now() + CHANGE_MAX;
+            let is_late = || (fathom_sys::clock::now() >= deadline).then_some(EventFailure::Slow(CHANGE_MAX));
+            let ran = places.run(command, is_late);
             left.extend(
                 ran.err()
                     .map(|failure| format!("`{}`, which runs afterwards, failed: {}", command.command, failure.text())),
             );
         }
-        records.sort_by_key(|record| record.began_ns);
+        records.sort_by_key(|record| record.began_ns.unwrap_or(record.due_ns));
         (outcome, records, left)
     })
 }
@@ -345,58 +399,89 @@ fn planned(spec: &EventSpec) -> EventRecord {
     EventRecord {
         event: spec.text.clone(),
         due_ns: spec.at,
-        began_ns: spec.at,
+        began_ns: None,
         took_ns: None,
         status: None,
         failure: None,
     }
 }
 
-/// Waits for the time of an event, runs it, and undoes it at its end or when the trial is over. Returns what happened, and what is left.
+/// Waits for the time of an event, and lets it happen. Returns what happened, and what is left.
 fn run_event(spec: &EventSpec, places: &EventPlaces, clock: &EventClock) -> (Vec<EventRecord>, Result<(), String>) {
-    let Some(start) = clock.wait_until(spec.at) else { return (Vec::new(), Ok(())) };
-    let began = fathom_sys::clock::now();
-    let mut ran = places.run(&spec.command, Nanos::MAX, &|| clock.is_over());
-    // A command that runs as long as the trial has done what it should.
-    let is_unfinished = matches!(ran, Err(EventFailure::Unfinished { .. })) && spec.undo.is_none();
-    if is_unfinished {
-        ran = Ok(String::new());
+    let Some(start) = clock.wait_until(spec.at) else { return (missed(planned(spec), clock), Ok(())) };
+    match &spec.action {
+        EventAction::Run(command) => (vec![run_command(spec, command, (start, places), clock)], Ok(())),
+        EventAction::Change { host, change } => {
+            let (records, left) = make_change(spec, change, (start, places.namespaces(host)), clock);
+            (records, left.map_err(|failure| format!("`{}` could not be undone: {}", spec.text, failure.text())))
+        }
     }
-    let record = record_of(spec, &ran, (start, began));
-    let record = if is_unfinished { EventRecord { took_ns: None, status: None, ..record } } else { record };
-    // What failed changed nothing that could be undone; what was killed may have.
-    let (Some(undo), Ok(printed) | Err(EventFailure::Unfinished { printed })) = (&spec.undo, ran) else {
-        return (vec![record], Ok(()));
+}
+
+fn run_command(
+    spec: &EventSpec,
+    command: &EventCommand,
+    (start, places): (Nanos, &EventPlaces),
+    clock: &EventClock,
+) -> EventRecord {
+    let began = fathom_sys::clock::now();
+    let ran = places.run(command, || clock.is_over().then_some(EventFailure::Unfinished));
+    match record_of(spec, &ran, (start, began)) {
+        // A command that runs as long as the trial has done what it should.
+        record if ran == Err(EventFailure::Unfinished) => EventRecord { took_ns: None, failure: None, ..record },
+        record => record,
+    }
+}
+
+/// Makes a change, and undoes it at its end or when the trial is over. What could not be made is not undone.
+fn make_change(
+    spec: &EventSpec,
+    change: &ChangeText,
+    (start, place): (Nanos, &Namespaces),
+    clock: &EventClock,
+) -> (Vec<EventRecord>, Result<(), EventFailure>) {
+    let began = fathom_sys::clock::now();
+    let made = HeldChange::make(change, Some(place), CHANGE_MAX).map_err(not_started);
+    let record = |made: &Result<(), EventFailure>| record_of(spec, made, (start, began));
+    let held = match made {
+        Ok(Ok(held)) => held,
+        Ok(Err(end)) => return (vec![record(&EventFailure::of_change(&end))], Ok(())),
+        Err(failure) => return (vec![record(&Err(failure))], Ok(())),
     };
+    let mut records = vec![record(&Ok(()))];
     let is_in_trial = spec.until.is_some_and(|until| clock.wait_until(until).is_some());
     if spec.until.is_none() {
         clock.wait_for_end();
     }
-    let undo = EventCommand { command: format!("{}\n{printed}", undo.command), ..undo.clone() };
     let began = fathom_sys::clock::now();
-    let undone = places.run(&undo, began + UNDO_MAX, &|| false);
-    let mut records = vec![record];
-    if is_in_trial {
-        let record = record_of(spec, &undone, (start, began));
-        records.push(EventRecord {
-            event: format!("end of {}", spec.text),
-            due_ns: spec.until.unwrap_or_default(),
-            ..record
-        });
+    let undone = held.undo(CHANGE_MAX).map_err(not_started).and_then(|end| EventFailure::of_change(&end));
+    if let Some(until) = spec.until {
+        let end_of = |record| EventRecord { event: format!("end of {}", spec.text), due_ns: until, ..record };
+        if is_in_trial {
+            records.push(end_of(record_of(spec, &undone, (start, began))));
+        } else {
+            records.extend(missed(end_of(planned(spec)), clock));
+        }
     }
-    let told = |failure: EventFailure| format!("`{}` could not be undone: {}", spec.text, failure.text());
-    (records, undone.map(drop).map_err(told))
+    (records, undone)
+}
+
+/// Returns the record of an event whose time did not come. After a signal, or without a start, that needs no telling.
+fn missed(planned: EventRecord, clock: &EventClock) -> Vec<EventRecord> {
+    let is_expected = signal::received().is_some() || !clock.has_started();
+    let failure = Some("the trial was over before it was due".to_owned());
+    if is_expected { Vec::new() } else { vec![EventRecord { failure, ..planned }] }
 }
 
 /// Records what a command of an event did.
-fn record_of(spec: &EventSpec, ran: &Result<String, EventFailure>, (start, began): (Nanos, Nanos)) -> EventRecord {
+fn record_of(spec: &EventSpec, ran: &Result<(), EventFailure>, (start, began): (Nanos, Nanos)) -> EventRecord {
     let status = match ran {
-        Ok(_) => Some(0),
+        Ok(()) => Some(0),
         Err(EventFailure::Status(status, _)) => *status,
         Err(_) => None,
     };
     EventRecord {
-        began_ns: began.since(start),
+        began_ns: Some(began.since(start)),
         took_ns: Some(fathom_sys::clock::now() - began),
         status,
         failure: ran.as_ref().err().map(EventFailure::text),
@@ -406,6 +491,11 @@ fn record_of(spec: &EventSpec, ran: &Result<String, EventFailure>, (start, began
 
 #[cfg(test)]
 mod tests {
+    use fathom_sys::{
+        netlink::namespace::NetNs,
+        process::{confinement::Confinement, may_administer_network},
+    };
+
     use super::*;
 
     fn hosts() -> BTreeSet<&'static str> {
@@ -414,20 +504,21 @@ mod tests {
 
     #[test]
     fn an_event_is_a_time_and_a_command_and_maybe_a_host() {
-        let here = EventSpec::of("4s touch /tmp/x", &hosts()).unwrap();
-        assert_eq!(
-            (here.at, here.command.on, here.command.command.as_str()),
-            (Nanos::from_secs(4), None, "touch /tmp/x")
-        );
-        let there = EventSpec::of("250ms on=t2 ip link", &hosts()).unwrap();
-        assert_eq!((there.command.on.as_deref(), there.command.command.as_str()), (Some("t2"), "ip link"));
+        let command = |text: &str| match EventSpec::of(text, &hosts()).unwrap() {
+            EventSpec { at, action: EventAction::Run(command), .. } => (at, command.on, command.command),
+            other => panic!("{other:?}"),
+        };
+        let t2 = Some("t2".to_owned());
+        assert_eq!(command("4s touch /tmp/x"), (Nanos::from_secs(4), None, "touch /tmp/x".to_owned()));
+        assert_eq!(command("250ms on=t2 ip link"), (Nanos::from_millis(250), t2, "ip link".to_owned()));
+        assert_eq!(command("1s A=b env"), (Nanos::from_secs(1), None, "A=b env".to_owned()));
         let down = EventSpec::of("1s link-down=t2:eth0", &hosts()).unwrap();
-        assert!(down.command.command.ends_with("ip link set dev eth0 down"), "{down:?}");
-        assert_eq!(down.undo.unwrap().command, "ip link set dev eth0 up");
+        let EventAction::Change { host, change } = down.action else { panic!("{down:?}") };
+        assert_eq!(host, "t2");
+        assert!(change.make.ends_with("\nip link set dev eth0 down"), "{change:?}");
+        assert!(change.undo.starts_with("ip link set dev eth0 up\n"), "{change:?}");
         let span = EventSpec::of("1s-2.5s black-hole=t2", &hosts()).unwrap();
         assert_eq!((span.at, span.until), (Nanos::from_secs(1), Some(Nanos::from_millis(2500))));
-        let equal_sign = EventSpec::of("1s A=b env", &hosts()).unwrap();
-        assert_eq!(equal_sign.command.command, "A=b env");
     }
 
     #[test]
@@ -447,7 +538,102 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         }
         let late = TestEvents::of(&BTreeSet::new(), (&["4s ls".to_owned()], &[]), Nanos::from_secs(4)).unwrap_err();
-        assert!(late.to_string().contains("the trial is over after"), "{late}");
+        assert!(late.to_string().contains("the trial may be over after"), "{late}");
         assert!(TestEvents::of(&BTreeSet::new(), (&[], &["ls".to_owned()]), Nanos::from_secs(4)).is_err());
+    }
+
+    /// Plays a trial with these events. It starts, if it does, and is over at once.
+    fn played(events: &[&str], starts: bool) -> Vec<EventRecord> {
+        let events: Vec<String> = events.iter().map(|&event| event.to_owned()).collect();
+        let events = TestEvents::of(&BTreeSet::new(), (&events, &[]), Nanos::from_secs(100)).unwrap();
+        let clock = EventClock::default();
+        let trial = || {
+            if starts {
+                clock.start(fathom_sys::clock::now());
+            }
+        };
+        let ((), records, left) = run_with_events((&events, &EventPlaces(BTreeMap::new())), &clock, trial);
+        assert_eq!(left, Vec::<String>::new());
+        records
+    }
+
+    #[test]
+    fn an_event_whose_time_does_not_come_has_failed() {
+        let records = played(&["50s touch /never"], true);
+        let [record] = records.as_slice() else { panic!("{records:?}") };
+        assert_eq!((record.began_ns, record.due_ns, record.status), (None, Nanos::from_secs(50), None));
+        assert_eq!(record.failure.as_deref(), Some("the trial was over before it was due"));
+        assert_eq!(played(&["50s touch /never"], false), [], "a trial that did not start has told why");
+    }
+
+    /// The change of a built-in event, and a namespace with a wire to nowhere to make it in.
+    fn change_on_wire(event: &str) -> (ChangeText, Namespaces) {
+        let net = NetNs::new().unwrap();
+        let EventAction::Change { change, .. } = EventSpec::of(event, &hosts()).unwrap().action else {
+            panic!("{event}");
+        };
+        (change, Namespaces { user: None, net, confinement: Confinement::default() })
+    }
+
+    fn shell(text: &str, place: &Namespaces) -> String {
+        let ended = ShellCommand { text, place: Some(place) }.run(|| None::<()>).unwrap();
+        assert!(ended.status.unwrap().success(), "{text}: {}", ended.errors);
+        ended.output
+    }
+
+    #[test]
+    fn a_link_comes_up_again_with_the_routes_of_all_tables() {
+        if fathom_testkit::lacks_privileges(may_administer_network()) {
+            return;
+        }
+        let (change, place) = change_on_wire("1s link-down=a:eth0");
+        shell(
+            "set -e
+            ip link add eth0 address 02:00:00:00:00:01 type veth peer name eth1
+            ip link set eth1 up; ip link set eth0 up
+            ip addr add 198.18.1.1/24 dev eth0; ip -6 addr add 2001:db8::1/64 dev eth0 nodad
+            ip neigh add 198.18.1.2 lladdr 02:00:00:00:00:02 dev eth0 nud permanent
+            ip route add 198.18.7.7 dev eth0 scope link
+            ip route add default via 198.18.7.7 dev eth0
+            ip route add 198.18.9.0/24 via 198.18.1.2 dev eth0 table 100
+            ip -6 route add 2001:db8:9::/48 via 2001:db8::2 dev eth0 table 100
+            ip route add local 198.18.8.0/24 dev eth0 table local",
+            &place,
+        );
+        let routes = || {
+            shell(
+                "ip -4 route show table all dev eth0 | sort; ip -6 route show table all dev eth0 | grep -v fe80 | sort; \
+                 ip neigh show dev eth0 nud permanent; ip -6 -o addr show dev eth0 scope global",
+                &place,
+            )
+        };
+        let before = routes();
+        for part in ["198.18.9.0/24 via 198.18.1.2 table 100", "2001:db8:9::/48", "local 198.18.8.0/24", "default via"]
+        {
+            assert!(before.contains(part), "{part} is missing in\n{before}");
+        }
+        let held = HeldChange::make(&change, Some(&place), CHANGE_MAX).unwrap().unwrap();
+        assert!(!routes().contains("table 100"), "the link is down");
+        EventFailure::of_change(&held.undo(CHANGE_MAX).unwrap()).unwrap();
+        assert_eq!(routes(), before);
+    }
+
+    #[test]
+    fn a_black_hole_is_gone_once_nobody_holds_it() {
+        if fathom_testkit::lacks_privileges(may_administer_network()) {
+            return;
+        }
+        if std::process::Command::new("nft").arg("--version").output().is_err() {
+            return fathom_testkit::skip("needs nft");
+        }
+        let (change, place) = change_on_wire("1s black-hole=a");
+        let tables = || shell("nft list tables", &place);
+        let make = || HeldChange::make(&change, Some(&place), CHANGE_MAX).unwrap().unwrap();
+        let (first, second) = (make(), make());
+        assert_eq!(tables().lines().count(), 2);
+        for held in [first, second] {
+            EventFailure::of_change(&held.undo(CHANGE_MAX).unwrap()).unwrap();
+        }
+        assert_eq!(tables(), "");
     }
 }

@@ -7,6 +7,7 @@ mod comparisons;
 mod device_commands;
 mod estimate;
 mod events;
+mod held_change;
 mod pairs;
 mod proof;
 mod rounds;

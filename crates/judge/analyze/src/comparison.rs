@@ -651,5 +651,9 @@ mod tests {
         record.totals.values_mut().for_each(|total| *total = 0);
         let void = builder.analyzed().comparisons[0].void.clone();
         assert_eq!(void.as_deref(), Some("the path `via` carried nothing in round 4"));
+        let Derivation::Rate { counter, .. } = crate::run_builder::throughput().from else { panic!("it is a rate") };
+        let other = builder.run.tests[1].trials[3].records.get_mut("client").unwrap();
+        other.totals.insert(counter.to_string(), 1);
+        assert_eq!(builder.analyzed().comparisons[0].void, None, "something arrived at the other end");
     }
 }

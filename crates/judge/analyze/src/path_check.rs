@@ -37,6 +37,19 @@ pub(crate) fn device_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a str> {
     }
 }
 
+/// Returns true if the counters that a device prints are of a test: of each one that is not on the path without the device.
+pub(crate) fn is_device_counted(run: &Run, test: &TestRun) -> bool {
+    if run.plan.via.is_some() {
+        return device_of(run, test).is_some();
+    }
+    // Nobody says which path leads through the device, so it is each one but the reference.
+    let planned = run.plan.tests.iter().find(|planned| planned.name == test.name);
+    let comparison = planned.and_then(|planned| planned.comparison.as_ref());
+    let reference =
+        run.plan.tests.iter().find(|planned| comparison.is_some() && planned.comparison.as_ref() == comparison);
+    reference.is_none_or(|reference| reference.path != test.path)
+}
+
 /// Returns the reason why a trial of a path gives no number, in one sentence. `None` if all preconditions hold.
 #[must_use]
 pub fn path_fault(run: &Run, test: &TestRun, trial: &Trial, main: Option<&Metric>) -> Option<String> {

@@ -208,12 +208,16 @@ impl LayerCommand {
     }
 
     /// Returns the chosen test for a command with its own hosts: its word, its kind, and the order of its hosts.
+    ///
+    /// # Errors
+    /// If the test is unknown, or if it would be two tests, one for each direction.
     pub(super) fn work<'m>(
         &self,
         matches: &'m ArgMatches,
     ) -> Result<(&'static str, &'static dyn TestKind, impl Fn(TestHosts) -> TestHosts + 'm), UserError> {
         let (word, kind) = self.chosen_test(matches)?;
         let doc = kind.command().expect("a chosen kind has a word");
+        direction::check_single(doc, matches)?;
         Ok((word, kind, move |ends| direction::order_hosts(ends, doc, matches)))
     }
 

@@ -121,7 +121,15 @@ fn what_is_no_comparison_is_refused_before_anything_is_built() {
             &["path", "--device", "router", "--direct", "::1", "--via", "127.0.0.1"],
             &["either --direct and --via, or --device"],
         ),
-        (&["path", "tcp", "--device", "router", "--sweep", "rules=1,2"], &["`rules` is no option", "--set"]),
+        (
+            &["path", "tcp", "--device", "router", "--sweep", "rules=1,2"],
+            &["`stream` has no option `rules`", "of flows,", "--set"],
+        ),
+        (&["path", "--device", "router", "--sweep", "flows=1,2"], &["`http` has no option `flows`", "fathom path tcp"]),
+        (
+            &["path", "packet", "--device", "router", "--direction", "both"],
+            &["two tests at once", "--direction up or down"],
+        ),
         (&["path", "tcp", "--device", "router", "--sweep", "rules=1,2", "--set", "true"], &["--set has no {rules}"]),
         (&["path", "tcp", "--device", "router", "--set-on", "c"], &["cannot run on `c`"]),
     ];

@@ -293,12 +293,6 @@ impl RunExecutor<'_> {
             }
         };
         self.progress.end_trial();
-        if test.comparison.is_some() && !matches!(error, Some(Error::Interrupted)) {
-            return Ok(!ends_comparison(error.as_ref(), test, round, run)?);
-        }
-        if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
-            run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
-        }
         if error.is_none()
             && !is_search
             && let Some(reason) = paired_runs(&mut run.tests, test)
@@ -307,6 +301,12 @@ impl RunExecutor<'_> {
         {
             run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].full_name()) };
             return Ok(false);
+        }
+        if test.comparison.is_some() && !matches!(error, Some(Error::Interrupted)) {
+            return Ok(!ends_comparison(error.as_ref(), test, round, run, hosts)?);
+        }
+        if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
+            run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
         }
         let Some(error) = error else { return Ok(true) };
         let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
@@ -448,11 +448,19 @@ impl RunExecutor<'_> {
 ///
 /// # Errors
 /// If that was seen in the first round: nothing is measured.
-fn ends_comparison(error: Option<&Error>, test: &CheckedTest, round: u32, run: &mut Run) -> Result<bool, UserError> {
-    let in_test = format!("test `{}`", test.name);
+fn ends_comparison(
+    error: Option<&Error>,
+    test: &CheckedTest,
+    round: u32,
+    run: &mut Run,
+    hosts: &Hosts,
+) -> Result<bool, UserError> {
+    let nothing_measured = |user_error: UserError| {
+        hosts.with_allowance(user_error, test.path.as_deref()).with_line("in", format!("test `{}`", test.name))
+    };
     if let Some(error) = error {
         if round == 0 {
-            return Err(fleet_error(error).with_line("in", in_test));
+            return Err(nothing_measured(fleet_error(error)));
         }
         run.tests[test.idx].unavailable = Some(reason(error));
         run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
@@ -464,7 +472,7 @@ fn ends_comparison(error: Option<&Error>, test: &CheckedTest, round: u32, run: &
     match fault {
         None => Ok(false),
         Some(why) if round == 0 => {
-            Err(UserError::new(Exit::Preflight, format!("nothing is measured: {why}")).with_line("in", in_test))
+            Err(nothing_measured(UserError::new(Exit::Preflight, format!("nothing is measured: {why}"))))
         }
         Some(why) => {
             run.completeness = Completeness::Incomplete { reason: why };

@@ -233,10 +233,20 @@ fn is_apart(of: &Estimate) -> bool {
     of.confidence.is_some_and(|interval| interval.low > 0.0 || interval.high < 0.0)
 }
 
+/// Returns the end of an interval that is farther from zero.
+fn farthest(interval: Confidence) -> f64 {
+    interval.low.abs().max(interval.high.abs())
+}
+
+/// Returns true if an interval does not contain zero and its value is larger than the noise.
+fn is_beyond(of: &Estimate, noise: f64) -> bool {
+    is_apart(of) && of.value.abs() > noise
+}
+
 /// Returns how far the reference differs from itself: its mean distance, or the farther end of an interval that does not contain zero.
 fn noise(null: &Estimate) -> f64 {
     match null.confidence {
-        Some(interval) if is_apart(null) => interval.low.abs().max(interval.high.abs()),
+        Some(interval) if is_apart(null) => farthest(interval),
         _ => null.value.abs(),
     }
 }
@@ -247,8 +257,10 @@ impl ComparedPairs {
         let is_apart = is_apart(&self.distance);
         let is_more = self.distance.value > 0.0;
         let small = if self.scale == Scale::Share { SMALL_SHARE } else { SMALL };
-        let farthest = interval.low.abs().max(interval.high.abs());
+        let farthest = farthest(interval);
         match metric.better {
+            // Such noise may hide any difference, and such an interval too.
+            _ if !is_beyond(&self.distance, noise) && self.is_vague(farthest.max(noise)) => CostOutcome::Inconclusive,
             _ if is_apart && self.distance.value.abs() <= noise => CostOutcome::NoDifference,
             _ if !is_apart && farthest <= noise.max(small) => CostOutcome::NoDifference,
             _ if !is_apart => CostOutcome::Inconclusive,
@@ -269,7 +281,7 @@ impl ComparedPairs {
             );
         };
         match outcome {
-            CostOutcome::Inconclusive if self.is_vague(interval) => {
+            CostOutcome::Inconclusive if self.is_vague(farthest(interval).max(noise)) => {
                 format!("inconclusive: not known from {} pairs", self.n_pairs)
             }
             CostOutcome::Inconclusive => {
@@ -281,8 +293,7 @@ impl ComparedPairs {
                 format!("no difference ({} on both)", metric.show(self.means.0))
             }
             CostOutcome::NoDifference => {
-                let farthest = interval.low.abs().max(interval.high.abs());
-                let within = self.signed(if farthest <= noise { noise } else { farthest });
+                let within = self.signed(farthest(interval).max(noise));
                 format!("no difference beyond noise (within ± {})", within.trim_start_matches(['+', '−']))
             }
             CostOutcome::Costs | CostOutcome::Gains | CostOutcome::Differs => self.effect(metric, outcome),
@@ -319,9 +330,9 @@ impl ComparedPairs {
         }
     }
 
-    /// Returns true if an interval does not even tell the order of magnitude.
-    fn is_vague(&self, interval: Confidence) -> bool {
-        self.scale == Scale::Factor && (interval.high > VAGUE.ln() || interval.low < -VAGUE.ln())
+    /// Returns true if a distance that is possible does not even tell the order of magnitude.
+    fn is_vague(&self, reach: f64) -> bool {
+        self.scale == Scale::Factor && reach > VAGUE.ln()
     }
 
     /// Formats a distance as the change that it is: `−20 %`, `+0.3 points`.
@@ -538,6 +549,22 @@ mod tests {
     }
 
     #[test]
+    fn noise_of_a_factor_of_ten_shows_no_absence_of_a_difference() {
+        let mut builder = simulated(Simulated { noise: 0.001, ratio: 0.97, ..STEADY });
+        // The reference is a hundred times slower than itself.
+        builder.run.tests[2].trials = {
+            let mut slow = simulated(Simulated { noise: 0.001, ratio: 0.01, ..STEADY });
+            slow.run.tests.remove(1).trials
+        };
+        let run = builder.analyzed();
+        let value = value_of(&run, 0);
+        assert_eq!(
+            (value.outcome, value.text.as_str()),
+            (CostOutcome::Inconclusive, "inconclusive: not known from 6 pairs")
+        );
+    }
+
+    #[test]
     fn incomplete_trials_take_their_pair_with_them() {
         let mut builder = simulated(STEADY);
         builder.run.tests[1].trials[2].records.get_mut("target").unwrap().complete = false;
@@ -624,5 +651,9 @@ mod tests {
         record.totals.values_mut().for_each(|total| *total = 0);
         let void = builder.analyzed().comparisons[0].void.clone();
         assert_eq!(void.as_deref(), Some("the path `via` carried nothing in round 4"));
+        let Derivation::Rate { counter, .. } = crate::run_builder::throughput().from else { panic!("it is a rate") };
+        let other = builder.run.tests[1].trials[3].records.get_mut("client").unwrap();
+        other.totals.insert(counter.to_string(), 1);
+        assert_eq!(builder.analyzed().comparisons[0].void, None, "something arrived at the other end");
     }
 }

@@ -165,11 +165,13 @@ impl<'a> DirectionTrials<'a> {
 }
 
 /// Returns the trials of a test that values are computed from: the rounds that are complete in all tests of the group, or all
-/// rounds if none is complete.
+/// rounds if none is complete. Without the counters of a device that prints them in other rounds, a round is not.
 fn complete_trials<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Trial> {
+    let is_counted = |trial: &Trial| trial.hosts.contains_key(host::DEVICE_COUNTERS);
+    let has_counters = test.trials.iter().any(is_counted);
     let is_whole = |trial: &&Trial| {
         let of_round = |test: &&TestRun| test.trials.iter().any(|one| one.round == trial.round && is_complete(one));
-        is_complete(trial) && together.iter().all(of_round)
+        is_complete(trial) && is_counted(trial) == has_counters && together.iter().all(of_round)
     };
     let whole: Vec<&Trial> = test.trials.iter().filter(is_whole).collect();
     if whole.is_empty() { test.trials.iter().collect() } else { whole }
@@ -192,14 +194,24 @@ pub(crate) const fn unit_name(layer: Layer) -> Option<&'static str> {
     }
 }
 
+/// What counts between the two ends of a test.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceBetween<'a> {
+    /// The host that is the device, if its counters are read.
+    pub(crate) host: Option<&'a str>,
+    /// Whether the counters that the device itself prints are of this test.
+    pub(crate) prints_counters: bool,
+}
+
 /// Sums up tests of datagrams or frames that run together, because a device between the ends cannot tell them apart.
 ///
 /// Returns `None` for other tests, or if one end did not count.
 pub(crate) fn conservation(
     tests: &[&TestRun],
     hosts: &BTreeMap<String, Host>,
-    via: Option<&str>,
+    device: DeviceBetween<'_>,
 ) -> Option<Conservation> {
+    let via = device.host;
     let layer = tests.first()?.layer;
     let what = unit_name(layer)?;
     let ways =
@@ -220,7 +232,7 @@ pub(crate) fn conservation(
     let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, (way.from.0, &way.from.1), (way.to.0, &way.to.1)));
     let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
     let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to.0, &way.to.1));
-    let own = via.map(|_| own_drops(&ways)).unwrap_or_default();
+    let own = if device.prints_counters { own_drops(&ways) } else { Vec::new() };
     let mut drops: Vec<Drops> = rings.chain(drops).chain(own).chain(sockets).collect();
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
@@ -535,6 +547,39 @@ mod tests {
             ("device's output", 70),
         ];
         assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 600 - 570));
+    }
+
+    #[test]
+    fn what_a_device_prints_is_a_place_of_loss_without_its_host_but_not_on_the_path_without_it() {
+        use fathom_model::{ComparisonPlan, PathPlan, TestPlan, TrialTimes, units::Nanos};
+        let mut builder = RunBuilder::new();
+        let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
+        for path in ["direct", "via"] {
+            builder.udp_stream(&[(1000, 900), (1000, 900)]);
+            let test = builder.run.tests.last_mut().unwrap();
+            (test.name, test.path) = (path.to_owned(), Some(path.to_owned()));
+            // The counters could not be read after the last trial.
+            test.trials[0].hosts.insert(host::DEVICE_COUNTERS.to_owned(), printed(&[("in", 900), ("dropped", 100)]));
+            let (name, path) = (test.name.clone(), test.path.clone());
+            builder.run.plan.paths.push(PathPlan { name: name.clone(), at: [].into(), via: None });
+            let comparison = Some("udp".to_owned());
+            let planned = TestPlan { name, path, comparison, ..TestPlan::new("udp_stream", times, "client") };
+            builder.run.plan.tests.push(planned);
+        }
+        builder.run.plan.comparisons.push(ComparisonPlan { name: "udp".to_owned(), at: None, set: None });
+        let run = builder.analyzed();
+        let sums = [0, 1].map(|idx| run.tests[idx].conservation.as_ref().unwrap());
+        assert_eq!((dropped(sums[0]), sums[0].n_unexplained), (Vec::new(), 100));
+        assert_eq!((dropped(sums[1]), sums[1].n_unexplained), (vec![(device::OWN, 100)], 0));
+    }
+
+    fn printed(counters: &[(&str, u64)]) -> fathom_model::HostRecord {
+        let series = counters.iter().map(|(name, n)| fathom_model::record::Series {
+            name: (*name).to_owned(),
+            of: String::new(),
+            values: vec![0, *n],
+        });
+        fathom_model::HostRecord { series: series.collect(), ..fathom_model::HostRecord::default() }
     }
 
     #[test]

@@ -89,7 +89,11 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
         let together: Vec<&TestRun> = std::iter::once(test).chain(paired_tests(run, test)).collect();
         let conservation = if lead_test(run, test).is_none() {
-            conservation::conservation(&together, &run.hosts, path_check::device_of(run, test))
+            let device = conservation::DeviceBetween {
+                host: path_check::device_of(run, test),
+                prints_counters: path_check::is_device_counted(run, test),
+            };
+            conservation::conservation(&together, &run.hosts, device)
         } else {
             None
         };

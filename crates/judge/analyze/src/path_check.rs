@@ -1,7 +1,7 @@
 //! Whether a trial of a compared path may give a number: its packets went the way that the path says, to the end of the trial.
 
 use fathom_model::{
-    Derivation, Metric, Run, TestRun, Trial,
+    Derivation, Metric, Record, Run, Side, TestRun, Trial,
     names::host::{CONNTRACK_ENTRIES, DEV_RX_FRAMES, DEV_TX_FRAMES},
     plan::PathPlan,
     record::Series,
@@ -37,6 +37,19 @@ pub(crate) fn device_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a str> {
     }
 }
 
+/// Returns true if the counters that a device prints are of a test: of each one that is not on the path without the device.
+pub(crate) fn is_device_counted(run: &Run, test: &TestRun) -> bool {
+    if run.plan.via.is_some() {
+        return device_of(run, test).is_some();
+    }
+    // Nobody says which path leads through the device, so it is each one but the reference.
+    let planned = run.plan.tests.iter().find(|planned| planned.name == test.name);
+    let comparison = planned.and_then(|planned| planned.comparison.as_ref());
+    let reference =
+        run.plan.tests.iter().find(|planned| comparison.is_some() && planned.comparison.as_ref() == comparison);
+    reference.is_none_or(|reference| reference.path != test.path)
+}
+
 /// Returns the reason why a trial of a path gives no number, in one sentence. `None` if all preconditions hold.
 #[must_use]
 pub fn path_fault(run: &Run, test: &TestRun, trial: &Trial, main: Option<&Metric>) -> Option<String> {
@@ -66,11 +79,13 @@ fn wrong_way(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Optio
     }
 }
 
-/// Looks for a trial in which nothing arrived, the warm-up included.
+/// Looks for a trial in which nothing arrived on any side, the warm-up included. An answer may be missing where the question arrived.
 fn cut_off(path: &PathPlan, trial: &Trial, main: Option<&Metric>) -> Option<String> {
     let Derivation::Rate { side, counter } = &main?.from else { return None };
-    let (_, record) = record_of(trial, *side)?;
-    let is_nothing = record.totals.get(counter.as_ref()) == Some(&0);
+    let count = |(_, record): (&str, &Record)| record.totals.get(counter.as_ref()).copied();
+    let counted: Vec<u64> =
+        [Side::Initiator, Side::Responder].into_iter().filter_map(|side| count(record_of(trial, side)?)).collect();
+    let is_nothing = record_of(trial, *side).and_then(count).is_some() && counted.iter().all(|n| *n == 0);
     is_nothing.then(|| format!("the path `{}` carried nothing in round {}", path.name, trial.round + 1))
 }
 

@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Comparison, Run, Sweep, SweepCurve, SweptValue, TestRun,
-    units::{Bytes, approximate},
+    units::{BitsPerSec, Bytes, Nanos, PerSec, approximate},
 };
 
 use crate::{comparison::tests_of, growth::grows, summaries::main_rate};
@@ -63,11 +63,15 @@ fn point(comparison: &Comparison, test: &TestRun) -> Option<SweptValue> {
     })
 }
 
-/// Returns the number of a value of a sweep: a count, a size or a decimal number.
+/// Returns the number of a value of a sweep: a decimal number, a count, a size, a rate or a time.
 #[must_use]
 pub fn number(text: &str) -> Option<f64> {
-    let bytes = || text.parse::<Bytes>().ok().map(|bytes| approximate(bytes.0));
-    text.parse::<f64>().ok().filter(|number| number.is_finite()).or_else(bytes)
+    let size = || text.parse::<Bytes>().ok().map(|bytes| approximate(bytes.0));
+    let bits = || text.parse::<BitsPerSec>().ok().map(BitsPerSec::get);
+    let events = || text.parse::<PerSec>().ok().map(PerSec::get);
+    let time = || text.parse::<Nanos>().ok().map(Nanos::as_secs_f64);
+    let plain = text.parse::<f64>().ok().filter(|number| number.is_finite());
+    plain.or_else(size).or_else(bits).or_else(events).or_else(time)
 }
 
 /// Returns the place of the bend: the last point before a curve falls, or the first one from which it hardly grows any more.
@@ -114,6 +118,7 @@ mod tests {
             (number("1"), number("2.5"), number("64KiB"), number("1k")),
             (Some(1.0), Some(2.5), Some(65_536.0), Some(1000.0))
         );
-        assert_eq!((number("fast"), number("inf")), (None, None));
+        assert_eq!((number("10kpps"), number("1.5Mbit"), number("250us")), (Some(1e4), Some(1.5e6), Some(0.000_25)));
+        assert_eq!((number("fast"), number("inf"), number("1;reboot")), (None, None, None));
     }
 }

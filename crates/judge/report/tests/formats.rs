@@ -389,7 +389,7 @@ fn a_search_is_drawn_with_its_limit_and_its_knee() {
 fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
     let run = sample::searched();
     let text = written(&Csv, &run);
-    let row = text.lines().find(|row| row.contains("achieved") && row.ends_with(",64000,")).unwrap();
+    let row = text.lines().find(|row| row.contains("achieved") && row.ends_with(",64000,,")).unwrap();
     assert!(row.contains(",50000,") && row.contains("broken: fell-behind"), "{row}");
     let lines = written(&Ndjson, &run);
     assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
@@ -442,7 +442,7 @@ fn a_loss_curve_has_a_row_of_csv_per_load() {
     let text = written(&Csv, &sample::benchmarked());
     let rows: Vec<&str> =
         text.lines().filter(|row| row.contains(",loss_ratio,ratio,") && row.contains("64 B")).collect();
-    assert!(rows.iter().any(|row| row.contains(",0.8,") && row.ends_with(",250000,")), "{rows:#?}");
+    assert!(rows.iter().any(|row| row.contains(",0.8,") && row.ends_with(",250000,,")), "{rows:#?}");
 }
 
 /// Scripted users on a screen, with the figures of the sample.
@@ -980,4 +980,41 @@ fn a_sweep_is_a_table_on_a_terminal_and_a_drawing_on_a_page() {
     assert!(text.contains("◂ knee of via") && text.contains("× 0.620"), "{text}");
     let page = written(&Html, &run);
     assert!(page.contains("over rules") && page.contains("knee of via"));
+    let rows = written(&Csv, &run);
+    let mut read = csv::Reader::from_reader(rows.as_bytes());
+    let header = read.headers().unwrap().clone();
+    let compared = read.records().map(Result::unwrap).find(|row| row.iter().any(|cell| cell.contains("costs 38.0")));
+    let cell = |name: &str| header.iter().position(|one| one == name).and_then(|place| compared.as_ref()?.get(place));
+    assert_eq!((cell("at"), cell("offered")), (Some("1"), Some("")), "a value of a sweep is no offered rate");
+}
+
+#[test]
+fn each_of_three_paths_has_its_name_and_its_part_of_the_reference() {
+    let third = |mut run: Run| {
+        for comparison in &mut run.comparisons {
+            let Some(mut arm) = comparison.arms.first().cloned() else { continue };
+            (arm.path, arm.test) = ("detour".to_owned(), run.tests[0].name.clone());
+            arm.values[0].text = "costs 70.0 ± 2.00 %".to_owned();
+            comparison.arms.insert(1, arm);
+        }
+        for sweep in &mut run.sweeps {
+            let mut curve = sweep.curves[1].clone();
+            curve.path = "detour".to_owned();
+            for point in &mut curve.points {
+                point.ratio = Some(Estimate { value: 0.3, confidence: None });
+            }
+            sweep.curves.push(curve);
+        }
+        run
+    };
+    let style = TextStyle { width: 260, colour: Colour::Never };
+    let text = written(&TextFormat(style), &third(compared(None)));
+    let line =
+        |words: &str| text.lines().position(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {text}"));
+    assert!(text.contains("what path does") && !text.contains("what via does"), "{text}");
+    let lines = ["http, via", "costs 38.0", "http, detour", "costs 70.0"].map(line);
+    assert!(lines.is_sorted(), "{lines:?}: {text}");
+    let text = written(&TextFormat(style), &third(compared(Some("rules"))));
+    assert_eq!(text.lines().find(|line| line.contains("as a part")).unwrap().matches("as a part").count(), 2, "{text}");
+    assert!(text.contains("× 0.620") && text.contains("× 0.300"), "{text}");
 }

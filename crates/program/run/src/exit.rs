@@ -84,6 +84,15 @@ impl UserError {
         self.lines.iter().find(|(one, _)| *one == label).map(|(_, text)| text.as_str())
     }
 
+    /// Returns the message with its lines behind it, all in one line.
+    pub fn one_line(&self) -> String {
+        let line = |(label, text): &(&str, String)| match *label {
+            "why" => format!(": {text}"),
+            label => format!(", {label} `{text}`"),
+        };
+        std::iter::once(self.what.clone()).chain(self.lines.iter().map(line)).collect()
+    }
+
     /// Makes a user error from an error and its causes.
     pub fn from_error(exit: Exit, error: &anyhow::Error) -> Self {
         error.chain().skip(1).fold(Self::new(exit, error.to_string()), |user_error, cause| {

@@ -22,7 +22,10 @@ use fathom_sys::{
 };
 
 pub(crate) use self::agents::address_towards;
-use self::{heads::Heads, paths::Positions};
+use self::{
+    heads::Heads,
+    paths::{Positions, UnknownAddress},
+};
 use crate::{
     device_programs::PacketPrograms,
     exit::{Exit, UserError, lab_error, with_privilege_hint},
@@ -108,6 +111,8 @@ pub struct Hosts {
     pub fleet: Fleet,
     pub by_name: BTreeMap<String, PathHost>,
     positions: Positions,
+    /// Addresses of this machine on paths that a served host may not know.
+    unknown: Vec<UnknownAddress>,
     // Dropped after the fleet: agents end before their pods and namespaces are removed, and the journal is finished last.
     pods: Option<Pods>,
     labs: Vec<Lab>,
@@ -157,6 +162,7 @@ impl Hosts {
             fleet,
             by_name: BTreeMap::new(),
             positions: Positions::new(),
+            unknown: Vec::new(),
             pods: None,
             labs: Vec::new(),
             journal,

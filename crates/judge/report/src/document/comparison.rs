@@ -65,11 +65,17 @@ fn shown_values<'a>(run: &'a Run, comparison: &'a Comparison) -> Vec<ShownValue<
 
 fn table(run: &Run, comparisons: &[&Comparison]) -> Table {
     let first = comparisons.iter().find(|comparison| comparison.void.is_none());
-    let other = first.and_then(|comparison| comparison.arms.iter().find(|arm| !arm.is_null));
-    let (reference, path) = (
-        first.map_or("reference", |comparison| comparison.reference.as_str()),
-        other.map_or("path", |arm| arm.path.as_str()),
-    );
+    let reference = first.map_or("reference", |comparison| comparison.reference.as_str());
+    let mut others: Vec<&str> = Vec::new();
+    for arm in comparisons.iter().flat_map(|comparison| &comparison.arms).filter(|arm| !arm.is_null) {
+        others.extend((!others.contains(&arm.path.as_str())).then_some(arm.path.as_str()));
+    }
+    // The rows of several paths stand below each other, each under its name.
+    let (path, has_several) = match others.as_slice() {
+        [only] => (*only, false),
+        [] => ("path", false),
+        _ => ("path", true),
+    };
     let columns = vec![
         Column::text(""),
         Column::number(reference),
@@ -78,10 +84,14 @@ fn table(run: &Run, comparisons: &[&Comparison]) -> Table {
         Column { gives_way: 1, ..Column::text(format!("{reference} against itself")) },
     ];
     let rows = comparisons.iter().filter(|comparison| comparison.void.is_none()).flat_map(|comparison| {
+        let heading = |text: String| Row::new([Cell::from(text).strong()].into_iter().chain(vec![Cell::default(); 4]));
         let shown = shown_values(run, comparison);
-        let heading =
-            Row::new([Cell::from(comparison.name.as_str()).strong()].into_iter().chain(vec![Cell::default(); 4]));
-        std::iter::once(heading).chain(shown.iter().map(row).collect::<Vec<_>>())
+        let of_path = |shown: &[ShownValue<'_>]| {
+            let named = format!("{}, {}", comparison.name, shown[0].arm.path);
+            let name = if has_several { named } else { comparison.name.clone() };
+            std::iter::once(heading(name)).chain(shown.iter().map(row)).collect::<Vec<_>>()
+        };
+        shown.chunk_by(|one, other| one.arm.test == other.arm.test).flat_map(of_path).collect::<Vec<_>>()
     });
     Table { columns, rows: rows.collect(), ..Table::default() }
 }
@@ -142,30 +152,35 @@ fn metric_of<'a>(run: &'a Run, sweep: &Sweep) -> Option<&'a Metric> {
     metrics.find(|metric| metric.name == sweep.metric.as_str())
 }
 
+/// The index of the curve that the others are parts of.
+const REFERENCE: usize = 0;
+
 fn sweep_table(metric: Option<&Metric>, sweep: &Sweep) -> Table {
     let show = |value: f64| metric.map_or_else(|| value.to_string(), |metric| words::show(metric, value));
     let mut columns = vec![Column::number(sweep.parameter.as_str())];
-    for curve in &sweep.curves {
+    for (idx, curve) in sweep.curves.iter().enumerate() {
         columns.extend([Column::number(curve.path.as_str()), Column::number("95 % interval")]);
+        columns.extend((idx != REFERENCE).then(|| Column::number("as a part")));
     }
-    columns.extend([Column::number("as a part"), Column::text("")]);
+    columns.push(Column::text(""));
     let of = |curve: &'_ SweepCurve, at: &str| curve.points.iter().find(|point| point.at == at).cloned();
     let row = |at: &String| {
         let mut cells = vec![Cell::from(at)];
         let points: Vec<Option<SweptValue>> = sweep.curves.iter().map(|curve| of(curve, at)).collect();
-        for point in &points {
+        for (idx, point) in points.iter().enumerate() {
             let interval = point.as_ref().and_then(|point| point.confidence);
             let interval = interval.map(|interval| format!("{} – {}", show(interval.low), show(interval.high)));
             let value = point.as_ref().map_or_else(|| MISSING.to_owned(), |point| show(point.value));
             cells.extend([Cell::from(value), Cell::from(interval.unwrap_or_default())]);
+            let ratio = point.as_ref().and_then(|point| point.ratio).map(words::factor);
+            cells.extend((idx != REFERENCE).then(|| Cell::from(ratio.unwrap_or_default())));
         }
-        let ratio = points.iter().flatten().find_map(|point| point.ratio);
         let knees: Vec<&str> = (sweep.curves.iter())
             .filter(|curve| curve.knee.as_ref() == Some(at))
             .map(|curve| curve.path.as_str())
             .collect();
         let knees = if knees.is_empty() { String::new() } else { format!("◂ knee of {}", knees.join(", ")) };
-        cells.extend([Cell::from(ratio.map(words::factor).unwrap_or_default()), Cell::from(knees).strong()]);
+        cells.push(Cell::from(knees).strong());
         Row { cells, ..Row::default() }
     };
     let all = sweep.curves.first().map(|curve| curve.points.iter().map(|point| &point.at).collect::<Vec<_>>());

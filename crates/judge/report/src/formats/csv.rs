@@ -39,6 +39,8 @@ struct CsvRow {
     note: String,
     offered: String,
     step: String,
+    /// The value of a sweep at which paths are compared.
+    at: String,
 }
 
 impl Format for Csv {
@@ -134,7 +136,7 @@ fn comparison_rows(run: &Run) -> Vec<CsvRow> {
                 interval_level_ratio: number(estimate.confidence.map(|interval| interval.level)),
                 n_trials: arm.n_pairs.to_string(),
                 note: words(&value.text),
-                offered: at.clone(),
+                at: at.clone(),
                 ..CsvRow::default()
             };
             let unit_of = |value: &PairedValue| {

@@ -81,6 +81,18 @@ pub(super) fn order_hosts(ends: TestHosts, doc: CommandDoc, matches: &ArgMatches
     if is_turned { ends.swapped() } else { ends }
 }
 
+/// Checks that a test goes in one direction, where each direction would be a test of its own.
+///
+/// # Errors
+/// If both directions were requested.
+pub(super) fn check_single(doc: CommandDoc, matches: &ArgMatches) -> Result<(), UserError> {
+    if doc.direction != DataDirection::ByHosts || chosen(matches) != Some(BOTH) {
+        return Ok(());
+    }
+    let what = format!("--{DIRECTION} {BOTH} is two tests at once, and paths are compared by one");
+    Err(UserError::new(Exit::Usage, what).with_line("use", format!("--{DIRECTION} {UP} or {DOWN}")))
+}
+
 /// Adds the reverse direction to each frame test if both directions were requested.
 pub(super) fn add_reverse_tests(tests: Vec<TestPlan>, matches: &ArgMatches) -> Result<Vec<TestPlan>, UserError> {
     let is_by_hosts = |test: &TestPlan| {

@@ -208,12 +208,16 @@ impl LayerCommand {
     }
 
     /// Returns the chosen test for a command with its own hosts: its word, its kind, and the order of its hosts.
+    ///
+    /// # Errors
+    /// If the test is unknown, or if it would be two tests, one for each direction.
     pub(super) fn work<'m>(
         &self,
         matches: &'m ArgMatches,
     ) -> Result<(&'static str, &'static dyn TestKind, impl Fn(TestHosts) -> TestHosts + 'm), UserError> {
         let (word, kind) = self.chosen_test(matches)?;
         let doc = kind.command().expect("a chosen kind has a word");
+        direction::check_single(doc, matches)?;
         Ok((word, kind, move |ends| direction::order_hosts(ends, doc, matches)))
     }
 
@@ -231,12 +235,14 @@ impl LayerCommand {
             settings.set(if names_server { SERVER } else { "url" }, url.clone());
         }
         if rfc6349::is_sweep(kind.name(), &settings, matches) {
+            refuse_events(matches, "--test rfc6349 without --buffer")?;
             let times = measurement::trial_times(matches, TIMES, rfc6349::ROUNDS)?;
             return WindowSweep { kind: kind.name(), matches, given: settings, ends, times }.run();
         }
         // `--method` of other layers is something else.
         let of_methods = self.has_methods().then(|| benchmark::tests(matches, kind, &settings, &ends));
         if let Some((title, tests)) = of_methods.transpose()?.flatten() {
+            refuse_events(matches, "--method")?;
             let mut tests = direction::add_reverse_tests(tests, matches)?;
             measurement::add_promises(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
@@ -402,6 +408,15 @@ fn event_arguments() -> [Arg; 2] {
         )
         .requires(AT),
     ]
+}
+
+/// Refuses events beside what runs many trials of its own, in none of which they would have their place.
+fn refuse_events(matches: &ArgMatches, beside: &str) -> Result<(), UserError> {
+    if given_texts(matches, AT).is_empty() {
+        return Ok(());
+    }
+    let what = format!("--{AT} cannot be used with {beside}, which runs many trials of its own");
+    Err(UserError::new(Exit::Usage, what).with_line("use", format!("--{AT} with a test of rounds, such as --rounds 3")))
 }
 
 /// Returns the values of an option that may be given several times.

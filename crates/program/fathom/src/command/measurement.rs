@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use fathom_analyze::promise;
 use fathom_fleet::tls::{Identity, Key};
 use fathom_lab::{
-    Device, Options, Preset, StateFolder,
+    Device, LabRecord, Options, Preset, StateFolder,
     device::{self, FORMS},
     preset,
 };
@@ -282,49 +282,79 @@ pub(crate) fn lab_option(matches: &ArgMatches) -> Option<&str> {
     matches.get_one::<String>("lab").map(String::as_str).or(device)
 }
 
-/// Returns two hosts of a lab and the device between them. Uses a running lab with this name, or else a preset built for the
-/// run.
-pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
-    let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
-    let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
-    let reach = |host: &str| {
-        if up.is_some() { HostReach::LabUp(name.to_owned(), host.to_owned()) } else { HostReach::Lab(host.to_owned()) }
-    };
-    let (has_device, lab) = if let Some((_, record)) = &up {
+/// A lab that is up, or one that a run would build.
+struct KnownLab {
+    ends: TestHosts,
+    device: Option<Device>,
+    n_targets: usize,
+}
+
+impl KnownLab {
+    /// Looks up a running lab with this name, or else a preset.
+    fn find(name: &str, device: Option<&str>) -> Result<Self, UserError> {
+        let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
+        match labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name)) {
+            Some((_, record)) => Self::up(name, device, record),
+            None => Self::preset(name, device),
+        }
+    }
+
+    fn up(name: &str, device: Option<&str>, record: LabRecord) -> Result<Self, UserError> {
         if let Some(device) = device {
-            return Err(UserError::new(
-                Exit::Usage,
-                format!("--device {device} cannot be used: lab `{name}` is already up"),
-            )
-            .with_line("why", "the device of a lab is chosen when the lab is set up")
-            .with_line("use", format!("fathom lab up pair --name OTHER --device {device}        # then --lab OTHER")));
+            let text = format!("--device {device} cannot be used: lab `{name}` is already up");
+            return Err(UserError::new(Exit::Usage, text)
+                .with_line("why", "the device of a lab is chosen when the lab is set up")
+                .with_line(
+                    "use",
+                    format!("fathom lab up pair --name OTHER --device {device}        # then --lab OTHER"),
+                ));
         }
-        if preset::find(&record.preset).is_ok_and(Preset::has_companions) {
-            let names: Vec<String> = record.hosts.iter().map(|host| host.name.to_string()).collect();
-            let names: Vec<String> = names.into_iter().filter(|name| name != preset::SWITCH).collect();
-            return Ok(many_hosts::star(&names, reach));
-        }
-        if preset::find(&record.preset).is_ok_and(Preset::has_targets) {
-            return Ok(through_device(None, reach));
-        }
-        (record.device.is_some(), None)
-    } else {
+        let reach = |host: &str| HostReach::LabUp(name.to_owned(), host.to_owned());
+        let n_targets = record.hosts.iter().filter(|host| host.virtual_address.is_some()).count();
+        let device = record.device.map(|record| record.device);
+        let is_preset = |has: fn(&Preset) -> bool| preset::find(&record.preset).is_ok_and(has);
+        let ends = if is_preset(Preset::has_companions) {
+            let names = record.hosts.iter().map(|host| host.name.to_string());
+            let names: Vec<String> = names.filter(|name| name != preset::SWITCH).collect();
+            many_hosts::star(&names, reach)
+        } else if is_preset(Preset::has_targets) {
+            through_device(None, reach)
+        } else {
+            pair(None, device.is_some(), reach)
+        };
+        Ok(Self { ends, device, n_targets })
+    }
+
+    fn preset(name: &str, device: Option<&str>) -> Result<Self, UserError> {
+        let reach = |host: &str| HostReach::Lab(host.to_owned());
         let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
         let options = Options { device, ..Options::default() };
         let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
         let fitted = known.device(&options).map_err(|error| lab_error(&error))?;
         let device = options.device.as_ref().map(ToString::to_string);
         let lab = Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device, direct_wire: false });
-        if known.has_companions() {
-            return Ok(TestHosts { lab, ..many_hosts::star(&known.ends(&options), reach) });
-        }
-        if known.has_targets() {
-            return Ok(through_device(lab, reach));
-        }
-        (fitted.is_some(), lab)
-    };
+        let n_targets = if known.has_targets() { known.ends(&options).len() - 1 } else { 0 };
+        let ends = if known.has_companions() {
+            TestHosts { lab, ..many_hosts::star(&known.ends(&options), reach) }
+        } else if known.has_targets() {
+            through_device(lab, reach)
+        } else {
+            pair(lab, fitted.is_some(), reach)
+        };
+        Ok(Self { ends, device: options.device, n_targets })
+    }
+}
+
+/// Returns two hosts of a lab and the device between them. Uses a running lab with this name, or else a preset built for the
+/// run.
+pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
+    KnownLab::find(name, device).map(|lab| lab.ends)
+}
+
+/// Returns the two hosts of a lab, with the device between them if there is one.
+fn pair(lab: Option<LabPlan>, has_device: bool, reach: impl Fn(&str) -> HostReach) -> TestHosts {
     let names = if has_device { vec!["a", device::HOST, "b"] } else { vec!["a", "b"] };
-    Ok(TestHosts::between(lab, names.into_iter().map(|host| (host.to_owned(), reach(host))).collect()))
+    TestHosts::between(lab, names.into_iter().map(|host| (host.to_owned(), reach(host))).collect())
 }
 
 /// Returns the client, the device and the first target of a lab with targets.
@@ -338,19 +368,7 @@ fn through_device(lab: Option<LabPlan>, reach: impl Fn(&str) -> HostReach) -> Te
 /// # Errors
 /// If a device between them decides which target is the other host.
 pub(crate) fn pair_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
-    let ends = hosts_in_lab(name, device)?;
-    let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
-    let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
-    let (n_targets, device) = if let Some((_, record)) = up {
-        let n_targets = record.hosts.iter().filter(|host| host.virtual_address.is_some()).count();
-        (n_targets, record.device.map(|record| record.device))
-    } else {
-        let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
-        let options = Options { device, ..Options::default() };
-        let (known, options) = preset::chosen(name, options).map_err(|error| lab_error(&error))?;
-        let n_targets = if known.has_targets() { known.ends(&options).len() - 1 } else { 0 };
-        (n_targets, options.device)
-    };
+    let KnownLab { ends, device, n_targets } = KnownLab::find(name, device)?;
     let Some(device) = device.filter(Device::needs_targets) else { return Ok(ends) };
     if device.translates() {
         let what = format!("--device {device} translates addresses, so no target listens at the virtual address");

@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use fathom_model::{CostOutcome, Run, Side, TestRun, units::Nanos};
+use fathom_model::{CostOutcome, Run, Side, TestRun, run::Completeness, units::Nanos};
+use fathom_sys::process::signal::Signal;
 
-use crate::test_bed::{TestBed, lacks_root};
+use crate::test_bed::{TestBed, lacks_root, until};
 
 /// Trials long enough for some hundred packets.
 const SHORT: &[&str] = &["--rounds", "4", "--warmup", "30ms", "--duration", "400ms", "--json"];
@@ -108,7 +109,7 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
 #[test]
 fn what_is_no_comparison_is_refused_before_anything_is_built() {
     let stage = TestBed::new();
-    let cases: [(&[&str], &[&str]); 9] = [
+    let cases: [(&[&str], &[&str]); 11] = [
         (&["path"], &["two paths are needed", "router, bridge"]),
         (&["path", "--lab", "pair"], &["two paths are needed", "no device"]),
         (&["path", "tcp", "--direct", "127.0.0.1", "--via", "127.0.0.1"], &["`direct` and `via` are the same path"]),
@@ -121,7 +122,15 @@ fn what_is_no_comparison_is_refused_before_anything_is_built() {
             &["path", "--device", "router", "--direct", "::1", "--via", "127.0.0.1"],
             &["either --direct and --via, or --device"],
         ),
-        (&["path", "tcp", "--device", "router", "--sweep", "rules=1,2"], &["`rules` is no option", "--set"]),
+        (
+            &["path", "tcp", "--device", "router", "--sweep", "rules=1,2"],
+            &["`stream` has no option `rules`", "of flows,", "--set"],
+        ),
+        (&["path", "--device", "router", "--sweep", "flows=1,2"], &["`http` has no option `flows`", "fathom path tcp"]),
+        (
+            &["path", "packet", "--device", "router", "--direction", "both"],
+            &["two tests at once", "--direction up or down"],
+        ),
         (&["path", "tcp", "--device", "router", "--sweep", "rules=1,2", "--set", "true"], &["--set has no {rules}"]),
         (&["path", "tcp", "--device", "router", "--set-on", "c"], &["cannot run on `c`"]),
     ];
@@ -129,4 +138,129 @@ fn what_is_no_comparison_is_refused_before_anything_is_built() {
         stage.fathom(words).refused(2, named);
     }
     assert_eq!(stage.journals(), Vec::<String>::new());
+}
+
+/// A comparison of two addresses of this machine, with commands of a device.
+fn loopback_plan(device: &str, set: &[&str]) -> String {
+    let head = "schema = \"fathom.plan/1\"\ntitle = \"two ways\"\nrounds = 2\nseed = 1\n[hosts]\nhere = \"self\"\n";
+    let path = |name: &str, at: &str| format!("[[paths]]\nname = \"{name}\"\nat = {{ here = \"{at}\" }}\n");
+    let test = |comparison: &str, path: &str| {
+        format!(
+            "[[tests]]\nname = \"{comparison} {path}\"\nkind = \"tcp_rr\"\nfrom = \"here\"\nto = \"here\"\npath = \"{path}\"\n\
+             comparison = \"{comparison}\"\nwarmup = \"0s\"\nduration = \"100ms\"\n"
+        )
+    };
+    let comparison = |(n, set): (usize, &&str)| {
+        let set = if set.is_empty() { String::new() } else { format!("set = '{set}'\n") };
+        let at = format!("at = {{ parameter = \"n\", value = \"{n}\" }}\n");
+        let head = format!("[[comparisons]]\nname = \"rr {n}\"\n{at}{set}");
+        head + &test(&format!("rr {n}"), "direct") + &test(&format!("rr {n}"), "via")
+    };
+    let comparisons: String = set.iter().enumerate().map(comparison).collect();
+    format!("{head}[device]\n{device}\n{}{}{comparisons}", path("direct", "127.0.0.1"), path("via", "127.0.0.2"))
+}
+
+/// A command that counts its calls in a file, and does the second thing from this call on.
+fn from_call(stage: &TestBed, n: u32, first: &str, then: &str) -> String {
+    let file = stage.path("calls");
+    let file = file.display();
+    format!("echo x >> {file}; if [ $(wc -l < {file}) -ge {n} ]; then {then}; else {first}; fi")
+}
+
+/// A plan whose commands need files of a test bed.
+type MadePlan<'a> = &'a dyn Fn(&TestBed) -> String;
+
+const COUNTED: &str = r#"echo "{\"in\": 1}""#;
+
+#[test]
+fn what_was_measured_before_a_command_of_the_device_failed_is_kept() {
+    let cases: [(MadePlan<'_>, usize, &str); 4] = [
+        // The counters are read before and after each trial.
+        (
+            &|stage| loopback_plan(&format!("counters = '{}'", from_call(stage, 6, COUNTED, "false")), &[""]),
+            3,
+            "prints the counters",
+        ),
+        (
+            &|stage| loopback_plan(&format!("counters = '{}'", from_call(stage, 5, COUNTED, "echo 7")), &[""]),
+            2,
+            "one JSON object",
+        ),
+        (&|stage| loopback_plan("", &[from_call(stage, 3, "true", "false").as_str(); 2]), 4, "sets a value"),
+        (&|_| loopback_plan("start = 'true'\nstop = 'false'", &[""]), 4, "stops the device failed: exit status: 1"),
+    ];
+    for (plan, n_trials, named) in cases {
+        let stage = TestBed::new();
+        fs::write(stage.path("plan.toml"), plan(&stage)).unwrap();
+        let run = stage.fathom(["run", "plan.toml", "--json"]).code(4).run();
+        let Completeness::Incomplete { reason } = &run.completeness else { panic!("{named}: it is complete") };
+        assert!(reason.contains(named), "{named}: {reason}");
+        assert_eq!(run.tests.iter().map(|test| test.trials.len()).sum::<usize>(), n_trials, "{named}");
+        assert!(run.tests.iter().any(|test| test.summaries.iter().any(|summary| summary.value.is_some())), "{named}");
+    }
+    let stage = TestBed::new();
+    fs::write(stage.path("plan.toml"), loopback_plan("counters = 'false'", &[""])).unwrap();
+    stage
+        .fathom(["run", "plan.toml", "--json"])
+        .refused(3, &["prints the counters of the device failed", "exit status: 1"]);
+}
+
+#[test]
+fn ctrl_c_while_counters_are_read_keeps_what_was_measured() {
+    let stage = TestBed::new();
+    let (first, then) = (COUNTED, format!("touch {}; sleep 60", stage.path("reading").display()));
+    let counters = from_call(&stage, 4, first, &then);
+    fs::write(stage.path("plan.toml"), loopback_plan(&format!("counters = '{counters}'"), &[""])).unwrap();
+    let started = stage.start(["run", "plan.toml", "--json"]);
+    until(|| stage.path("reading").exists().then_some(()));
+    started.handle().send(Signal::Interrupt).unwrap();
+    let run = started.ends().code(130).run();
+    assert_eq!(run.completeness, Completeness::Incomplete { reason: "interrupted by ctrl-C".to_owned() });
+    let n_trials = [0, 1].map(|idx| run.tests[idx].trials.len());
+    assert_eq!(n_trials, [1, 1], "the trial whose counters are lacking is kept");
+    assert!(!run.tests[1].trials[0].hosts.contains_key("device counters"));
+}
+
+#[test]
+fn a_path_that_ended_in_silence_is_tried_again_with_the_value_of_its_own_test() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let log = stage.path("log");
+    let set = format!("echo {{n}} >> {}", log.display());
+    let words = ["path", "tcp", "--device", "router", "--test", "rr", "--sweep", "n=1,2", "--set", &set, "--seed", "1"];
+    let words = [&words[..], &["--rounds", "1", "--warmup", "0ms", "--duration", "400ms", "--plan"]].concat();
+    let plan = stage.fathom(words).succeeded().stdout;
+    // The path through the device goes dark in the middle of the test at the first value.
+    let dark = "nft 'add table ip dark; add chain ip dark drops { type filter hook forward priority 0; policy drop; }'";
+    let events = format!("at = [\"100ms on=dut {dark}\"]\nafterwards = [\"on=dut nft delete table ip dark\"]");
+    let (before, test) = plan.split_once("name = \"rr n=1 via\"\n").unwrap();
+    let darkened = format!("{before}name = \"rr n=1 via\"\n{events}\n{test}");
+    fs::write(stage.path("plan.toml"), darkened).unwrap();
+    let run = stage.fathom(["run", "plan.toml", "--json"]).run();
+    let told = fs::read_to_string(&log).unwrap();
+    assert_eq!(told, "1\n2\n1\n", "the order of the seed, and once more: {:?}", run.completeness);
+}
+
+#[test]
+fn a_served_host_that_does_not_know_an_address_of_its_controller_is_told_with_the_way_out() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let up = ["lab", "up", "pair", "--name", "multihomed", "--device", "router", "--direct-wire", "--for", "5min"];
+    let lab = stage.lab_with(&up, "multihomed");
+    let (server, key) = lab.serve(&[]);
+    let compare = |key: &str| {
+        let words = ["path", "udp", "--direct", "198.18.2.2", "--via", "198.18.1.1", "--key", key, "--rate", "1kpps"];
+        let times = ["--rounds", "1", "--warmup", "0ms", "--duration", "200ms", "--json"];
+        lab.fathom("a", &[&words[..], &times].concat())
+    };
+    let named = ["`target` knows this machine as 198.18.2.1", "fathom serve --allow 198.18.0.1"];
+    compare(&key).refused(3, &named);
+    drop(server);
+    let (_server, key) = lab.serve(&["--allow", "198.18.0.1"]);
+    let run = compare(&key).run();
+    assert!(run.tests.iter().all(|test| test.trials.len() == 1), "{:?}", run.completeness);
 }

@@ -132,6 +132,14 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
         (&["serve", "--only", "http", "--iperf3-rate", "1G"], &["--iperf3-rate has no effect without --iperf3"]),
         (&["serve", "--only", "http", "--netperf-rate", "1G"], &["--netperf-rate has no effect without --netperf"]),
         (&["tcp", "127.0.0.1", "--lab", "pair"], &["either a target or --lab"]),
+        (
+            &["udp", "--lab", "pair", "--method", "throughput", "--at", "1s true"],
+            &["--at cannot be used with --method"],
+        ),
+        (
+            &["tcp", "--lab", "pair", "--test", "rfc6349", "--at", "1s true"],
+            &["--at cannot be used with --test rfc6349"],
+        ),
         (&["tcp", "127.0.0.1", "--allow", "10.0.0/8"], &["`10.0.0/8` is not an address"]),
         (&["tcp", "127.0.0.1", "--expect", "10kpps"], &["--expect 10kpps", "use"]),
         (&["tcp", "127.0.0.1", "--lab", "ring", "--json", "--csv"], &["--json", "--csv"]),

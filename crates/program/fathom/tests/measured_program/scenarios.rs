@@ -276,6 +276,19 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
     assert_eq!((&run.completeness, users(&run).n_finished), (&Completeness::Complete, 10));
 }
 
+#[test]
+fn data_whose_end_is_an_error_ends_a_comparison_of_paths_too() {
+    let scenario =
+        SCENARIO.replace("per user then wrap", "unique then error").replace("closed 10 repeat 5", "closed 2");
+    let (stage, shop) = (stage_with(&scenario), ShopServer::open());
+    let other = shop.url().replace("127.0.0.1", "localhost");
+    let words = ["path", "app", "--script", "shop.scenario", "--direct", &shop.url(), "--via", &other];
+    let run = run_of(&stage.fathom([&words[..], &["--warmup", "0ms", "--rounds", "2", "--json"]].concat()).code(4));
+    let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
+    assert!(reason.contains("the data set accounts (accounts.csv) had no more rows"), "{reason}");
+    assert_eq!(run.tests.iter().map(|test| test.trials.len()).sum::<usize>(), 1, "nobody goes on");
+}
+
 /// Creates a test bed with a scenario whose users each need a row, and `n` rows.
 fn stage_with_rows(n: usize, coming: &str) -> TestBed {
     let stage = TestBed::beside_others();

@@ -64,6 +64,9 @@ struct MethodLengths {
     learning_wait: &'static str,
 }
 
+/// The option for frames or datagrams of several sizes.
+const MIX: &str = "mix";
+
 /// Long enough for a precision of a few tenths of a percent, short enough for interactive use.
 const SHORT: MethodLengths = MethodLengths {
     trial: "1s",
@@ -155,14 +158,7 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
     if test.search.is_some() {
         return Err(invalid_benchmark("a test is either a search or a benchmark").with_line("use", "two tests"));
     }
-    for option in ["rate", PACKET_RATE, "count", STEP_AT, STEP_RATE] {
-        if let Some(value) = test.options.text(option) {
-            return Err(invalid_benchmark(format!(
-                "the methods set `{option}` themselves, so {value} cannot be asked for too"
-            ))
-            .with_line("use", "max_rate to bound the rates"));
-        }
-    }
+    refuse_set_options(&test.options)?;
     plan.methods = plan.methods.iter().flat_map(|word| expand_method(word)).map(str::to_owned).collect();
     let is_served = |word: &&String| support.only.is_empty() || support.only.contains(&word.as_str());
     if let Some(word) = plan.methods.iter().find(|word| !is_served(word)) {
@@ -197,6 +193,22 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
         plan.goals = ["ndr", "pdr"].map(str::to_owned).to_vec();
     }
     BenchmarkSpec::of(plan, &test.options, support).map(Some)
+}
+
+/// Refuses options that the methods set themselves.
+fn refuse_set_options(options: &Settings) -> Result<(), UserError> {
+    let given = |name: &str| options.text(name);
+    if let Some(mix) = given(MIX) {
+        return Err(invalid_benchmark(format!("the methods send one size, so the mix {mix} cannot be asked for too"))
+            .with_line("use", "a test of each size, such as --sizes 64,1400"));
+    }
+    match ["rate", PACKET_RATE, "count", STEP_AT, STEP_RATE].into_iter().find_map(|name| Some((name, given(name)?))) {
+        Some((name, value)) => {
+            Err(invalid_benchmark(format!("the methods set `{name}` themselves, so {value} cannot be asked for too"))
+                .with_line("use", "max_rate to bound the rates"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Expands `rfc2544` to its methods. Returns any other word as it is.
@@ -339,7 +351,10 @@ fn parse_rate(text: Option<&str>, name: &str) -> Result<Option<f64>, UserError> 
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::TrialTimes;
+
     use super::*;
+    use crate::registry;
 
     #[test]
     fn goals_are_read_with_what_they_leave_out() {
@@ -355,6 +370,24 @@ mod tests {
         assert!(read("0%:60s:60s:0%").unwrap().1.exceed_ratio.abs() < f64::EPSILON);
         for text in ["", "1", "100%", "0.5%:x", "0.5%:1s:500ms", "0.5%:1s:5s:100%", "0%:1s:5s:50%:1"] {
             assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_methods_set_themselves_cannot_be_asked_for() {
+        let completed = |option: &str, value: &str| {
+            let times = TrialTimes { warmup: Nanos::ZERO, duration: Nanos::from_secs(1) };
+            let benchmark = BenchmarkPlan { methods: vec!["throughput".to_owned()], ..BenchmarkPlan::default() };
+            let options = Settings::default().with(option, value);
+            let plan = TestPlan::new("udp_stream", times, "a");
+            let mut test = TestPlan { options, benchmark: Some(benchmark), ..plan };
+            let kind = registry::kind("udp_stream").unwrap();
+            complete(&mut test, kind).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(completed("size", "64"), Ok(()));
+        for (option, value, named) in [("mix", "imix", "--sizes 64,1400"), ("rate", "1k", "max_rate")] {
+            let error = completed(option, value).unwrap_err();
+            assert!(error.contains(value) && error.contains(named), "{error}");
         }
     }
 

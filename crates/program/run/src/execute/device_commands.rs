@@ -1,6 +1,6 @@
 //! The commands of a device under test: start, stop, set, and counters. Each has a limit of time, and what was started is stopped.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use fathom_model::{
     DeviceCommands, HostRecord,
@@ -20,6 +20,35 @@ const LINES_MAX: usize = 5;
 /// Larger numbers are no counts that a JSON number can hold exactly.
 const COUNT_MAX: f64 = 9e15;
 
+/// A command of the device that failed. What was measured before is still good.
+#[derive(Debug)]
+pub(super) struct CommandFailure {
+    error: UserError,
+    /// True if it was not waited for because of a signal.
+    pub(super) is_interruption: bool,
+}
+
+impl CommandFailure {
+    /// Returns the failure in one line, as the reason why a run is incomplete.
+    pub(super) fn reason(&self) -> String {
+        self.error.one_line()
+    }
+}
+
+impl fmt::Display for CommandFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for CommandFailure {}
+
+impl From<CommandFailure> for UserError {
+    fn from(failure: CommandFailure) -> Self {
+        failure.error
+    }
+}
+
 /// Runs the commands of a device. Dropping it stops the device, if it was started.
 pub(super) struct DeviceControl {
     commands: DeviceCommands,
@@ -37,7 +66,7 @@ impl DeviceControl {
     ///
     /// # Errors
     /// If the command fails or does not end; then the device is stopped.
-    pub(super) fn start(&mut self) -> Result<(), UserError> {
+    pub(super) fn start(&mut self) -> Result<(), CommandFailure> {
         // What a failed start left behind is stopped too.
         self.is_started = true;
         self.commands.start.clone().map_or(Ok(()), |command| self.run(Purpose::Start, &command).map(drop))
@@ -47,7 +76,7 @@ impl DeviceControl {
     ///
     /// # Errors
     /// If the command fails or does not end.
-    pub(super) fn stop(&mut self) -> Result<(), UserError> {
+    pub(super) fn stop(&mut self) -> Result<(), CommandFailure> {
         if !std::mem::take(&mut self.is_started) {
             return Ok(());
         }
@@ -58,7 +87,7 @@ impl DeviceControl {
     ///
     /// # Errors
     /// If the command fails or does not end.
-    pub(super) fn set(&self, command: &str) -> Result<(), UserError> {
+    pub(super) fn set(&self, command: &str) -> Result<(), CommandFailure> {
         self.run(Purpose::Set, command).map(drop)
     }
 
@@ -66,48 +95,47 @@ impl DeviceControl {
     ///
     /// # Errors
     /// If the command fails, does not end, or does not print one JSON object of whole numbers.
-    pub(super) fn counters(&self) -> Result<Option<DeviceCounters>, UserError> {
+    pub(super) fn counters(&self) -> Result<Option<DeviceCounters>, CommandFailure> {
         let Some(command) = &self.commands.counters else { return Ok(None) };
         let at = clock::now();
         let printed = self.run(Purpose::Count, command)?;
         let values = numbers(&printed).map_err(|why| {
             let text: String = printed.chars().take(200).collect();
-            UserError::new(
-                Exit::Preflight,
-                format!("the counters of the device are not one JSON object of numbers: {why}"),
-            )
-            .with_line("of", command.clone())
-            .with_line("printed", text.trim().escape_debug().to_string())
+            let what = format!("the counters of the device are not one JSON object of whole numbers: {why}");
+            let error = UserError::new(Exit::Preflight, what).with_line("of", command.clone());
+            let error = error.with_line("printed", text.trim().escape_debug().to_string());
+            CommandFailure { error, is_interruption: false }
         })?;
         Ok(Some(DeviceCounters { at, values }))
     }
 
     /// Runs a command for this purpose. Returns what it printed.
-    fn run(&self, purpose: Purpose, command: &str) -> Result<String, UserError> {
-        let failed = |why: String| {
-            UserError::new(Exit::Preflight, format!("the command that {} failed", purpose.words()))
+    fn run(&self, purpose: Purpose, command: &str) -> Result<String, CommandFailure> {
+        // A device is stopped after a signal too.
+        let is_interrupted = || purpose != Purpose::Stop && signal::received().is_some();
+        let failed = |why: String, said: &[&str]| {
+            let error = UserError::new(Exit::Preflight, format!("the command that {} failed", purpose.words()))
                 .with_line("why", why)
-                .with_line("of", command.to_owned())
+                .with_line("of", command.to_owned());
+            let error = said.iter().fold(error, |error, line| error.with_line("said", *line));
+            CommandFailure { error, is_interruption: is_interrupted() }
         };
         let deadline = clock::now() + COMMAND_TIMEOUT;
         let reason_to_stop = || {
-            // A device is stopped after a signal too.
-            let is_interrupted = purpose != Purpose::Stop && signal::received().is_some();
             let is_late = clock::now() >= deadline;
-            is_interrupted
+            is_interrupted()
                 .then(|| "it was interrupted".to_owned())
                 .or_else(|| is_late.then(|| format!("it did not end within {COMMAND_TIMEOUT}")))
         };
         let shell = ShellCommand { text: command, place: self.place.as_ref() };
-        let ended = shell.run(reason_to_stop).map_err(|error| failed(error.to_string()))?;
-        let status = ended.status.map_err(&failed)?;
+        let ended = shell.run(reason_to_stop).map_err(|error| failed(error.to_string(), &[]))?;
+        let status = ended.status.map_err(|why| failed(why, &[]))?;
         if status.success() {
             return Ok(ended.output);
         }
         let said = if ended.errors.trim().is_empty() { ended.output } else { ended.errors };
         let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(LINES_MAX)..];
-        Err(last.iter().fold(failed(status.to_string()), |error, line| error.with_line("said", *line)))
+        Err(failed(status.to_string(), &lines[lines.len().saturating_sub(LINES_MAX)..]))
     }
 }
 
@@ -164,10 +192,11 @@ fn numbers(text: &str) -> Result<BTreeMap<String, u64>, String> {
     let Value::Object(all) = value else { return Err("it is no object".to_owned()) };
     let count = |(name, value): (String, Value)| {
         let number = value.as_u64().or_else(|| {
-            let number = value.as_f64().filter(|number| (0.0..COUNT_MAX).contains(number))?;
-            Some(rounded(number))
+            let is_count = |number: &f64| (0.0..COUNT_MAX).contains(number) && number.fract().abs() <= 0.0;
+            value.as_f64().filter(is_count).map(rounded)
         });
-        number.map(|number| (name.clone(), number)).ok_or_else(|| format!("`{name}` is {value}, and not a count"))
+        let not_whole = || format!("`{name}` is {value}, and not a whole number from 0 on");
+        number.map(|number| (name.clone(), number)).ok_or_else(not_whole)
     };
     all.into_iter().map(count).collect()
 }
@@ -188,6 +217,7 @@ mod tests {
             ("[1]", "no object"),
             (r#"{"in": "7"}"#, "`in` is \"7\""),
             (r#"{"in": -1}"#, "`in` is -1"),
+            (r#"{"in": 1, "busy": 0.5}"#, "`busy` is 0.5"),
             ("7 packets", "trailing"),
         ] {
             let error = numbers(text).unwrap_err();
@@ -215,6 +245,11 @@ mod tests {
         assert!(
             error.contains("sets a value") && error.contains("exit status: 3") && error.contains("no such rule"),
             "{error}"
+        );
+        let failure = device.set("echo no such rule >&2; exit 3").unwrap_err();
+        assert_eq!(
+            failure.reason(),
+            "the command that sets a value on the device failed: exit status: 3, of `echo no such rule >&2; exit 3`, said `no such rule`"
         );
         let error = device.set("exec no-such-program-here").unwrap_err().to_string();
         assert!(error.contains("no-such-program-here"), "{error}");

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
 use fathom_fleet::{Disconnected, EXACT_PAIRS_MAX, Error, ErrorClass};
 use fathom_model::{
-    Link, OnLoss, Plan, Run, TestRun, Trial, names::host::DEVICE_COUNTERS, plan::HostReach, run::Completeness,
+    Link, Metric, OnLoss, Plan, Run, TestRun, Trial, names::host::DEVICE_COUNTERS, plan::HostReach, run::Completeness,
 };
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
@@ -17,7 +17,7 @@ use jiff::Zoned;
 use super::{
     FinishedRun, RunOptions, benchmark,
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
-    device_commands::DeviceControl,
+    device_commands::{CommandFailure, DeviceControl},
     estimate,
     events::EventPlaces,
     pairs::Pair,
@@ -59,7 +59,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     describe_hosts(&mut run, &mut hosts)?;
     hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards)?;
     let mut device = device_control(plan.plan(), &hosts)?;
-    device.start()?;
+    device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
     let event_places = plan.tests.iter().map(places).collect::<Result<Vec<_>, _>>()?;
     let mut course = RunExecutor {
@@ -82,7 +82,9 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let stopped = course.device.stop();
     hosts.close()?;
     ending?;
-    stopped?;
+    if let Err(failure) = stopped {
+        course.end_by(failure, &mut run)?;
+    }
     course.record_losses(&mut run);
     run.took_ns = clock::now() - began;
     secrets.mask_errors(&mut run);
@@ -230,15 +232,46 @@ fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
 }
 
 impl RunExecutor<'_> {
-    /// Runs all rounds and records the effects of failed tests in the run.
+    /// Runs all rounds and records the effects of failed tests and commands in the run.
     fn run_rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
+        let failure = match self.run_each_round(run, hosts) {
+            Ok(goes_on) if !goes_on => return Ok(()),
+            Ok(_) => None,
+            Err(error) => Some(error.downcast::<CommandFailure>()?),
+        };
+        let is_interrupted = failure.as_ref().is_some_and(|failure| failure.is_interruption);
+        if let Some(failure) = failure {
+            self.end_by(failure, run)?;
+        }
+        // A device that died may be why a command failed.
+        if !is_interrupted {
+            self.check_silent_paths(run, hosts);
+        }
+        Ok(())
+    }
+
+    /// Ends the run because a command of the device failed. What was measured is kept.
+    ///
+    /// # Errors
+    /// With the failure, if nothing was measured.
+    fn end_by(&self, failure: CommandFailure, run: &mut Run) -> Result<(), UserError> {
+        let is_measured = |test: &TestRun| !test.trials.is_empty() || test.curve.is_some() || has_results(test);
+        if !failure.is_interruption && !run.tests.iter().any(is_measured) {
+            return Err(failure.into());
+        }
+        add_reason(run, if failure.is_interruption { self.interruption() } else { failure.reason() });
+        Ok(())
+    }
+
+    /// Runs the rounds. Returns false if a test ended the run.
+    fn run_each_round(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<bool> {
         let mut n_narrow = 0;
         for round in 0..self.plan.plan().rounds {
             let mut set_for = None;
             for test in self.plan.order_of_round(round) {
                 self.set_value(test, &mut set_for)?;
                 if !self.run_test(test, round, run, hosts)? {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             n_narrow = if fathom_analyze::is_narrow(run, &registry::metrics()) { n_narrow + 1 } else { 0 };
@@ -246,8 +279,7 @@ impl RunExecutor<'_> {
                 break;
             }
         }
-        self.check_silent_paths(run, hosts);
-        Ok(())
+        Ok(true)
     }
 
     /// Looks whether a path still carries anything if its last trial ended in silence: a device that died there must not look like one that
@@ -259,17 +291,41 @@ impl RunExecutor<'_> {
             if !last.is_some_and(|trial| fathom_analyze::ends_in_silence(run, trial, main)) {
                 continue;
             }
-            let outcome = self.run_trial(&test.shortened(), self.plan.plan().rounds, hosts);
-            let is_silent =
-                |trial: &Trial| fathom_analyze::path_fault(run, &run.tests[test.idx], trial, main).is_some();
-            if outcome.error.is_some() || outcome.trials.iter().any(is_silent) {
-                let path = test.path.as_deref().unwrap_or_default();
-                let why = format!("the path `{path}` carries nothing any more after the last round");
-                run.tests[test.idx].unavailable = Some(why.clone());
-                run.completeness = Completeness::Incomplete { reason: why };
-                return;
+            match self.look_again(test, main, run, hosts) {
+                Ok(None) => {}
+                Ok(Some(why)) => {
+                    run.tests[test.idx].unavailable = Some(why.clone());
+                    return add_reason(run, why);
+                }
+                Err(Interrupted) => return add_reason(run, self.interruption()),
             }
         }
+    }
+
+    /// Repeats a test whose path ended in silence. Returns why the path gives no number, if it is still silent.
+    fn look_again(
+        &self,
+        test: &CheckedTest,
+        main: Option<&Metric>,
+        run: &Run,
+        hosts: &mut Hosts,
+    ) -> Result<Option<String>, Interrupted> {
+        let path = test.path.as_deref().unwrap_or_default();
+        // A sweep left the device with the value of its last comparison.
+        if let Err(failure) = self.set_value(test, &mut None) {
+            let why = failure.reason();
+            if failure.is_interruption {
+                return Err(Interrupted);
+            }
+            return Ok(Some(format!("the path `{path}` ended in silence, and could not be tried again: {why}")));
+        }
+        let outcome = self.run_trial(&test.shortened(), self.plan.plan().rounds, hosts);
+        if matches!(outcome.error, Some(Error::Interrupted)) {
+            return Err(Interrupted);
+        }
+        let is_silent = |trial: &Trial| fathom_analyze::path_fault(run, &run.tests[test.idx], trial, main).is_some();
+        let is_dead = outcome.error.is_some() || outcome.trials.iter().any(is_silent);
+        Ok(is_dead.then(|| format!("the path `{path}` carries nothing any more after the last round")))
     }
 
     /// Runs what a test has to do in a round. Returns true if the run goes on.
@@ -293,12 +349,6 @@ impl RunExecutor<'_> {
             }
         };
         self.progress.end_trial();
-        if test.comparison.is_some() && !matches!(error, Some(Error::Interrupted)) {
-            return Ok(!ends_comparison(error.as_ref(), test, round, run)?);
-        }
-        if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
-            run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
-        }
         if error.is_none()
             && !is_search
             && let Some(reason) = paired_runs(&mut run.tests, test)
@@ -307,6 +357,12 @@ impl RunExecutor<'_> {
         {
             run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].full_name()) };
             return Ok(false);
+        }
+        if test.comparison.is_some() && !matches!(error, Some(Error::Interrupted)) {
+            return Ok(!ends_comparison(error.as_ref(), test, round, run, hosts)?);
+        }
+        if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
+            run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
         }
         let Some(error) = error else { return Ok(true) };
         let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
@@ -318,7 +374,7 @@ impl RunExecutor<'_> {
     }
 
     /// Sets the value of a sweep before the first test of its comparison in a round.
-    fn set_value(&self, test: &CheckedTest, set_for: &mut Option<usize>) -> Result<(), UserError> {
+    fn set_value(&self, test: &CheckedTest, set_for: &mut Option<usize>) -> Result<(), CommandFailure> {
         if test.comparison == *set_for {
             return Ok(());
         }
@@ -337,8 +393,11 @@ impl RunExecutor<'_> {
     ) -> anyhow::Result<Option<Error>> {
         let before = self.device.counters()?;
         let mut outcome = self.run_trial(test, round, hosts);
-        if let Some((before, after)) = before.zip(self.device.counters()?) {
-            let counted = before.until(&after);
+        // A trial is kept without them if they cannot be read after it, and after ctrl-C nobody waits for them.
+        let is_interrupted = self.signals.received().is_some();
+        let after = if is_interrupted { Ok(None) } else { self.device.counters() };
+        if let Some((before, after)) = before.as_ref().zip(after.as_ref().ok().and_then(Option::as_ref)) {
+            let counted = before.until(after);
             for trial in &mut outcome.trials {
                 trial.hosts.insert(DEVICE_COUNTERS.to_owned(), counted.clone());
             }
@@ -351,7 +410,11 @@ impl RunExecutor<'_> {
                 into.trials.push(trial);
             }
         }
-        Ok(outcome.error)
+        match outcome.error {
+            // What ended the trial may be why the command failed.
+            Some(error) => Ok(Some(error)),
+            None => Ok(after.map(|_| None)?),
+        }
     }
 
     /// Returns true if a host that the test needs was lost. Without a round that was complete before, the test says so.
@@ -444,15 +507,35 @@ impl RunExecutor<'_> {
     }
 }
 
+/// A signal ended a part of the run.
+struct Interrupted;
+
+/// Makes a run incomplete for one more reason.
+fn add_reason(run: &mut Run, why: String) {
+    let reason = match &run.completeness {
+        Completeness::Incomplete { reason } if *reason != why => format!("{reason}; {why}"),
+        _ => why,
+    };
+    run.completeness = Completeness::Incomplete { reason };
+}
+
 /// Returns true if the newest trial of a compared test failed, or shows that its path gives no number. Then the run ends.
 ///
 /// # Errors
 /// If that was seen in the first round: nothing is measured.
-fn ends_comparison(error: Option<&Error>, test: &CheckedTest, round: u32, run: &mut Run) -> Result<bool, UserError> {
-    let in_test = format!("test `{}`", test.name);
+fn ends_comparison(
+    error: Option<&Error>,
+    test: &CheckedTest,
+    round: u32,
+    run: &mut Run,
+    hosts: &Hosts,
+) -> Result<bool, UserError> {
+    let nothing_measured = |user_error: UserError| {
+        hosts.with_allowance(user_error, test.path.as_deref()).with_line("in", format!("test `{}`", test.name))
+    };
     if let Some(error) = error {
         if round == 0 {
-            return Err(fleet_error(error).with_line("in", in_test));
+            return Err(nothing_measured(fleet_error(error)));
         }
         run.tests[test.idx].unavailable = Some(reason(error));
         run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
@@ -464,7 +547,7 @@ fn ends_comparison(error: Option<&Error>, test: &CheckedTest, round: u32, run: &
     match fault {
         None => Ok(false),
         Some(why) if round == 0 => {
-            Err(UserError::new(Exit::Preflight, format!("nothing is measured: {why}")).with_line("in", in_test))
+            Err(nothing_measured(UserError::new(Exit::Preflight, format!("nothing is measured: {why}"))))
         }
         Some(why) => {
             run.completeness = Completeness::Incomplete { reason: why };

@@ -4,12 +4,16 @@ use std::{borrow::Cow, collections::BTreeMap, net::IpAddr};
 
 use fathom_model::{
     Environment, PathPlan, Plan,
+    host_port::split_host_port,
     plan::HostReach,
     run::{Host, PathPlace},
 };
 
 use super::{Hosts, PathHost};
-use crate::exit::{Exit, UserError};
+use crate::{
+    exit::{Exit, UserError},
+    target,
+};
 
 /// The facts of an interface that change what a path carries, with the command that shows or sets them.
 const ALIKE: [(&str, &str); 2] =
@@ -25,6 +29,16 @@ pub(super) struct Position {
     address: IpAddr,
     /// Absent if no interface has the address.
     interface: Option<String>,
+}
+
+/// An address of this machine on a path that a served host does not take packets from, unless its owner allowed it: it knows its controller by
+/// another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnknownAddress {
+    path: String,
+    server: String,
+    known: IpAddr,
+    used: IpAddr,
 }
 
 /// Returns the address from which this machine reaches another one.
@@ -47,6 +61,16 @@ impl Hosts {
         }
     }
 
+    /// Adds to an error of a path that carries nothing what a served host at its end may need.
+    pub fn with_allowance(&self, user_error: UserError, path: Option<&str>) -> UserError {
+        let of_path = self.unknown.iter().filter(|one| path == Some(one.path.as_str()));
+        of_path.fold(user_error, |user_error, UnknownAddress { path, server, known, used }| {
+            user_error
+                .with_line("why", format!("`{server}` knows this machine as {known}, and on `{path}` it is {used}"))
+                .with_line("fix", format!("fathom serve --allow {used}        # on {server}"))
+        })
+    }
+
     /// Finds where the hosts are on the paths of a plan, and records it in their descriptions. `own_address` is the address from which this
     /// machine reaches another one.
     ///
@@ -66,6 +90,10 @@ impl Hosts {
                     host.on_paths.insert(path.name.clone(), place);
                 }
             }
+            let of_this_machine = plan.hosts.iter().filter(|(_, reach)| is_here(reach));
+            let used: Vec<IpAddr> =
+                of_this_machine.filter_map(|(name, _)| Some(positions.get(name)?.address)).collect();
+            self.unknown.extend(unknown_addresses(&plan.hosts, path, &used, own_address));
             self.positions.insert(path.name.clone(), positions);
         }
         check_interfaces(plan, described)
@@ -88,8 +116,7 @@ impl Hosts {
         // This machine has the address from which it reaches the others.
         let peer = positions.values().map(|position| position.address).next();
         for (name, reach) in &plan.hosts {
-            let is_here = matches!(reach, HostReach::This | HostReach::At(_));
-            if let Some(peer) = peer.filter(|_| is_here && !positions.contains_key(name)) {
+            if let Some(peer) = peer.filter(|_| is_here(reach) && !positions.contains_key(name)) {
                 let address = own_address(peer).map_err(|error| match error.downcast::<UserError>() {
                     Ok(error) => error.with_line("in", format!("path `{}`", path.name)),
                     Err(error) => UserError::from_error(Exit::Preflight, &error),
@@ -100,6 +127,32 @@ impl Hosts {
         }
         Ok(positions)
     }
+}
+
+fn is_here(reach: &HostReach) -> bool {
+    matches!(reach, HostReach::This | HostReach::At(_))
+}
+
+/// Returns the addresses of this machine on a path that differ from the one by which a served host on it knows its controller.
+fn unknown_addresses(
+    hosts: &BTreeMap<String, HostReach>,
+    path: &PathPlan,
+    used: &[IpAddr],
+    own_address: OwnAddress<'_>,
+) -> Vec<UnknownAddress> {
+    let known_to = |(server, reach): (&String, &HostReach)| match reach {
+        HostReach::Tls { address, .. } if path.at.contains_key(server) => {
+            let (host, _) = split_host_port(address)?;
+            let known = own_address(*target::resolve(host).ok()?.first()?).ok()?;
+            Some((server.clone(), known))
+        }
+        _ => None,
+    };
+    let of_server = |(server, known): (String, IpAddr)| {
+        let others = used.iter().filter(move |used| **used != known);
+        others.map(move |used| UnknownAddress { path: path.name.clone(), server: server.clone(), known, used: *used })
+    };
+    hosts.iter().filter_map(known_to).flat_map(of_server).collect()
 }
 
 /// Returns the position that a text names: an address, or an interface with its address of the same IP version as the usual one.
@@ -212,6 +265,26 @@ mod tests {
         assert_eq!(of("2001:2::1", "198.18.0.1"), Some(("2001:2::1".to_owned(), eth1())));
         assert_eq!(of("10.0.0.100", "198.18.0.1"), Some(("10.0.0.100".to_owned(), None)), "behind address translation");
         assert_eq!((of("eth0", "::1"), of("eth7", "::1")), (None, None));
+    }
+
+    #[test]
+    fn an_address_by_which_a_served_host_does_not_know_its_controller_is_found() {
+        let served = HostReach::Tls { address: "10.0.1.2:7700".to_owned(), key: None, data: None };
+        let hosts = [("here".to_owned(), HostReach::This), ("target".to_owned(), served)].into();
+        let own = |octet: u8| IpAddr::from([10, 0, octet, 9]);
+        // This machine has an address in each network.
+        let own_address = |peer: IpAddr| match peer {
+            IpAddr::V4(peer) => Ok(own(peer.octets()[2])),
+            IpAddr::V6(_) => Err(anyhow::anyhow!("no route")),
+        };
+        let unknown = |at: &str, used: IpAddr| {
+            let at = [("target".to_owned(), at.to_owned())].into();
+            let path = PathPlan { name: "via".to_owned(), at, via: None };
+            unknown_addresses(&hosts, &path, &[used], &own_address)
+        };
+        assert_eq!(unknown("10.0.1.3", own(1)), []);
+        let other = UnknownAddress { path: "via".to_owned(), server: "target".to_owned(), known: own(1), used: own(2) };
+        assert_eq!(unknown("10.0.2.2", own(2)), [other]);
     }
 
     #[test]

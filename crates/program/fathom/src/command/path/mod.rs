@@ -93,7 +93,11 @@ fn arguments() -> Vec<Arg> {
         ),
         of_device("device-start", "COMMAND", "starts the device before the first trial"),
         of_device("device-stop", "COMMAND", "stops the device at the end, whatever happens").requires("device-start"),
-        of_device("device-counters", "COMMAND", "prints the counters of the device as one JSON object of numbers"),
+        of_device(
+            "device-counters",
+            "COMMAND",
+            "prints the counters of the device as one JSON object of whole numbers",
+        ),
         of_device("device-host", "HOST", "the host of --hosts that is the device: its counters are read")
             .requires("hosts"),
     ];
@@ -157,7 +161,7 @@ fn compare(
     let ways = Ways { ends: ordered(ways.ends), ..ways };
     let (mut comparisons, mut tests) = (Vec::new(), Vec::new());
     for work in all {
-        for point in sweep_points(matches, work.kind, &work.options)? {
+        for point in sweep_points(matches, work, layer)? {
             let comparison = point.comparison(&work.name);
             tests.extend(tests_of(work, &point, &comparison, &ways));
             comparisons.push(comparison);

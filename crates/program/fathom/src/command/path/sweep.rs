@@ -2,10 +2,11 @@
 
 use clap::ArgMatches;
 use fathom_analyze::sweep_number;
-use fathom_model::{ComparisonPlan, Settings, SweepPoint};
+use fathom_engine::TestKind;
+use fathom_model::{ComparisonPlan, Layer, OptionDoc, Settings, SweepPoint, settings::PACKET_RATE};
 
-use super::{has_option, usage};
-use fathom_run::exit::UserError;
+use super::{Work, has_option, usage};
+use fathom_run::{exit::UserError, registry};
 
 /// The most points of a sweep. More would take too long.
 const POINTS_MAX: usize = 64;
@@ -33,7 +34,8 @@ impl Swept {
 ///
 /// # Errors
 /// If the sweep cannot be read, or its name is neither an option of the kind nor in the command of `--set`.
-pub(super) fn sweep_points(matches: &ArgMatches, kind: &str, options: &Settings) -> Result<Vec<Swept>, UserError> {
+pub(super) fn sweep_points(matches: &ArgMatches, work: &Work, layer: Option<Layer>) -> Result<Vec<Swept>, UserError> {
+    let options = &work.options;
     let Some(text) = matches.get_one::<String>("sweep") else {
         return Ok(vec![Swept { at: None, set: None, options: options.clone() }]);
     };
@@ -45,9 +47,14 @@ pub(super) fn sweep_points(matches: &ArgMatches, kind: &str, options: &Settings)
         return Err(usage(format!("--set has no {place}, the value of --sweep"))
             .with_line("use", format!("--set './set.sh {place}'")));
     }
-    if !is_set && !has_option(kind, &name) {
-        return Err(usage(format!("--sweep {text}: `{name}` is no option of {kind}"))
-            .with_line("use", format!("an option of the test such as flows, or --set './set.sh {place}'")));
+    if !is_set && !has_option(work.kind, &name) {
+        let instead = match layer {
+            Some(_) => format!("--sweep NAME=… of {}", swept_options(work.kind).join(", ")),
+            None => format!("fathom path tcp --sweep {text}        # the tests of one layer have more options"),
+        };
+        return Err(usage(format!("--sweep {text}: the test `{}` has no option `{name}`", work.name))
+            .with_line("use", instead)
+            .with_line("or", format!("--set './set.sh {place}'")));
     }
     if !is_set && options.text(&name).is_some() {
         return Err(
@@ -60,6 +67,15 @@ pub(super) fn sweep_points(matches: &ArgMatches, kind: &str, options: &Settings)
         at: Some(SweepPoint { parameter: name.clone(), value }),
     };
     Ok(values.into_iter().map(point).collect())
+}
+
+/// Returns the options of a kind whose values are numbers.
+fn swept_options(kind: &str) -> Vec<&'static str> {
+    use fathom_model::ValueKind::{BitRate, Count, CountOr, Rate, Size, Span};
+    let options = registry::kind(kind).map(TestKind::options).unwrap_or_default();
+    let is_number =
+        |option: &&OptionDoc| matches!(option.value, Count(..) | CountOr(..) | Span | Size | BitRate | Rate);
+    options.iter().filter(is_number).map(|option| option.name).filter(|name| *name != PACKET_RATE).collect()
 }
 
 /// Parses a sweep: `flows=1,2,4` or `rules=0..2000:500`.
@@ -81,10 +97,10 @@ fn parse(text: &str) -> Result<(String, Vec<String>), UserError> {
     if let Some(value) = values.iter().find(|value| sweep_number(value).is_none()) {
         return Err(wrong(&format!("`{value}` is no number")));
     }
-    let mut sorted = values.clone();
-    sorted.sort_unstable();
-    if let Some([twice, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(wrong(&format!("{twice} stands there twice")));
+    let is_same = |one: &str, other: &str| sweep_number(one) == sweep_number(other);
+    let earlier = |place: usize| values[..place].iter().find(|earlier| is_same(earlier, &values[place]));
+    if let Some((place, first)) = (0..values.len()).find_map(|place| Some((place, earlier(place)?))) {
+        return Err(wrong(&format!("{first} and {} are the same value", values[place])));
     }
     if !(2..=POINTS_MAX).contains(&values.len()) {
         return Err(wrong(&format!("{} values; a sweep has 2 to {POINTS_MAX}", values.len())));
@@ -112,6 +128,9 @@ mod tests {
         assert_eq!(of("rules=0..2000:500"), ["0", "500", "1000", "1500", "2000"]);
         assert_eq!(of("size=64,1KiB"), ["64", "1KiB"]);
         assert_eq!(of("n=1..3"), ["1", "2", "3"]);
+        assert_eq!(of("rate=1kpps,10kpps"), ["1kpps", "10kpps"]);
+        assert_eq!(of("rate=10Mbit,1Gbit"), ["10Mbit", "1Gbit"]);
+        assert_eq!(of("think=1ms,20us"), ["1ms", "20us"]);
     }
 
     #[test]
@@ -122,7 +141,9 @@ mod tests {
             ("a b=1,2", "a name has letters"),
             ("flows=1", "1 values; a sweep has 2 to 64"),
             ("flows=1..1000", "65 values"),
-            ("flows=1,1", "1 stands there twice"),
+            ("flows=1,1", "1 and 1 are the same value"),
+            ("flows=1,2,1.0", "1 and 1.0 are the same value"),
+            ("rate=1Mbit,2Mbit,1000kbit", "1Mbit and 1000kbit are the same value"),
             ("rules=1,many", "`many` is no number"),
             ("rules=1..9:0", "FROM..TO:STEP"),
             ("rules=9..1", "0 values"),

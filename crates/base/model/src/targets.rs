@@ -187,7 +187,10 @@ pub struct EventRecord {
     /// When it began, since the start; absent if the trial was over before it was due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_ns: Option<Nanos>,
-    /// How long it took; absent if it was still running at the end.
+    /// How often a repeated event ran; absent for one that happens once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_runs: Option<u64>,
+    /// How long it took, all runs together; absent if it was still running at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ns: Option<Nanos>,
     /// Its exit status; absent if it has none, as after a signal.

@@ -193,6 +193,7 @@ fn every_test_tells_its_events() {
         event: "4s touch x".to_owned(),
         due_ns: Nanos::from_secs(4),
         began_ns: None,
+        n_runs: None,
         took_ns: None,
         status: None,
         failure: Some("the trial was over before it was due".to_owned()),

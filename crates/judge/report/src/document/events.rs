@@ -45,7 +45,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
 fn of_event(event: &EventRecord) -> [String; OF_EVENT.len()] {
     let result = match (&event.failure, event.status) {
         (Some(failure), _) => failure.clone(),
-        (None, Some(0)) => "done".to_owned(),
+        (None, Some(0)) => event.n_runs.map_or_else(|| "done".to_owned(), |n| format!("done {} times", grouped(n))),
         (None, Some(status)) => format!("exit status {status}"),
         (None, None) => "running".to_owned(),
     };

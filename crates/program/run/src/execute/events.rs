@@ -30,6 +30,8 @@ use crate::{
 const EVENTS_MAX: usize = 64;
 /// What makes or undoes a change, and what runs afterwards, may take so long.
 const CHANGE_MAX: Nanos = Nanos::from_secs(10);
+/// A command is repeated at most this often: starting a shell takes a part of that.
+const EVERY_MIN: Nanos = Nanos::from_millis(1);
 /// What a place is written with.
 const ON: &str = "on=";
 
@@ -46,8 +48,10 @@ pub(super) struct EventSpec {
     /// As the plan has it.
     text: String,
     at: Nanos,
-    /// When it is undone, if that is before the end of the trial.
+    /// When it is undone, if that is before the end of the trial, or no longer repeated.
     until: Option<Nanos>,
+    /// The time from one run of a repeated command to the next.
+    every: Option<Nanos>,
     action: EventAction,
 }
 
@@ -132,7 +136,7 @@ const BUILT_INS: &[BuiltIn] = &[
 fn invalid(text: &str, why: &str) -> UserError {
     let built_in: Vec<&str> = BUILT_INS.iter().map(|one| one.form).collect();
     UserError::new(Exit::Usage, format!("event `{text}`: {why}"))
-        .with_line("use", "--at '4s COMMAND' or --at '4s on=HOST COMMAND'")
+        .with_line("use", "--at '4s COMMAND', --at '4s on=HOST COMMAND' or, every 50 ms, --at '4s-8s/50ms COMMAND'")
         .with_line("in labs", format!("--at '4s-8s {}'", built_in.join("' or --at '4s-8s ")))
 }
 
@@ -171,10 +175,20 @@ impl EventSpec {
         let (at, what) =
             text.trim().split_once(char::is_whitespace).ok_or_else(|| invalid(text, "it is a time and a command"))?;
         let time = |word: &str| word.parse::<Nanos>().map_err(|error| invalid(text, &format!("{error}")));
-        let (at, until) = match at.split_once('-') {
-            None => (time(at)?, None),
+        let (span, every) = match at.split_once('/') {
+            None => (at, None),
+            Some((span, every)) => (span, Some(time(every)?)),
+        };
+        let (at, until) = match span.split_once('-') {
+            None => (time(span)?, None),
             Some((from, to)) => (time(from)?, Some(time(to)?)),
         };
+        if every.is_some_and(|every| every < EVERY_MIN || until.is_none()) {
+            return Err(invalid(
+                text,
+                &format!("a repeated command has an end, and at least {EVERY_MIN} between its runs"),
+            ));
+        }
         if until.is_some_and(|until| until <= at) {
             return Err(invalid(text, "it would be undone before it begins"));
         }
@@ -189,10 +203,13 @@ impl EventSpec {
                 EventAction::Change { host, change }
             }
         };
-        if until.is_some() && matches!(action, EventAction::Run(_)) {
-            return Err(invalid(text, "only an event that can be undone has an end; give two commands"));
+        match action {
+            EventAction::Run(_) if until.is_some() != every.is_some() => {
+                Err(invalid(text, "a command has an end only if it is repeated; to undo one, give two commands"))
+            }
+            EventAction::Change { .. } if every.is_some() => Err(invalid(text, "only commands are repeated")),
+            action => Ok(Self { text: text.trim().to_owned(), at, until, every, action }),
         }
-        Ok(Self { text: text.trim().to_owned(), at, until, action })
     }
 }
 
@@ -400,6 +417,7 @@ fn planned(spec: &EventSpec) -> EventRecord {
         event: spec.text.clone(),
         due_ns: spec.at,
         began_ns: None,
+        n_runs: None,
         took_ns: None,
         status: None,
         failure: None,
@@ -410,7 +428,13 @@ fn planned(spec: &EventSpec) -> EventRecord {
 fn run_event(spec: &EventSpec, places: &EventPlaces, clock: &EventClock) -> (Vec<EventRecord>, Result<(), String>) {
     let Some(start) = clock.wait_until(spec.at) else { return (missed(planned(spec), clock), Ok(())) };
     match &spec.action {
-        EventAction::Run(command) => (vec![run_command(spec, command, (start, places), clock)], Ok(())),
+        EventAction::Run(command) => {
+            let record = match spec.until.zip(spec.every) {
+                None => run_command(spec, command, (start, places), clock),
+                Some(times) => repeat_command((spec, times), command, (start, places), clock),
+            };
+            (vec![record], Ok(()))
+        }
         EventAction::Change { host, change } => {
             let (records, left) = make_change(spec, change, (start, places.namespaces(host)), clock);
             (records, left.map_err(|failure| format!("`{}` could not be undone: {}", spec.text, failure.text())))
@@ -431,6 +455,34 @@ fn run_command(
         record if ran == Err(EventFailure::Unfinished) => EventRecord { took_ns: None, failure: None, ..record },
         record => record,
     }
+}
+
+/// Runs a command again and again until its end or that of the trial. A run that takes longer than the interval leaves out the times that
+/// it misses.
+fn repeat_command(
+    (spec, (until, every)): (&EventSpec, (Nanos, Nanos)),
+    command: &EventCommand,
+    (start, places): (Nanos, &EventPlaces),
+    clock: &EventClock,
+) -> EventRecord {
+    let began = fathom_sys::clock::now();
+    let (mut due, mut n_runs, mut n_failed, mut ended) = (spec.at, 0, 0, Ok(()));
+    while due < until && clock.wait_until(due).is_some() {
+        match places.run(command, || clock.is_over().then_some(EventFailure::Unfinished)) {
+            Err(EventFailure::Unfinished) => break,
+            Err(failure) => {
+                n_failed += 1;
+                ended = Err(failure);
+            }
+            Ok(()) => {}
+        }
+        n_runs += 1;
+        let n_due = fathom_sys::clock::now().since(start + spec.at).0 / every.0 + 1;
+        due = spec.at + Nanos(n_due * every.0);
+    }
+    let record = record_of(spec, &ended, (start, began));
+    let failure = record.failure.map(|failure| format!("{n_failed} of {n_runs} runs failed: {failure}"));
+    EventRecord { n_runs: Some(n_runs), failure, ..record }
 }
 
 /// Makes a change, and undoes it at its end or when the trial is over. What could not be made is not undone.
@@ -531,7 +583,10 @@ mod tests {
             ("4s link-down=t2", "it is link-down=HOST:DEVICE"),
             ("4s link-down=t2:a;b", "it is link-down=HOST:DEVICE"),
             ("4s-3s black-hole=t2", "it would be undone before it begins"),
-            ("4s-5s touch x", "only an event that can be undone has an end"),
+            ("4s-5s touch x", "a command has an end only if it is repeated"),
+            ("4s/1s touch x", "a repeated command has an end"),
+            ("4s-5s/10us touch x", "at least 1.00 ms"),
+            ("4s-5s/1s black-hole=t2", "only commands are repeated"),
             ("4s black-hole=nobody", "`nobody` is not a host"),
         ] {
             let error = EventSpec::of(text, &hosts()).unwrap_err().to_string();
@@ -555,6 +610,24 @@ mod tests {
         let ((), records, left) = run_with_events((&events, &EventPlaces(BTreeMap::new())), &clock, trial);
         assert_eq!(left, Vec::<String>::new());
         records
+    }
+
+    #[test]
+    fn a_repeated_command_runs_until_its_end_and_leaves_out_what_it_misses() {
+        let events = ["0s-100ms/20ms true".to_owned(), "0s-100ms/20ms sleep 0.03; exit 7".to_owned()];
+        let events = TestEvents::of(&BTreeSet::new(), (&events, &[]), Nanos::from_secs(100)).unwrap();
+        let clock = EventClock::default();
+        // The trial is over once both have ended.
+        let record = |n: usize| {
+            clock.start(fathom_sys::clock::now());
+            let (records, _) = run_event(&events.events[n], &EventPlaces(BTreeMap::new()), &clock);
+            records.into_iter().next().unwrap()
+        };
+        let (quick, slow) = (record(0), record(1));
+        assert!((1..=5).contains(&quick.n_runs.unwrap()) && quick.failure.is_none(), "{quick:?}");
+        let n = slow.n_runs.unwrap();
+        assert!((1..=3).contains(&n), "{slow:?}");
+        assert_eq!(slow.failure, Some(format!("{n} of {n} runs failed: exit status 7")));
     }
 
     #[test]

@@ -171,9 +171,7 @@ impl DeviceError {
             Self::NoInterface(_) => "see ip link, and name the interface by which packets come in with --interface".to_owned(),
             Self::NoNativeXdp(_) => "name an interface whose driver has it, such as veth, virtio_net, ice or mlx5, or use --data-path nfqueue".to_owned(),
             Self::OtherProgram(interface) => format!("ip link set dev {interface} xdp off, or end the program that put it there"),
-            Self::NoRedirect { interface, .. } => format!(
-                "a veth takes them while its other end merges segments: ethtool -K PEER gro on, there; of a NIC load a program on {interface} or see its driver; or use --data-path nfqueue"
-            ),
+            Self::NoRedirect { .. } => "a veth takes them while its other end has GRO (there: ethtool -K PEER gro on), some NICs while they have a program of their own; or use --data-path nfqueue".to_owned(),
             Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
             Self::NotRunning { .. } => {
                 "fathom balancer run --vip 198.18.8.1 --target t1=198.18.1.1; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::balancer::GroupTable;
 use maps::{Maps, Passed, TARGETS_MAX, Way};
-use ways::WayFinder;
+use ways::{DriverLosses, WayFinder};
 
 /// The counts of the fast path since the start. In JSON as they are named here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -33,6 +33,9 @@ pub struct FastPathCounters {
     pub interfaces: Vec<String>,
     /// Packets that it sent to a target itself. They are among the decisions.
     pub n_redirected: u64,
+    /// Those of them that the links to the targets did not take, such as for a full ring; absent if no driver counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_not_taken: Option<u64>,
     /// Packets for a virtual address that it passed up to the queues, by cause.
     pub passed_up: BTreeMap<&'static str, u64>,
 }
@@ -59,6 +62,8 @@ struct State {
     targets: Vec<(u32, DeviceTarget)>,
     /// The ways by row.
     ways: BTreeMap<u32, Way>,
+    /// What the drivers of the links to targets count, by link; `None` for drivers that do not.
+    losses: BTreeMap<u32, Option<DriverLosses>>,
 }
 
 impl FastPath {
@@ -70,16 +75,24 @@ impl FastPath {
             }
             DeviceError::Kernel { attempt: "load the program of the fast path", source: error }
         };
-        let maps = Maps::create(table_size).map_err(refused)?;
-        let code = program::program(&maps, &settings.virtual_addresses, table_size);
-        let program = Program::load(ProgramType::XdpLongFrames, "fathom_balancer", &code).map_err(refused)?;
         let mut netlink = Netlink::open().map_err(|error| DeviceError::kernel("open rtnetlink", error))?;
-        let find = |name: &String| match netlink.link(name) {
-            Ok(link) => Ok((name.clone(), link.index)),
-            Err(_) => Err(DeviceError::NoInterface(name.clone())),
+        let (mut interfaces, mut own) = (Vec::new(), Vec::new());
+        for name in &settings.interfaces {
+            let link = netlink.link(name).map_err(|_| DeviceError::NoInterface(name.clone()))?;
+            interfaces.push((link.name, link.index));
+            own.push(link.mac.unwrap_or_default());
+        }
+        let maps = Maps::create(table_size).map_err(refused)?;
+        let code = program::program(&maps, &own, &settings.virtual_addresses, table_size);
+        let program = Program::load(ProgramType::XdpLongFrames, "fathom_balancer", &code).map_err(refused)?;
+        let state = State {
+            netlink,
+            links: Vec::new(),
+            active: 1,
+            targets: Vec::new(),
+            ways: BTreeMap::new(),
+            losses: BTreeMap::new(),
         };
-        let interfaces = settings.interfaces.iter().map(find).collect::<Result<_, _>>()?;
-        let state = State { netlink, links: Vec::new(), active: 1, targets: Vec::new(), ways: BTreeMap::new() };
         Ok(Self { maps, program, interfaces, table_size, state: Mutex::new(state) })
     }
 
@@ -143,7 +156,7 @@ impl FastPath {
     }
 
     fn find_ways(&self, state: &mut State) -> Result<bool, DeviceError> {
-        let State { netlink, targets, ways, .. } = state;
+        let State { netlink, targets, ways, losses, .. } = state;
         let mut finder = WayFinder::new(netlink)?;
         let mut is_complete = true;
         for (number, target) in targets {
@@ -156,10 +169,12 @@ impl FastPath {
                 }
                 let failed = |error| DeviceError::kernel("tell the program a way", error);
                 self.maps.ways.set(row, &Way::row(way.as_ref())).map_err(failed)?;
-                match way {
-                    Some(way) => ways.insert(row, way),
-                    None => ways.remove(&row),
-                };
+                if let Some(way) = way {
+                    losses.entry(way.link).or_insert_with(|| finder.losses(way.link));
+                    ways.insert(row, way);
+                } else {
+                    ways.remove(&row);
+                }
             }
         }
         Ok(is_complete)
@@ -177,6 +192,7 @@ impl FastPath {
         FastPathCounters {
             interfaces: self.interfaces.iter().map(|(name, _)| name.clone()).collect(),
             n_redirected: 0,
+            n_not_taken: self.state().losses.values().flatten().map(DriverLosses::count).reduce(u64::saturating_add),
             passed_up: Passed::ALL.iter().map(|why| (why.word(), of(*why))).collect(),
         }
     }

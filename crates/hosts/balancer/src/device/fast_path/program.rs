@@ -4,10 +4,13 @@
 
 use std::net::IpAddr;
 
-use fathom_sys::bpf::{
-    Assembler, Helper, Instruction, Label, Operation,
-    Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
-    XdpAction,
+use fathom_sys::{
+    bpf::{
+        Assembler, Helper, Instruction, Label, Operation,
+        Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
+        XdpAction,
+    },
+    netlink::MacAddress,
 };
 
 use super::maps::{Maps, Passed};
@@ -71,15 +74,21 @@ impl Exits {
     }
 }
 
-/// Assembles the program for these virtual addresses and tables of this size.
+/// Assembles the program for these virtual addresses and tables of this size, on interfaces with these Ethernet addresses.
 ///
 /// `R6` is the context and later the length of the frame, `R7` the frame, `R8` its end.
-pub(super) fn program(maps: &Maps, virtual_addresses: &[IpAddr], table_size: u32) -> Vec<Instruction> {
+pub(super) fn program(
+    maps: &Maps,
+    interfaces: &[MacAddress],
+    virtual_addresses: &[IpAddr],
+    table_size: u32,
+) -> Vec<Instruction> {
     let mut a = Assembler::new();
     let exits = Exits { others: a.label(), passed: Passed::ALL.map(|_| a.label()) };
     let hash = a.label();
     a.mov(R6, R1).load(R7, R6.word(0)).load(R8, R6.word(4));
     a.mov(R2, R7).add(R2, i32::from(ETHERNET)).jump_if(R2.above(R8), exits.others);
+    accept(&mut a, interfaces, exits.others);
     // The verifier refuses code that no frame reaches, so a version without an address is not read.
     for layout in [&IPV4, &IPV6] {
         let is_ipv4 = layout.ethertype == IPV4.ethertype;
@@ -103,6 +112,19 @@ pub(super) fn program(maps: &Maps, virtual_addresses: &[IpAddr], table_size: u32
     }
     a.bind(exits.others).give(XdpAction::Pass);
     a.assemble()
+}
+
+/// Jumps to `others` unless the frame is for one of these addresses: a switch also floods frames that are for other hosts, and the stack
+/// drops them. Clobbers `R2` to `R4`.
+fn accept(a: &mut Assembler, interfaces: &[MacAddress], others: Label) {
+    let is_ours = a.label();
+    a.load(R2, R7.word(0)).load(R4, R7.half(4));
+    for [first, second, third, fourth, fifth, sixth] in interfaces.iter().copied() {
+        let other = a.label();
+        a.load_constant(R3, u32::from_ne_bytes([first, second, third, fourth]).into()).jump_if(R2.differs(R3), other);
+        a.jump_if(R4.equals(i32::from(u16::from_ne_bytes([fifth, sixth]))), is_ours).bind(other);
+    }
+    a.jump(others).bind(is_ours);
 }
 
 /// Reads an IPv4 packet: the halves of its source into `R1` and `R2`, the fields of the flow behind the addresses into `R9`.

@@ -19,6 +19,8 @@ use crate::{
 const VIRTUAL_4: Ipv4Addr = Ipv4Addr::new(198, 18, 8, 1);
 const VIRTUAL_6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 8, 0, 0, 0, 1);
 const ETHERNET: usize = 14;
+/// The Ethernet address of the loopback interface, on which the program is thought to be.
+const OWN: [u8; 6] = [0; 6];
 /// The longest frame of the ways here.
 const FRAME_MAX: u32 = 1514;
 
@@ -132,7 +134,7 @@ fn frame(draws: &mut Draws) -> Vec<u8> {
     } else {
         0x0800
     };
-    let mut frame = vec![2; 12];
+    let mut frame = [if draws.is_rare(50) { [2; 6] } else { OWN }, [2; 6]].concat();
     frame.extend(ethertype.to_be_bytes());
     frame.extend(packet);
     // A short frame is padded, which is no part of the packet.
@@ -188,6 +190,7 @@ fn is_usual(frame: &[u8]) -> bool {
     let is_for_us = settings().virtual_addresses.contains(&packet.key.destination);
     let is_short = frame.len() <= usize::try_from(FRAME_MAX).unwrap();
     let is_whole = packet.fragment.is_none() && is_length_right && is_plain;
+    let is_for_us = is_for_us && frame.starts_with(&OWN);
     is_ip && is_ethertype_right && is_for_us && is_whole && hops > 1 && is_short && [TCP, UDP].contains(&protocol)
 }
 
@@ -232,7 +235,7 @@ fn the_program_chooses_the_target_that_the_queues_would_choose() {
 
 /// A datagram from this port.
 fn datagram(port: u16) -> Vec<u8> {
-    let mut frame = vec![2; 12];
+    let mut frame = [OWN, [2; 6]].concat();
     frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, UDP, 0, 0, 198, 18, 0, 1, 198, 18, 8, 1]);
     frame.extend([port.to_be_bytes(), 7000_u16.to_be_bytes(), [0, 8], [0, 0]].concat());
     frame

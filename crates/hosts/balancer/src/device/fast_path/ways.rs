@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use fathom_sys::netlink::{
     Link, NeighbourEntry, Netlink,
+    ethtool::Device,
     xdp_features::{XdpFeatures, xdp_features},
 };
 
@@ -55,9 +56,44 @@ impl<'a> WayFinder<'a> {
         })
     }
 
+    /// The counter of frames that the driver of a link did not take, from now on.
+    pub(super) fn losses(&self, link: u32) -> Option<DriverLosses> {
+        let link = self.links.iter().find(|known| known.index == link)?;
+        DriverLosses::open(&link.name)
+    }
+
     /// The name of the link to an address if it takes no redirected frames.
     pub(super) fn deaf_link(&mut self, address: IpAddr) -> Option<String> {
         let link = self.link(address)?;
         (!self.takes_frames(link.index)).then_some(link.name)
     }
+}
+
+/// What a driver counts as redirected frames that it did not take, such as for a full ring.
+#[derive(Debug)]
+pub(super) struct DriverLosses {
+    device: Device,
+    /// The count when it was opened.
+    before: u64,
+}
+
+impl DriverLosses {
+    /// `None` if the driver does not count them.
+    fn open(name: &str) -> Option<Self> {
+        let device = Device::open(name).ok()?;
+        Some(Self { before: not_taken(&device)?, device })
+    }
+
+    /// The frames since it was opened.
+    pub(super) fn count(&self) -> u64 {
+        // A link that is gone loses nothing more.
+        not_taken(&self.device).map_or(0, |now| now.saturating_sub(self.before))
+    }
+}
+
+/// The sum over the queues of a veth; other drivers have names of their own.
+fn not_taken(device: &Device) -> Option<u64> {
+    let statistics = device.statistics().ok()?;
+    let counts = statistics.iter().filter(|(name, _)| name.ends_with("xdp_xmit_errors")).map(|(_, count)| *count);
+    counts.reduce(u64::saturating_add)
 }

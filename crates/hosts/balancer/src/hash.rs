@@ -17,7 +17,8 @@ pub enum FragmentHash {
 }
 
 /// Odd numbers without a pattern: the first digits of π behind the point, as in Blowfish.
-const PI: [u64; 4] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
+pub(crate) const PI: [u64; 4] =
+    [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
 
 /// The two halves of a product, added without carry; it moves every bit of both factors.
 #[inline]
@@ -30,7 +31,7 @@ const fn folded_product(one: u64, other: u64) -> u64 {
 
 /// The two halves of an address as it is on the wire, IPv4 as an IPv4-mapped address (RFC 4291 section 2.5.5.2).
 #[inline]
-const fn halves(address: IpAddr) -> (u64, u64) {
+pub(crate) const fn halves(address: IpAddr) -> (u64, u64) {
     match address {
         IpAddr::V4(address) => (0, 0xffff_0000_0000 | address.to_bits() as u64),
         IpAddr::V6(address) => {

@@ -14,7 +14,9 @@ use std::{
 
 use fathom_balancer::{
     BalancerSettings,
-    device::{self, ControlRequest, DeviceError, DeviceSettings, ForwardMode, RunningBalancer, VerdictGrouping},
+    device::{
+        self, ControlRequest, DataPath, DeviceError, DeviceSettings, ForwardMode, RunningBalancer, VerdictGrouping,
+    },
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -169,6 +171,8 @@ fn settings(defects: &str) -> DeviceSettings {
         targets: (1..=N_TARGETS).map(target).collect(),
         queues: 0..=1,
         mode: ForwardMode::Dsr,
+        data_path: DataPath::Nfqueue,
+        interfaces: Vec::new(),
         first_mark: DeviceSettings::FIRST_MARK_DEFAULT,
         verdicts: VerdictGrouping::Batch,
         queue_length: DeviceSettings::QUEUE_LENGTH_DEFAULT,

@@ -30,6 +30,8 @@ pub enum Helper {
     AdjustMeta = 54,
     /// `R1` the context, `R2` the number of bytes by which the frame grows; invalidates all pointers into the frame.
     AdjustTail = 65,
+    /// `R1` the context; `R0` is set to the length of the frame, with the parts that the program does not see. Linux 5.18.
+    FrameLength = 188,
 }
 
 const ATOMIC_FETCH: i32 = 0x01;

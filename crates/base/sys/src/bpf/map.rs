@@ -5,7 +5,9 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use super::syscall::{MapCreate, MapLookup, MapUpdate, address, bpf, bpf_fd, descriptor, object_name, size};
+use super::syscall::{
+    MapCreate, MapLookup, MapUpdate, MapUpdateBatch, address, bpf, bpf_fd, descriptor, object_name, size,
+};
 use crate::{Error, Result, policy::FramePermit};
 
 const TYPE_ARRAY: u32 = 2;
@@ -97,6 +99,22 @@ impl<const WORDS: usize> Array<WORDS> {
     /// If there is no such row.
     pub fn set(&self, index: u32, row: &[u64; WORDS]) -> Result<()> {
         self.0.update(index, std::slice::from_ref(row))
+    }
+
+    /// Writes successive rows from an index on, in one call. Linux 5.6.
+    ///
+    /// # Errors
+    /// If there are fewer rows; those that there are may be written then.
+    pub fn set_from(&self, first: u32, rows: &[[u64; WORDS]]) -> Result<()> {
+        let keys: Vec<u32> = (first..).take(rows.len()).collect();
+        let mut attributes = MapUpdateBatch {
+            keys: address(keys.as_ptr()),
+            values: address(rows.as_ptr()),
+            count: size(keys.len()),
+            map_fd: descriptor(&self.0.fd),
+            ..MapUpdateBatch::default()
+        };
+        bpf(&mut attributes).map(drop).map_err(|error| self.0.error("BPF_MAP_UPDATE_BATCH", first, error))
     }
 }
 
@@ -231,6 +249,15 @@ fn possible_cpus() -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::{super::privilege::or_skip, *};
+
+    #[test]
+    fn rows_that_are_written_in_one_call_are_where_they_belong() {
+        let Some(array) = or_skip(Array::<1>::create("rows", 100)) else { return };
+        let rows: Vec<[u64; 1]> = (1..=90).map(|number| [number]).collect();
+        array.set_from(10, &rows).unwrap();
+        assert_eq!([9, 10, 99].map(|index| array.get(index).unwrap()), [[0], [1], [90]]);
+        assert!(array.set_from(11, &rows).is_err(), "the last one has no place");
+    }
 
     #[test]
     fn as_many_processors_are_possible_as_the_kernel_keeps_copies_of() {

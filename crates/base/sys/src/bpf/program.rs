@@ -18,6 +18,8 @@ use crate::{Error, Result};
 pub enum ProgramType {
     /// A frame received by a device.
     Xdp,
+    /// The same for devices whose frames may be longer than a page: the program sees the first part only. Linux 5.18.
+    XdpLongFrames,
 }
 
 /// The action on a frame: the return value of an XDP program.
@@ -91,6 +93,10 @@ pub fn is_loaded(id: u32) -> Result<bool> {
     }
 }
 
+/// `BPF_PROG_TYPE_XDP`.
+const XDP: u32 = 6;
+/// `BPF_F_XDP_HAS_FRAGS`.
+const HAS_FRAGMENTS: u32 = 1 << 5;
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`.
 const LIVE_FRAMES: u32 = 1 << 1;
 /// The license string that allows helpers reserved for GPL programs.
@@ -178,8 +184,10 @@ impl AsFd for Program {
 
 fn load(kind: ProgramType, name: &str, code: &[Instruction], log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut attributes = ProgramLoad {
-        prog_type: match kind {
-            ProgramType::Xdp => 6,
+        prog_type: XDP,
+        prog_flags: match kind {
+            ProgramType::Xdp => 0,
+            ProgramType::XdpLongFrames => HAS_FRAGMENTS,
         },
         insn_cnt: size(code.len()),
         insns: address(code.as_ptr()),

@@ -71,6 +71,16 @@ attributes! {
         reserved: u32,
     }
     ProgramById = 13 { prog_id: u32, next_id: u32, open_flags: u32, }
+    MapUpdateBatch = 26 {
+        in_batch: u64,
+        out_batch: u64,
+        keys: u64,
+        values: u64,
+        count: u32,
+        map_fd: u32,
+        elem_flags: u64,
+        flags: u64,
+    }
     LinkCreate = 28 { prog_fd: u32, target_ifindex: u32, attach_type: u32, flags: u32, }
 }
 
@@ -132,6 +142,7 @@ mod tests {
         assert_eq!(size_of::<MapLookup>(), 32);
         assert_eq!(size_of::<ProgramLoad>(), 72);
         assert_eq!(size_of::<ProgramTestRun>(), 80);
+        assert_eq!(size_of::<MapUpdateBatch>(), 56);
         assert_eq!(size_of::<LinkCreate>(), 16);
     }
 }

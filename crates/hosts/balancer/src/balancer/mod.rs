@@ -29,7 +29,8 @@ use crate::{
 
 use control::Control;
 pub use tables::DEFAULT_GROUP;
-use tables::{Fate, GroupTable, Tables, Tier};
+pub(crate) use tables::GroupTable;
+use tables::{Fate, Tables, Tier};
 pub use worker::BalancerWorker;
 
 /// What becomes of packets that no rule matches.
@@ -282,6 +283,19 @@ impl Balancer {
         Some(group.targets[idx].target.clone())
     }
 
+    /// The table that alone decides about whole packets; `None` where flow rules or defects of other kinds take part.
+    pub(crate) fn sole_table(&self) -> Option<Arc<GroupTable>> {
+        let others = Defects { tiny_table: None, ..self.settings.defects.clone() };
+        let tables = self.tables();
+        let is_sole = others == Defects::default() && tables.of_rules.is_empty();
+        is_sole.then(|| tables.default_group.clone().unwrap_or_default())
+    }
+
+    /// The names of all targets that there ever were, each at the number of its counter.
+    pub(crate) fn target_names(&self) -> Vec<String> {
+        lock(&self.control).target_counters.iter().map(|(name, _)| name.clone()).collect()
+    }
+
     /// The sums of all counters.
     pub fn counters(&self) -> BalancerCounters {
         let control = lock(&self.control);
@@ -312,7 +326,8 @@ impl Balancer {
         BalancerWorker::new(Arc::clone(self), self.n_workers.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn table_size(&self) -> TableSize {
+    /// The number of places of each table.
+    pub(crate) fn table_size(&self) -> TableSize {
         self.settings.defects.tiny_table.unwrap_or(self.settings.table_size)
     }
 

@@ -28,17 +28,17 @@ pub(super) enum Fate {
 
 /// The targets of a group and their table.
 #[derive(Debug, Default)]
-pub(super) struct GroupTable {
-    pub(super) targets: Vec<PlacedTarget>,
-    pub(super) table: MaglevTable,
+pub(crate) struct GroupTable {
+    pub(crate) targets: Vec<PlacedTarget>,
+    pub(crate) table: MaglevTable,
 }
 
 #[derive(Debug)]
-pub(super) struct PlacedTarget {
-    pub(super) target: Target,
-    pub(super) counter_idx: u32,
+pub(crate) struct PlacedTarget {
+    pub(crate) target: Target,
+    pub(crate) counter_idx: u32,
     /// Whether its packets are dropped by the defect.
-    pub(super) is_blackhole: bool,
+    pub(crate) is_blackhole: bool,
 }
 
 impl GroupTable {

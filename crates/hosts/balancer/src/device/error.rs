@@ -70,6 +70,26 @@ pub enum DeviceError {
         /// The mark.
         mark: u32,
     },
+    /// The process may not load programs into the kernel.
+    #[error("data path xdp needs CAP_BPF and CAP_NET_ADMIN outside user namespaces")]
+    NoPrograms,
+    /// There is no interface of this name.
+    #[error("there is no interface `{0}` here")]
+    NoInterface(String),
+    /// The driver runs no programs.
+    #[error("the driver of {0} has no native XDP")]
+    NoNativeXdp(String),
+    /// The interface has a program of somebody else.
+    #[error("{0} has an XDP program already")]
+    OtherProgram(String),
+    /// Frames for a target would vanish.
+    #[error("{interface}, the interface to target {target}, takes no frames from XDP programs")]
+    NoRedirect {
+        /// The target.
+        target: String,
+        /// The interface.
+        interface: String,
+    },
     /// No balancer of this name runs in the network namespace.
     #[error("no balancer `{name}` runs here")]
     NotRunning {
@@ -147,6 +167,11 @@ impl DeviceError {
             Self::Running { .. } => "end it with ctrl-C or SIGTERM, or run this one as --name OTHER --queues M-N --first-mark N".to_owned(),
             Self::RulesExist { table } => format!("nft delete table ip {table}, or choose another --name"),
             Self::MarksTaken(_) | Self::MarkTaken { .. } => "see ip rule list, and choose others with --first-mark N".to_owned(),
+            Self::NoPrograms => "run as root outside a user namespace, or with --data-path nfqueue".to_owned(),
+            Self::NoInterface(_) => "see ip link, and name the interface by which packets come in with --interface".to_owned(),
+            Self::NoNativeXdp(_) => "name an interface whose driver has it, such as veth, virtio_net, ice or mlx5, or use --data-path nfqueue".to_owned(),
+            Self::OtherProgram(interface) => format!("ip link set dev {interface} xdp off, or end the program that put it there"),
+            Self::NoRedirect { .. } => "a veth takes them while its other end has GRO (there: ethtool -K PEER gro on), some NICs while they have a program of their own; or use --data-path nfqueue".to_owned(),
             Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
             Self::NotRunning { .. } => {
                 "fathom balancer run --vip 198.18.8.1 --target t1=198.18.1.1; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()

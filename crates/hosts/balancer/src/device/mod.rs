@@ -6,6 +6,7 @@
 
 mod control;
 mod error;
+mod fast_path;
 mod path_counters;
 mod queue_loop;
 mod settings;
@@ -21,6 +22,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use fathom_model::units::{Bytes, Nanos};
@@ -36,8 +38,9 @@ use serde::Serialize;
 
 pub use control::{ControlAnswer, ControlRequest, ask};
 pub use error::{DeviceError, TARGET_FORM};
+pub use fast_path::FastPathCounters;
 pub use path_counters::QueueCounters;
-pub use settings::{DeviceSettings, DeviceTarget, ForwardMode, VerdictGrouping};
+pub use settings::{DataPath, DeviceSettings, DeviceTarget, ForwardMode, VerdictGrouping};
 
 use crate::{
     Balancer, BalancerCounters, BalancerError, DEFAULT_GROUP, Target,
@@ -45,12 +48,16 @@ use crate::{
     fragments::FragmentSettingsError,
     targets::WEIGHT_MAX,
 };
+use fast_path::FastPath;
 use path_counters::PathCounters;
 use queue_loop::QueueLoop;
 use steering::Steering;
 
 /// The most memory that waiting packets of a queue may take: a window of 4096 packets of 4 KiB with their headers in the kernel.
 const BUFFER_MAX: u64 = 64 << 20;
+/// Ethernet addresses change when a host is replaced, and a new one is found by the first packets that pass up to the queues.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_SOON: Duration = Duration::from_millis(50);
 /// What the kernel adds to a copied packet: a socket buffer and its attributes.
 const PACKET_OVERHEAD: u64 = 1024;
 
@@ -72,6 +79,9 @@ pub struct DeviceCounters {
     pub mode: ForwardMode,
     /// The decisions.
     pub decisions: BalancerCounters,
+    /// The program before the queues; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<FastPathCounters>,
     /// The data path, queue by queue.
     pub queues: Vec<QueueCounters>,
 }
@@ -92,6 +102,7 @@ struct SharedState {
     settings: DeviceSettings,
     balancer: Arc<Balancer>,
     steering: Mutex<Steering>,
+    fast_path: Option<FastPath>,
     counters: BTreeMap<u16, Arc<PathCounters>>,
     started_at: Nanos,
 }
@@ -103,6 +114,8 @@ pub struct RunningBalancer {
     queues: Vec<JoinHandle<fathom_sys::Result<()>>>,
     listener: UnixListener,
     control: Option<JoinHandle<()>>,
+    /// Looks where the targets are, for the fast path.
+    looking: Option<JoinHandle<()>>,
 }
 
 impl RunningBalancer {
@@ -117,8 +130,12 @@ impl RunningBalancer {
         let wrong =
             |error: FragmentSettingsError| DeviceError::BadSetting { option: "fragments", why: error.to_string() };
         let balancer = Arc::new(Balancer::new(settings.balancer.clone()).map_err(wrong)?);
+        let places = balancer.table_size().get();
+        let is_fast = settings.data_path == DataPath::Xdp;
+        let fast_path = is_fast.then(|| FastPath::prepare(&settings, places)).transpose()?;
         let mut steering = Steering::prepare(settings.clone())?;
         for target in &settings.targets {
+            fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(target))?;
             let mark = steering.add(target.clone(), clock::now())?;
             let target = Target { name: target.name.clone(), mark, weight: target.weight };
             balancer.set_target(DEFAULT_GROUP, target)?;
@@ -128,11 +145,12 @@ impl RunningBalancer {
         let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
         let counters = settings.queues.clone().map(|number| (number, Arc::default())).collect();
         let (is_over, started_at) = (Arc::new(AtomicBool::new(false)), clock::now());
-        let shared = SharedState { settings, balancer, steering: Mutex::new(steering), counters, started_at };
+        let steering = Mutex::new(steering);
+        let shared = SharedState { settings, balancer, steering, fast_path, counters, started_at };
         let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
         let server = listener.try_clone().map_err(failed)?;
         let shared = Arc::new(shared);
-        let mut running = Self { shared, is_over, queues: Vec::new(), listener, control: None };
+        let mut running = Self { shared, is_over, queues: Vec::new(), listener, control: None, looking: None };
         for queue in queues {
             let work = running.queue_loop(queue, copy_range);
             let is_over = Arc::clone(&running.is_over);
@@ -145,7 +163,20 @@ impl RunningBalancer {
         running.control = Some(thread.spawn(serve).map_err(failed)?);
         // Last: from here on packets wait for verdicts.
         running.shared.steering().begin()?;
+        running.begin_fast_path()?;
         Ok(running)
+    }
+
+    /// Lets the program of the fast path decide, and looks from now on where the targets are.
+    fn begin_fast_path(&mut self) -> Result<(), DeviceError> {
+        let Some(fast_path) = &self.shared.fast_path else { return Ok(()) };
+        self.shared.publish()?;
+        fast_path.attach()?;
+        let (shared, is_over) = (Arc::clone(&self.shared), Arc::clone(&self.is_over));
+        let thread = thread::Builder::new().name("balance-ways".to_owned());
+        let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
+        self.looking = Some(thread.spawn(move || shared.look(&is_over)).map_err(failed)?);
+        Ok(())
     }
 
     fn queue_loop(&self, queue: PacketQueue, copy_range: Bytes) -> QueueLoop {
@@ -191,8 +222,15 @@ impl RunningBalancer {
     }
 
     fn finish(&mut self) -> fathom_sys::Result<()> {
-        self.shared.steering().end();
         self.is_over.store(true, Ordering::Relaxed);
+        if let Some(fast_path) = &self.shared.fast_path {
+            fast_path.detach();
+        }
+        self.shared.steering().end();
+        if let Some(looking) = self.looking.take() {
+            looking.thread().unpark();
+            let _ = looking.join();
+        }
         let ended =
             self.queues.drain(..).map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         let outcome = ended.fold(Ok(()), fathom_sys::Result::and);
@@ -238,13 +276,55 @@ impl SharedState {
     }
 
     fn counters(&self) -> DeviceCounters {
+        let mut decisions = self.balancer.counters();
+        let xdp = self.fast_path.as_ref().map(|fast_path| self.count_redirected(fast_path, &mut decisions));
         DeviceCounters {
             name: self.settings.name.clone(),
             pid: std::process::id(),
             uptime_ns: (clock::now() - self.started_at).0,
             mode: self.settings.mode,
-            decisions: self.balancer.counters(),
+            decisions,
+            xdp,
             queues: self.counters.iter().map(|(queue, counters)| counters.read(*queue)).collect(),
+        }
+    }
+
+    /// Adds what the program decided to the decisions of the queues.
+    fn count_redirected(&self, fast_path: &FastPath, decisions: &mut BalancerCounters) -> FastPathCounters {
+        let mut counters = fast_path.counters();
+        for (number, name) in self.balancer.target_names().into_iter().enumerate() {
+            let n = fast_path.n_redirected(number);
+            *decisions.targets.entry(name).or_default() += n;
+            counters.n_redirected += n;
+        }
+        decisions.n_packets += counters.n_redirected;
+        decisions.n_forwarded += counters.n_redirected;
+        counters
+    }
+
+    /// Tells the fast path the tables as they are now.
+    fn publish(&self) -> Result<(), DeviceError> {
+        self.publish_by(&self.steering())
+    }
+
+    /// The same after a change, if it was made.
+    fn followed(&self, change: Result<(), BalancerError>) -> Result<(), DeviceError> {
+        change?;
+        self.publish()
+    }
+
+    fn publish_by(&self, steering: &Steering) -> Result<(), DeviceError> {
+        let Some(fast_path) = &self.fast_path else { return Ok(()) };
+        let known = steering.targets().map(|(mark, target)| (mark, target.clone())).collect();
+        fast_path.publish(self.balancer.sole_table().as_deref(), &known)
+    }
+
+    /// Looks where the targets are until the device ends.
+    fn look(&self, is_over: &AtomicBool) {
+        while let Some(fast_path) = self.fast_path.as_ref().filter(|_| !is_over.load(Ordering::Relaxed)) {
+            // What fails once is tried again; meanwhile the ways stay as they are.
+            let is_complete = fast_path.refresh().unwrap_or(false);
+            thread::park_timeout(if is_complete { LOOK_AGAIN } else { LOOK_SOON });
         }
     }
 
@@ -266,12 +346,12 @@ impl SharedState {
             ControlRequest::AddTarget { group, target } => self.add_target(&group, target).map(json),
             ControlRequest::RemoveTarget { group, name } => self.remove_target(&group, &name).map(json),
             ControlRequest::SetWeight { group, name, weight } => self.set_weight(&group, &name, weight).map(json),
-            ControlRequest::SetFlow(text) => Ok(json(self.balancer.set_flow(flow_rule(&text)?)?)),
+            ControlRequest::SetFlow(text) => self.followed(self.balancer.set_flow(flow_rule(&text)?)).map(json),
             ControlRequest::SetFlows(texts) => {
                 let rules = texts.iter().map(|text| flow_rule(text)).collect::<Result<_, _>>()?;
-                Ok(json(self.balancer.set_flows(rules)?))
+                self.followed(self.balancer.set_flows(rules)).map(json)
             }
-            ControlRequest::RemoveFlow(name) => Ok(json(self.balancer.remove_flow(&name)?)),
+            ControlRequest::RemoveFlow(name) => self.followed(self.balancer.remove_flow(&name)).map(json),
         }
     }
 
@@ -294,13 +374,15 @@ impl SharedState {
         // The same host may be in several groups.
         let others = all.iter().filter(|row| row.group == group).map(|row| &row.target);
         self.settings.check_target(&target, others)?;
+        self.fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(&target))?;
         let (name, weight) = (target.name.clone(), target.weight);
         let mark = steering.add(target, clock::now())?;
         let added = self.balancer.set_target(group, Target { name, mark, weight });
         if added.is_err() {
             steering.remove(mark, clock::now());
         }
-        Ok(added?)
+        added?;
+        self.publish_by(&steering)
     }
 
     /// Builds the table anew with another weight; the way to the target stays.
@@ -315,7 +397,8 @@ impl SharedState {
         let row = all.iter().find(|row| row.group == group && row.target.name == name);
         let unknown = || BalancerError::NoSuchTarget { group: group.to_owned(), name: name.to_owned() };
         let mark = row.ok_or_else(unknown)?.mark;
-        Ok(self.balancer.set_target(group, Target { name: name.to_owned(), mark, weight })?)
+        self.balancer.set_target(group, Target { name: name.to_owned(), mark, weight })?;
+        self.publish_by(&steering)
     }
 
     /// Sends no more packets to a target, then removes the way.
@@ -324,6 +407,7 @@ impl SharedState {
         let groups = self.balancer.groups();
         let mark = groups.get(group).and_then(|all| Some(all.iter().find(|target| target.name == name)?.mark));
         self.balancer.remove_target(group, name)?;
+        self.publish_by(&steering)?;
         if let Some(mark) = mark {
             steering.remove(mark, clock::now());
         }

@@ -46,6 +46,43 @@ impl fmt::Display for ForwardMode {
     }
 }
 
+/// What decides about packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataPath {
+    /// This process: all packets wait in queues for its verdicts.
+    #[default]
+    Nfqueue,
+    /// A program on the interfaces, before the network stack. What it does not know waits in the queues.
+    Xdp,
+}
+
+impl DataPath {
+    /// The words of all data paths.
+    pub const WORDS: [&'static str; 2] = ["nfqueue", "xdp"];
+}
+
+impl FromStr for DataPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "nfqueue" => Ok(Self::Nfqueue),
+            "xdp" => Ok(Self::Xdp),
+            _ => Err(format!("`{text}` is not nfqueue or xdp")),
+        }
+    }
+}
+
+impl fmt::Display for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nfqueue => "nfqueue",
+            Self::Xdp => "xdp",
+        })
+    }
+}
+
 /// How verdicts are told to the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -139,6 +176,10 @@ pub struct DeviceSettings {
     pub queues: RangeInclusive<u16>,
     /// How packets reach their target.
     pub mode: ForwardMode,
+    /// What decides about packets.
+    pub data_path: DataPath,
+    /// The interfaces by which packets come to the program of the data path; none for others.
+    pub interfaces: Vec<String>,
     /// Marks, routing tables and priorities of rules begin behind this number.
     pub first_mark: u32,
     /// How verdicts are told.
@@ -201,6 +242,7 @@ impl DeviceSettings {
                 "wrong-source needs --mode dnat: in mode dsr no answer passes the balancer".to_owned(),
             );
         }
+        self.check_data_path()?;
         if let Some(name) = &self.balancer.defects.blackhole
             && !self.targets.iter().any(|target| target.name == *name)
         {
@@ -210,6 +252,18 @@ impl DeviceSettings {
             let (before, target) = (&self.targets[..place], &self.targets[place]);
             self.check_target(target, before.iter())
         })
+    }
+
+    fn check_data_path(&self) -> Result<(), DeviceError> {
+        let bad = |option: &'static str, why: &str| Err(DeviceError::BadSetting { option, why: why.to_owned() });
+        match (self.data_path, self.interfaces.is_empty()) {
+            (DataPath::Nfqueue, false) => bad("interface", "only --data-path xdp has a program on interfaces"),
+            (DataPath::Xdp, true) => bad("interface", "--data-path xdp needs the interface by which packets come in"),
+            (DataPath::Xdp, false) if self.mode != ForwardMode::Dsr => {
+                bad("data-path", "xdp needs --mode dsr: its program does not translate addresses")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks a target beside others.

@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr};
 
 use fathom_balancer::{
     Defects,
-    device::{DeviceSettings, ForwardMode},
+    device::{DataPath, DeviceSettings, ForwardMode},
     flows::FlowLookup,
 };
 
@@ -15,6 +15,8 @@ pub struct BalancerDevice {
     pub n_queues: u16,
     /// How packets reach their target.
     pub mode: ForwardMode,
+    /// What decides about packets.
+    pub data_path: DataPath,
     /// How it looks up flow rules.
     pub lookup: FlowLookup,
     /// What it does wrong on purpose.
@@ -22,13 +24,14 @@ pub struct BalancerDevice {
 }
 
 /// The names of all values, for help.
-pub(super) const VALUES: &str = "[:queues=2,mode=dsr|dnat,lookup=indexed|linear,defect=DEFECT,defect=…]";
+pub(super) const VALUES: &str =
+    "[:queues=2,mode=dsr|dnat,path=nfqueue|xdp,lookup=indexed|linear,defect=DEFECT,defect=…]";
 
 impl BalancerDevice {
     /// Reads `queues=2,defect=mis-hash=1/100`.
     pub(super) fn parse(text: Option<&str>) -> Result<Self, String> {
-        let (mode, lookup, defects) = Default::default();
-        let mut found = Self { n_queues: 1, mode, lookup, defects };
+        let (mode, data_path, lookup, defects) = Default::default();
+        let mut found = Self { n_queues: 1, mode, data_path, lookup, defects };
         let mut defects = Vec::new();
         for part in text.into_iter().flat_map(|text| text.split(',')) {
             let (name, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is not written as NAME=VALUE"))?;
@@ -41,6 +44,7 @@ impl BalancerDevice {
                         .ok_or_else(|| format!("queues: `{value}` is not a number from 1 to {most}"))?;
                 }
                 "mode" => found.mode = value.trim().parse().map_err(|error| format!("mode: {error}"))?,
+                "path" => found.data_path = value.trim().parse().map_err(|error| format!("path: {error}"))?,
                 "lookup" => found.lookup = value.trim().parse().map_err(|error| format!("lookup: {error}"))?,
                 "defect" => defects.push(value.trim()),
                 other => return Err(format!("it has no value `{other}`")),
@@ -50,7 +54,15 @@ impl BalancerDevice {
         if found.defects.wrong_source && found.mode != ForwardMode::Dnat {
             return Err("defect wrong-source needs mode=dnat: in mode dsr no answer passes the balancer".to_owned());
         }
+        if found.is_xdp() && found.mode != ForwardMode::Dsr {
+            return Err("path=xdp needs mode=dsr: its program does not translate addresses".to_owned());
+        }
         Ok(found)
+    }
+
+    /// Returns whether a program on an interface decides about packets.
+    pub(super) fn is_xdp(&self) -> bool {
+        self.data_path == DataPath::Xdp
     }
 
     /// Returns whether the answers of targets go back through it.
@@ -63,6 +75,10 @@ impl BalancerDevice {
         let mut words: Vec<String> = ["balancer", "run", "--mode"].map(str::to_owned).to_vec();
         words.push(self.mode.to_string());
         words.extend(["--queues".to_owned(), format!("0-{}", self.n_queues - 1)]);
+        if self.is_xdp() {
+            // The interface to the client.
+            words.extend(["--data-path", "xdp", "--interface", "eth0"].map(str::to_owned));
+        }
         if let Some((_, address, _)) = targets.first() {
             words.extend(["--vip".to_owned(), address.to_string()]);
         }
@@ -83,6 +99,9 @@ impl fmt::Display for BalancerDevice {
         write!(f, "queues={},mode={}", self.n_queues, self.mode)?;
         if self.lookup != FlowLookup::default() {
             write!(f, ",lookup={}", self.lookup)?;
+        }
+        if self.is_xdp() {
+            f.write_str(",path=xdp")?;
         }
         let defects = self.defects.to_string();
         defects.split(',').filter(|one| !one.is_empty()).try_for_each(|one| write!(f, ",defect={one}"))

@@ -2,14 +2,16 @@
 
 use std::{net::IpAddr, num::NonZeroU32};
 
-use fathom_sys::netlink::nftables::{
-    Chain, FlowShare, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily,
+use fathom_sys::netlink::{
+    Netlink,
+    ethtool::{Offload, OffloadState},
+    nftables::{Chain, FlowShare, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
 };
 
 use super::{
     Device, DeviceRecord, FittedDevice, HOST, ProgramGuard, ProgramLoader,
     device_process::DeviceProcess,
-    fitted_device::{TABLE, on},
+    fitted_device::{TABLE, on, switch},
 };
 use crate::{Error, Host, Result};
 
@@ -22,19 +24,45 @@ pub(crate) fn fit_before_targets(hosts: &[Host], device: Device, programs: &dyn 
     let dut = hosts.iter().find(|host| host.name.as_str() == HOST).expect("a topology with a device has its host");
     let targets = targets_of(hosts);
     let mut attached: Vec<Box<dyn ProgramGuard>> = Vec::new();
+    let mut unavailable = Vec::new();
     match &device {
         Device::Translation => {
             on(dut, || translate(&targets))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
         }
         Device::Balancer(balancer) => {
+            if balancer.is_xdp() {
+                prepare_redirects(hosts, &mut unavailable)?;
+            }
             let command = programs.process(&balancer.words(&targets));
             let command = command.map_err(Error::file("find the program of the device on host", HOST))?;
             attached.push(Box::new(DeviceProcess::start(dut, &device.to_string(), command)?));
         }
         _ => {}
     }
-    let record = DeviceRecord { device, core: None, threads: Vec::new(), unavailable: Vec::new() };
+    let record = DeviceRecord { device, core: None, threads: Vec::new(), unavailable };
     Ok(FittedDevice { record, attached })
+}
+
+/// Has frames reach the program of a balancer one by one and whole, and those that it sends the switch: both ways to the targets are alike.
+fn prepare_redirects(hosts: &[Host], unavailable: &mut Vec<String>) -> Result<()> {
+    let [client, .., switched] = hosts else { unreachable!("a client, a device, targets and a switch") };
+    // A redirect passes on the frame alone, without the information that its checksum is still incomplete.
+    switch(client, Offload::Segmentation, OffloadState::Off)?;
+    switch(client, Offload::Checksums, OffloadState::Off)?;
+    // A veth that is not polled has no ring for redirected frames.
+    switch(switched, Offload::Merging, OffloadState::On)?;
+    let queue = || {
+        let mut netlink = Netlink::open()?;
+        client.interfaces.iter().try_for_each(|interface| {
+            let index = netlink.link(&interface.name)?.index;
+            netlink.set_fifo(index)
+        })
+    };
+    if let Err(error) = on(client, queue)? {
+        let why = format!("{error}: {}", error.source);
+        unavailable.push(format!("queues on host {}: {why}; what finds a ring full there is lost", client.name));
+    }
+    Ok(())
 }
 
 /// The targets: the name of each, the virtual address, and the address at which the device reaches it, of the same IP version.

@@ -103,7 +103,7 @@ pub(super) fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Resul
     host.enter_with(work)
 }
 
-fn switch(host: &Host, offload: Offload, to: OffloadState) -> Result<()> {
+pub(super) fn switch(host: &Host, offload: Offload, to: OffloadState) -> Result<()> {
     let all = || host.interfaces.iter().try_for_each(|one| ethtool::Device::open(&one.name)?.switch(offload, to));
     on(host, all)?.map_err(Error::kernel(format!("prepare the interfaces of host {}", host.name)))
 }

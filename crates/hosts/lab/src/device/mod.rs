@@ -331,6 +331,7 @@ mod tests {
         assert_eq!((read("dnat"), read("balancer")), ("dnat".into(), "balancer:queues=1,mode=dsr".into()));
         let text = "balancer:queues=2,mode=dnat,defect=drop=1/100,defect=wrong-source";
         assert_eq!(read(text), text);
+        assert_eq!(read("balancer:path=xdp"), "balancer:queues=1,mode=dsr,path=xdp");
     }
 
     #[test]
@@ -349,6 +350,8 @@ mod tests {
             ("impair:loss=2", "0.5%"),
             ("balancer:speed=2", "no value `speed`"),
             ("balancer:queues=0", "1 to 64"),
+            ("balancer:path=fast", "not nfqueue or xdp"),
+            ("balancer:path=xdp,mode=dnat", "needs mode=dsr"),
             ("balancer:defect=laziness", "laziness"),
             ("balancer:defect=wrong-source", "dnat"),
         ];

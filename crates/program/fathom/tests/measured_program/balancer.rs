@@ -1,12 +1,22 @@
 //! The reference balancer as a program and as a device of a lab: it divides, is changed and asked, and leaves nothing.
 
-use std::{net::UdpSocket, path::Path};
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream, UdpSocket},
+    ops::Range,
+    path::Path,
+    time::Duration,
+};
 
 use fathom_model::names::host;
-use fathom_sys::process::{Pidfd, ProcessIdentity};
+use fathom_sys::{
+    netlink::Netlink,
+    process::{Pidfd, ProcessIdentity},
+};
 use serde_json::Value;
 
-use crate::test_bed::{PATIENCE, TestBed, lacks_root, until};
+use crate::test_bed::{PATIENCE, RunningLab, TestBed, lacks_root, until};
 
 const VIRTUAL: &str = "198.18.8.1";
 /// Long enough for some hundred datagrams.
@@ -143,4 +153,147 @@ fn without_the_privilege_a_balancer_is_refused() {
     command.args(["balancer", "run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"]);
     stage.spawn(command).ends().refused(3, &["a balancer needs CAP_NET_ADMIN"]);
     assert!(!Path::new("/sys/class/net/fathom20000").exists());
+}
+
+const TARGETS: [&str; 3] = ["t1", "t2", "t3"];
+const PORTS: Range<u16> = 20_000..20_040;
+/// A datagram in three fragments.
+const LARGE: usize = 4000;
+
+/// Sockets of the targets of a lab at the virtual address.
+struct Listening {
+    datagrams: Vec<UdpSocket>,
+    streams: Vec<TcpListener>,
+}
+
+impl Listening {
+    fn at(lab: &RunningLab<'_>) -> Self {
+        let datagrams = |host: &&str| lab.enter_with(host, || UdpSocket::bind((VIRTUAL, 7000)).unwrap());
+        let streams = |host: &&str| lab.enter_with(host, || TcpListener::bind((VIRTUAL, 7000)).unwrap());
+        let listening =
+            Self { datagrams: TARGETS.iter().map(datagrams).collect(), streams: TARGETS.iter().map(streams).collect() };
+        listening.datagrams.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        listening.streams.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
+        listening
+    }
+
+    /// The target that each datagram of these ports reaches, of so many bytes.
+    fn targets_of(&self, lab: &RunningLab<'_>, length: usize) -> BTreeMap<u16, usize> {
+        lab.enter_with("a", || {
+            for port in PORTS {
+                let socket = UdpSocket::bind(("198.18.0.1", port)).unwrap();
+                socket.send_to(&vec![7; length], (VIRTUAL, 7000)).unwrap();
+            }
+        });
+        let (mut reached, mut room) = (BTreeMap::new(), vec![0; 2 * LARGE]);
+        until(|| {
+            for (place, socket) in self.datagrams.iter().enumerate() {
+                while let Ok((received, from)) = socket.recv_from(&mut room) {
+                    assert_eq!((received, reached.insert(from.port(), place)), (length, None));
+                }
+            }
+            (reached.len() == PORTS.len()).then_some(())
+        });
+        reached
+    }
+
+    /// Sends some streams of so many bytes to whichever target takes each, and returns how many each target took whole.
+    fn streams_of(&self, lab: &RunningLab<'_>, length: usize) -> Vec<usize> {
+        const N_STREAMS: usize = 24;
+        let connect = || (0..N_STREAMS).map(|_| TcpStream::connect((VIRTUAL, 7000)).unwrap()).collect();
+        let clients: Vec<TcpStream> = lab.enter_with("a", connect);
+        let mut taken: Vec<(usize, TcpStream)> = Vec::new();
+        until(|| {
+            for (place, listener) in self.streams.iter().enumerate() {
+                taken.extend(std::iter::from_fn(|| Some((place, listener.accept().ok()?.0))));
+            }
+            (taken.len() == N_STREAMS).then_some(())
+        });
+        let mut n_whole = vec![0; self.streams.len()];
+        std::thread::scope(|scope| {
+            for mut client in clients {
+                scope.spawn(move || client.write_all(&vec![7; length]).unwrap());
+            }
+            for (place, mut server) in taken {
+                server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                let mut received = Vec::new();
+                n_whole[place] += usize::from(server.read_to_end(&mut received).unwrap() == length);
+            }
+        });
+        n_whole
+    }
+}
+
+#[test]
+fn a_program_sends_flows_to_the_targets_of_the_queues_and_goes_with_its_process() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let up = |name: &'static str, device: &str| {
+        stage.lab_with(&["lab", "up", "targets:3", "--name", name, "--device", device, "--for", "5min"], name)
+    };
+    let queued = up("queued", "balancer");
+    let by_queues = Listening::at(&queued).targets_of(&queued, 20);
+    drop(queued);
+    let lab = up("fast", "balancer:path=xdp");
+    let listening = Listening::at(&lab);
+    let balancer = |words: &[&str]| lab.fathom("dut", &[&["balancer"], words].concat());
+    let counted = || parsed(&balancer(&["counters", "--json"]).succeeded().stdout);
+    let number = |value: &Value| value.as_u64().unwrap();
+
+    assert_eq!(listening.targets_of(&lab, 20), by_queues, "both data paths choose the same targets");
+    let small = counted();
+    assert_eq!((number(&small["xdp"]["n_redirected"]), number(&small["queues"][0]["n_packets"])), (40, 0), "{small:#}");
+    assert_eq!(listening.targets_of(&lab, LARGE), by_queues, "fragments go where their flow goes");
+    let large = counted();
+    let n_passed = number(&large["xdp"]["passed_up"]["fragment"]);
+    assert_eq!((n_passed, number(&large["queues"][0]["n_packets"])), (3 * 40, 3 * 40), "{large:#}");
+    assert_eq!(number(&large["decisions"]["n_forwarded"]), 4 * 40, "{large:#}");
+    let streams = listening.streams_of(&lab, 200_000);
+    assert!(streams.iter().all(|n| *n > 0) && streams.iter().sum::<usize>() == 24, "{streams:?}");
+
+    balancer(&["targets", "remove", "t2"]).succeeded();
+    let without = listening.targets_of(&lab, 20);
+    let is_kept =
+        |(port, target): (&u16, &usize)| if *target == 1 { without[port] != 1 } else { without[port] == *target };
+    assert!(by_queues.iter().all(is_kept), "{by_queues:?}, then {without:?}");
+    balancer(&["targets", "add", "t2=198.18.1.2"]).succeeded();
+    assert_eq!(listening.targets_of(&lab, 20), by_queues);
+
+    let has_program = || lab.enter_with("dut", || Netlink::open().unwrap().link("eth0").unwrap().has_xdp);
+    assert!(has_program());
+    let process = Pidfd::open(u32::try_from(number(&large["pid"])).unwrap()).unwrap();
+    process.kill().unwrap();
+    assert!(process.wait(PATIENCE).unwrap());
+    until(|| (!has_program()).then_some(()));
+}
+
+#[test]
+fn what_keeps_a_program_from_its_work_is_named_and_leaves_nothing() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("targets:1", "deaf");
+    let left = || {
+        let read = |words: &[&str]| lab.exec("dut", words).ends().succeeded().stdout;
+        (read(&["nft", "list", "tables"]), read(&["ip", "rule", "list"]), read(&["ip", "-brief", "link"]))
+    };
+    let before = left();
+    let words = ["balancer", "run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1", "--data-path", "xdp"];
+    let cases: [(&[&str], i32, &[&str]); 4] = [
+        (&[], 2, &["interface: --data-path xdp needs the interface"]),
+        (&["--interface", "eth0", "--mode", "dnat"], 2, &["xdp needs --mode dsr"]),
+        (&["--interface", "eth9"], 3, &["no interface `eth9`", "ip link"]),
+        (&["--interface", "eth0"], 3, &["eth1, the interface to target t1, takes no frames", "gro on"]),
+    ];
+    for (more, code, said) in cases {
+        lab.fathom("dut", &[&words[..], more].concat()).refused(code, said);
+        assert_eq!(left(), before, "{more:?}");
+    }
+    // Without a target nothing is sent anywhere, and the loopback has no native mode.
+    let words = ["balancer", "run", "--vip", VIRTUAL, "--data-path", "xdp", "--interface", "lo"];
+    lab.fathom("dut", &words).refused(3, &["the driver of lo has no native XDP", "--data-path nfqueue"]);
+    assert_eq!(left(), before);
 }

@@ -9,7 +9,7 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_balancer::{
     BalancerSettings, Defects, Unmatched,
-    device::{DeviceSettings, DeviceTarget, ForwardMode, RunningBalancer, VerdictGrouping},
+    device::{DataPath, DeviceSettings, DeviceTarget, ForwardMode, RunningBalancer, VerdictGrouping},
     flows::FlowLookup,
     fragments::FragmentSettings,
     maglev::TableSize,
@@ -41,6 +41,15 @@ pub(super) fn define(command: Command) -> Command {
         )
         .default_value("dsr")
         .value_parser(ForwardMode::WORDS),
+        text(
+            "data-path",
+            "PATH",
+            "nfqueue decides every packet in this process; xdp decides whole packets of TCP and UDP in a program on --interface, and leaves others to the queues",
+        )
+        .default_value("nfqueue")
+        .value_parser(DataPath::WORDS),
+        text("interface", "NAME", "with --data-path xdp: an interface by which packets for the virtual address come in")
+            .action(ArgAction::Append),
         text("queues", "M-N", "numbers of the queues; a thread reads each").default_value("0"),
         text("defect", "DEFECT", "a defect, such as mis-hash=1/100 or ignore-ports (docs/balancer.md)")
             .action(ArgAction::Append),
@@ -107,7 +116,11 @@ fn about(settings: &DeviceSettings) -> String {
     let targets = if targets.is_empty() { "no target yet".to_owned() } else { targets };
     let (first, last) = (settings.queues.start(), settings.queues.end());
     let queues = if first == last { format!("queue {first}") } else { format!("queues {first}-{last}") };
-    format!("{addresses} among {targets}; mode {}; {queues}", settings.mode)
+    let before = match settings.data_path {
+        DataPath::Nfqueue => String::new(),
+        DataPath::Xdp => format!("XDP on {} before ", list(settings.interfaces.clone())),
+    };
+    format!("{addresses} among {targets}; mode {}; {before}{queues}", settings.mode)
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
@@ -145,6 +158,8 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
         targets,
         queues: queues(word("queues")).ok_or_else(|| wrong("queues", &"a number, or the first and the last as 0-3"))?,
         mode: word("mode").parse().map_err(|error: String| wrong("mode", &error))?,
+        data_path: word("data-path").parse().map_err(|error: String| wrong("data-path", &error))?,
+        interfaces: all("interface").cloned().collect(),
         first_mark: number("first-mark").unwrap_or(DeviceSettings::FIRST_MARK_DEFAULT),
         verdicts: if word("verdicts") == "single" { VerdictGrouping::Single } else { VerdictGrouping::Batch },
         queue_length: number("queue-length").unwrap_or(DeviceSettings::QUEUE_LENGTH_DEFAULT),

@@ -1,0 +1,216 @@
+//! The fast path: an XDP program before the queues, which decides by the same table and the same hash.
+//!
+//! It sends whole packets of TCP and UDP to their targets and passes all others up, where the queues take them as they do without it. Program,
+//! maps and links belong to descriptors, so they go with the process, however it ends.
+
+mod maps;
+mod program;
+mod ways;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use fathom_sys::{
+    bpf::{Program, ProgramType, XdpLink, XdpMode},
+    netlink::Netlink,
+};
+use serde::Serialize;
+
+use super::{
+    DeviceError,
+    settings::{DeviceSettings, DeviceTarget},
+};
+use crate::balancer::GroupTable;
+use maps::{Maps, Passed, TARGETS_MAX, Way};
+use ways::{DriverLosses, WayFinder};
+
+/// The counts of the fast path since the start. In JSON as they are named here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct FastPathCounters {
+    /// The interfaces at which it runs.
+    pub interfaces: Vec<String>,
+    /// Packets that it sent to a target itself. They are among the decisions.
+    pub n_redirected: u64,
+    /// Those of them that the links to the targets did not take, such as for a full ring; absent if no driver counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_not_taken: Option<u64>,
+    /// Packets for a virtual address that it passed up to the queues, by cause.
+    pub passed_up: BTreeMap<&'static str, u64>,
+}
+
+/// A program with its tables; dropping this takes it off.
+#[derive(Debug)]
+pub(super) struct FastPath {
+    maps: Maps,
+    program: Program,
+    /// The interfaces by name and index.
+    interfaces: Vec<(String, u32)>,
+    table_size: u32,
+    state: Mutex<State>,
+}
+
+/// What the program was told last.
+#[derive(Debug)]
+struct State {
+    netlink: Netlink,
+    links: Vec<XdpLink>,
+    /// The half of the places that the program reads, 1 or 2.
+    active: u64,
+    /// The numbers of the targets of the table, and the targets.
+    targets: Vec<(u32, DeviceTarget)>,
+    /// The ways by row.
+    ways: BTreeMap<u32, Way>,
+    /// What the drivers of the links to targets count, by link; `None` for drivers that do not.
+    losses: BTreeMap<u32, Option<DriverLosses>>,
+}
+
+impl FastPath {
+    /// Has the kernel check the program, which passes everything up until it is told a table. It is attached later.
+    pub(super) fn prepare(settings: &DeviceSettings, table_size: u32) -> Result<Self, DeviceError> {
+        let refused = |error: fathom_sys::Error| {
+            if error.is_permission() {
+                return DeviceError::NoPrograms;
+            }
+            DeviceError::Kernel { attempt: "load the program of the fast path", source: error }
+        };
+        let mut netlink = Netlink::open().map_err(|error| DeviceError::kernel("open rtnetlink", error))?;
+        let (mut interfaces, mut own) = (Vec::new(), Vec::new());
+        for name in &settings.interfaces {
+            let link = netlink.link(name).map_err(|_| DeviceError::NoInterface(name.clone()))?;
+            interfaces.push((link.name, link.index));
+            own.push(link.mac.unwrap_or_default());
+        }
+        let maps = Maps::create(table_size).map_err(refused)?;
+        let code = program::program(&maps, &own, &settings.virtual_addresses, table_size);
+        let program = Program::load(ProgramType::XdpLongFrames, "fathom_balancer", &code).map_err(refused)?;
+        let state = State {
+            netlink,
+            links: Vec::new(),
+            active: 1,
+            targets: Vec::new(),
+            ways: BTreeMap::new(),
+            losses: BTreeMap::new(),
+        };
+        Ok(Self { maps, program, interfaces, table_size, state: Mutex::new(state) })
+    }
+
+    /// Puts the program on its interfaces.
+    pub(super) fn attach(&self) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        for (name, index) in &self.interfaces {
+            let link = XdpLink::attach(&self.program, *index, XdpMode::Native);
+            state.links.push(link.map_err(|error| refused_by(name, error))?);
+        }
+        Ok(())
+    }
+
+    /// Takes the program off.
+    pub(super) fn detach(&self) {
+        self.state().links.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a target whose link takes no redirected frames, because these would vanish.
+    pub(super) fn check(&self, target: &DeviceTarget) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let mut finder = WayFinder::new(&mut state.netlink)?;
+        let deaf = target.addresses.iter().find_map(|address| finder.deaf_link(*address));
+        deaf.map_or(Ok(()), |interface| Err(DeviceError::NoRedirect { target: target.name.clone(), interface }))
+    }
+
+    /// Tells the program a table, and its targets by mark; without a table it passes everything up.
+    pub(super) fn publish(
+        &self,
+        table: Option<&GroupTable>,
+        known: &BTreeMap<u32, DeviceTarget>,
+    ) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let failed = |error| DeviceError::kernel("tell the program its table", error);
+        let Some(table) = table else { return self.maps.active.set(0, &[0]).map_err(failed) };
+        let placed = || table.targets.iter().map(|placed| (placed.counter_idx, known.get(&placed.target.mark)));
+        let is_known = |(number, target): &(u32, Option<&DeviceTarget>)| *number < TARGETS_MAX && target.is_some();
+        state.targets = placed().filter_map(|(number, target)| Some((number, target?.clone()))).collect();
+        state.targets.retain(|(number, _)| *number < TARGETS_MAX);
+        self.find_ways(&mut state)?;
+        // The number of the target of each place from one.
+        let values: Vec<[u64; 1]> =
+            placed().map(|one| if is_known(&one) { [u64::from(one.0) + 1] } else { [0] }).collect();
+        let mut places: Vec<[u64; 1]> = table.table.places().iter().map(|idx| values[usize::from(*idx)]).collect();
+        places.resize(usize::try_from(self.table_size).expect("addresses have at least 32 bits"), [0]);
+        let next = 3 - state.active;
+        let first = if next == 1 { 0 } else { self.table_size };
+        self.maps.places.set_from(first, &places).map_err(failed)?;
+        self.maps.active.set(0, &[next]).map_err(failed)?;
+        state.active = next;
+        Ok(())
+    }
+
+    /// Looks again where the targets are; returns whether the way to each is known.
+    pub(super) fn refresh(&self) -> Result<bool, DeviceError> {
+        self.find_ways(&mut self.state())
+    }
+
+    fn find_ways(&self, state: &mut State) -> Result<bool, DeviceError> {
+        let State { netlink, targets, ways, losses, .. } = state;
+        let mut finder = WayFinder::new(netlink)?;
+        let mut is_complete = true;
+        for (number, target) in targets {
+            for address in &target.addresses {
+                let row = 2 * *number + u32::from(address.is_ipv6());
+                let way = finder.way(*address);
+                is_complete &= way.is_some();
+                if ways.get(&row) == way.as_ref() {
+                    continue;
+                }
+                let failed = |error| DeviceError::kernel("tell the program a way", error);
+                self.maps.ways.set(row, &Way::row(way.as_ref())).map_err(failed)?;
+                if let Some(way) = way {
+                    losses.entry(way.link).or_insert_with(|| finder.losses(way.link));
+                    ways.insert(row, way);
+                } else {
+                    ways.remove(&row);
+                }
+            }
+        }
+        Ok(is_complete)
+    }
+
+    /// The packets that it sent to the target with this number.
+    pub(super) fn n_redirected(&self, number: usize) -> u64 {
+        let row = u32::try_from(number).ok().filter(|number| *number < TARGETS_MAX);
+        row.and_then(|row| self.maps.target_counts.sum(row).ok()).map_or(0, |[n]| n)
+    }
+
+    /// The counts but for [`FastPathCounters::n_redirected`].
+    pub(super) fn counters(&self) -> FastPathCounters {
+        let of = |why: Passed| self.maps.passed.sum(why as u32).map_or(0, |[n]| n);
+        FastPathCounters {
+            interfaces: self.interfaces.iter().map(|(name, _)| name.clone()).collect(),
+            n_redirected: 0,
+            n_not_taken: self.state().losses.values().flatten().map(DriverLosses::count).reduce(u64::saturating_add),
+            passed_up: Passed::ALL.iter().map(|why| (why.word(), of(*why))).collect(),
+        }
+    }
+}
+
+const EBUSY: i32 = 16;
+const EEXIST: i32 = 17;
+const EOPNOTSUPP: i32 = 95;
+
+fn refused_by(interface: &str, error: fathom_sys::Error) -> DeviceError {
+    let interface = interface.to_owned();
+    match error.errno() {
+        Some(EOPNOTSUPP) => DeviceError::NoNativeXdp(interface),
+        Some(EBUSY | EEXIST) => DeviceError::OtherProgram(interface),
+        _ if error.is_permission() => DeviceError::NoPrograms,
+        _ => DeviceError::Kernel { attempt: "attach the program of the fast path", source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -231,6 +231,7 @@ mod tests {
         let record = TargetsRecord { flows, ..TargetsRecord::default() };
         let event = EventRecord {
             event: "1s x".to_owned(),
+            n_runs: None,
             due_ns: Nanos(1000 * MS),
             began_ns: Some(Nanos(1001 * MS)),
             took_ns: Some(Nanos(5 * MS)),

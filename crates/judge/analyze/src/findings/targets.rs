@@ -282,6 +282,7 @@ mod tests {
     fn an_event_that_failed_makes_the_numbers_worthless() {
         let event = EventRecord {
             event: "1s false".to_owned(),
+            n_runs: None,
             due_ns: Nanos(0),
             began_ns: Some(Nanos(0)),
             took_ns: Some(Nanos(1)),

@@ -49,7 +49,11 @@ fn filled(command: &str) -> String {
         filled = filled + before + "7";
         rest = behind;
     }
-    (filled + rest).trim_end_matches(['.', ',', ':', ')', '"']).replace(" N", " 7")
+    let filled = filled + rest;
+    // The any-address of IPv6 is no punctuation.
+    let end =
+        if filled.ends_with(" ::") { filled.as_str() } else { filled.trim_end_matches(['.', ',', ':', ')', '"']) };
+    end.replace(" N", " 7")
 }
 
 /// Returns true if the text is a command and not a sentence: a known command, then words of a command line.

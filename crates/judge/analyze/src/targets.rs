@@ -84,7 +84,9 @@ fn event_effects(trial: &Trial) -> Vec<EventEffect> {
 
 /// Returns what flows lost from the beginning of an event to that of the next one.
 fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, Nanos)) -> EventEffect {
-    let settled = from + event.took_ns.unwrap_or_default().max(SETTLING);
+    // A repeated event has its effect from its first run on.
+    let takes = event.took_ns.filter(|_| event.n_runs.is_none()).unwrap_or_default();
+    let settled = from + takes.max(SETTLING);
     let goes_on = |spell: &&TargetSpell| spell.to_ns > settled && spell.from_ns < end;
     let spells = record.flows.iter().flat_map(|flow| &flow.spells);
     let answers_on: BTreeSet<&str> = spells.filter(goes_on).map(|spell| spell.target.as_str()).collect();
@@ -240,6 +242,9 @@ mod tests {
         };
         let effect = effect_of(&record, &event, (Nanos(1001 * MS), Nanos::MAX));
         assert_eq!((effect.n_flows, effect.n_own, effect.n_collateral), (4, 1, 1));
+        let repeated = EventRecord { n_runs: Some(50), took_ns: Some(Nanos(1000 * MS)), ..event.clone() };
+        let effect_of_repeated = effect_of(&record, &repeated, (Nanos(1001 * MS), Nanos::MAX));
+        assert_eq!(effect_of_repeated.lost_targets, effect.lost_targets, "those that answer meanwhile are not lost");
         assert_eq!((effect.lost_targets, effect.n_lost), (vec!["t1".to_owned()], 7));
         assert_eq!(effect.longest_ns, Some(Nanos(50 * MS)));
     }

@@ -261,6 +261,7 @@ fn a_device_and_a_topology_that_do_not_fit_are_refused() {
     assert!(refused("pair", "dnat").contains("use the preset targets:N"));
     assert!(refused("targets:2", "bridge").contains("use router, dnat or balancer"));
     assert!(refused("star:3", "router").contains("use the preset pair"));
+    assert!(refused("pair", "squeeze:1500").contains("the links carry no more than 1500 bytes anyway"));
     for wrong in ["targets:0", "targets:65", "targets:many", "pair:2"] {
         let error = preset::chosen(wrong, Options::default()).unwrap_err();
         assert!(error.hint().unwrap().contains("targets:N with N from 1 to 64"), "{wrong}: {error}");

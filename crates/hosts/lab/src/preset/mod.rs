@@ -80,6 +80,15 @@ impl Preset {
             why: format!("the preset {} {why}", self.name),
             known: device::forms(),
         };
+        if let Some(narrow @ Device::Squeeze(mtu_bytes)) = &options.device
+            && *mtu_bytes >= options.mtu_bytes
+        {
+            return Err(Error::BadDevice {
+                given: narrow.to_string(),
+                why: format!("the links carry no more than {} bytes anyway; --mtu makes them wider", options.mtu_bytes),
+                known: device::forms(),
+            });
+        }
         match (self.shape, &self.device, &options.device) {
             (Shape::Star, _, Some(other)) => {
                 Err(refused(other, "has its hosts on a switch; use the preset pair".to_owned()))

@@ -26,6 +26,7 @@ const HELD: f64 = 0.9;
 struct FragmentTotals<'a> {
     host: &'a str,
     target: &'a str,
+    is_ipv6: bool,
     orders: Vec<FragmentOrderRecord>,
     n_flows: u64,
     n_flows_unsteady: u64,
@@ -34,7 +35,7 @@ struct FragmentTotals<'a> {
 fn fragments<'a>(seen: &TestEvidence<'a>) -> Option<FragmentTotals<'a>> {
     let records: Vec<_> =
         seen.probes().filter_map(|(host, _, probe)| Some((host, probe, probe.fragments.as_ref()?))).collect();
-    let (host, probe, _) = records.first()?;
+    let (host, probe, first) = records.first()?;
     let mut orders: BTreeMap<&str, FragmentOrderRecord> = BTreeMap::new();
     for order in records.iter().flat_map(|(.., record)| &record.orders) {
         let empty = || FragmentOrderRecord {
@@ -57,6 +58,7 @@ fn fragments<'a>(seen: &TestEvidence<'a>) -> Option<FragmentTotals<'a>> {
     Some(FragmentTotals {
         host,
         target: &probe.target,
+        is_ipv6: first.ip_version == 6,
         orders,
         n_flows: sum(|record| record.n_flows),
         n_flows_unsteady: sum(|record| record.n_flows_unsteady),
@@ -232,7 +234,7 @@ impl FindingRule for FragmentsReassembled {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(fragments) = fragments(seen) else { return Vec::new() };
         let n_sent: u64 = fragments.orders.iter().map(|order| order.n_fragments).sum();
-        let found = at_device(seen, n_sent).or_else(|| before_receiver(seen, &fragments, n_sent));
+        let found = at_device(seen, &fragments, n_sent).or_else(|| before_receiver(seen, &fragments, n_sent));
         let Some((title, evidence, next)) = found else { return Vec::new() };
         vec![seen.finding(self.id(), Severity::HoldsBack, "reassembly", title).evidence(evidence).next(next)]
     }
@@ -241,10 +243,12 @@ impl FindingRule for FragmentsReassembled {
 type Reassembly = (String, Vec<Evidence>, NextStep);
 
 /// The counters of the device in between: it received fragments for itself, or made new ones of what had come in fragments.
-fn at_device(seen: &TestEvidence<'_>, n_sent: u64) -> Option<Reassembly> {
+fn at_device(seen: &TestEvidence<'_>, fragments: &FragmentTotals<'_>, n_sent: u64) -> Option<Reassembly> {
     let via = seen.via()?;
-    let counters = [host::IP_FRAGMENTS_RECEIVED, host::IP_REASSEMBLED, host::IP_FRAGMENTS_CREATED];
-    let grown: Vec<(&str, u64)> = counters.map(|counter| (counter, seen.growth(via, counter, None))).into();
+    // A router cuts IPv4 packets, fragments too, for a narrow link. It never cuts those of IPv6 (RFC 8200 section 5).
+    let created = Some(host::IP_FRAGMENTS_CREATED).filter(|_| fragments.is_ipv6);
+    let counters = [host::IP_FRAGMENTS_RECEIVED, host::IP_REASSEMBLED].into_iter().chain(created);
+    let grown: Vec<(&str, u64)> = counters.map(|counter| (counter, seen.growth(via, counter, None))).collect();
     let is_ours = |n: u64| n >= FRAGMENTS_MIN && ratio(n, n_sent).is_some_and(|share| share >= SHARE);
     let (_, most) = grown.iter().copied().max_by_key(|(_, n)| *n)?;
     if !is_ours(most) {
@@ -313,8 +317,12 @@ mod tests {
     }
 
     fn run(orders: &[(&str, OrderOutcome, [u64; 3])]) -> RunBuilder {
+        run_of(6, orders)
+    }
+
+    fn run_of(ip_version: u8, orders: &[(&str, OrderOutcome, [u64; 3])]) -> RunBuilder {
         let orders = orders.iter().map(|(name, outcome, counts)| order(name, *outcome, *counts)).collect();
-        let fragments = FragmentsRecord { ip_version: 6, n_flows: 100, orders, ..FragmentsRecord::default() };
+        let fragments = FragmentsRecord { ip_version, n_flows: 100, orders, ..FragmentsRecord::default() };
         let mut builder = RunBuilder::new();
         let target = "192.0.2.9:7701".to_owned();
         builder.probed((300, 300), ProbeRecord { target, fragments: Some(fragments), ..ProbeRecord::default() });
@@ -384,12 +392,14 @@ mod tests {
     #[test]
     fn a_device_whose_reassembly_counters_grow_puts_fragments_together() {
         let orders = [WHOLE, ("forward", OrderOutcome::Answered, [100, 100, 0])];
-        for (counter, growth, is_found) in [
-            (host::IP_FRAGMENTS_RECEIVED, 300, true),
-            (host::IP_FRAGMENTS_CREATED, 300, true),
-            (host::IP_FRAGMENTS_RECEIVED, 9, false),
+        for (counter, growth, ip_version, is_found) in [
+            (host::IP_FRAGMENTS_RECEIVED, 300, 4, true),
+            (host::IP_FRAGMENTS_CREATED, 300, 6, true),
+            // A router cuts what is too long for its next link.
+            (host::IP_FRAGMENTS_CREATED, 300, 4, false),
+            (host::IP_FRAGMENTS_RECEIVED, 9, 4, false),
         ] {
-            let mut builder = run(&orders);
+            let mut builder = run_of(ip_version, &orders);
             builder.device_between("dut");
             builder.host_counter("dut", (counter, ""), growth);
             assert_eq!(builder.finding("fragments-reassembled").is_some(), is_found, "{counter} {growth}");

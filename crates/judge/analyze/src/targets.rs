@@ -87,6 +87,8 @@ fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, N
     // A repeated event has its effect from its first run on.
     let takes = event.took_ns.filter(|_| event.n_runs.is_none()).unwrap_or_default();
     let settled = from + takes.max(SETTLING);
+    // One that goes on when the next begins leaves no time of its own after it.
+    let settled = if settled < end { settled } else { from + SETTLING };
     let goes_on = |spell: &&TargetSpell| spell.to_ns > settled && spell.from_ns < end;
     let spells = record.flows.iter().flat_map(|flow| &flow.spells);
     let answers_on: BTreeSet<&str> = spells.filter(goes_on).map(|spell| spell.target.as_str()).collect();

@@ -59,7 +59,15 @@ pub(crate) fn ask(
             ask_datagrams(&socket, dialect)
         }
     };
-    let bytes = bytes.map_err(call)?.ok_or_else(|| nobody("no answer came within 2 s"))?;
+    let bytes = match bytes.map_err(call)? {
+        Answer::Whole(bytes) => bytes,
+        Answer::None => return Err(nobody("no answer came within 2 s")),
+        Answer::Closed => {
+            let why =
+                "it closed the connection: it may serve others only (--identity-from), or have too many connections";
+            return Err(nobody(why));
+        }
+    };
     identity_in(&bytes, dialect).ok_or_else(|| nobody("the answer is not of this protocol"))
 }
 
@@ -92,7 +100,14 @@ pub(crate) fn is_whole(bytes: &[u8], dialect: Dialect) -> bool {
     }
 }
 
-fn ask_stream(socket: &Socket, dialect: Dialect) -> fathom_sys::Result<Option<Vec<u8>>> {
+/// What came back for a question.
+enum Answer {
+    Whole(Vec<u8>),
+    None,
+    Closed,
+}
+
+fn ask_stream(socket: &Socket, dialect: Dialect) -> fathom_sys::Result<Answer> {
     socket::set_timeout(socket, PATIENCE)?;
     let question = question((Carrier::Tcp, dialect), 0);
     if !question.is_empty() {
@@ -101,21 +116,22 @@ fn ask_stream(socket: &Socket, dialect: Dialect) -> fathom_sys::Result<Option<Ve
     let (mut got, mut room) = (Vec::new(), [0; GREETING_MAX]);
     while !is_whole(&got, dialect) {
         match socket::recv(socket, &mut room, Wait::Block)? {
-            Some(0) | None => return Ok(None),
+            None => return Ok(Answer::None),
+            Some(0) => return Ok(Answer::Closed),
             Some(count) => got.extend_from_slice(&room[..count]),
         }
     }
-    Ok(Some(got))
+    Ok(Answer::Whole(got))
 }
 
-fn ask_datagrams(socket: &Socket, dialect: Dialect) -> fathom_sys::Result<Option<Vec<u8>>> {
+fn ask_datagrams(socket: &Socket, dialect: Dialect) -> fathom_sys::Result<Answer> {
     socket::set_timeout(socket, PATIENCE / DATAGRAMS)?;
     let mut room = [0; GREETING_MAX];
     for number in 0..DATAGRAMS {
         socket::send(socket, &question((Carrier::Udp, dialect), number), Wait::Block)?;
         if let Some(count) = socket::recv(socket, &mut room, Wait::Block)? {
-            return Ok(Some(room[..count].to_vec()));
+            return Ok(Answer::Whole(room[..count].to_vec()));
         }
     }
-    Ok(None)
+    Ok(Answer::None)
 }

@@ -1,6 +1,7 @@
 //! The addresses that flows come from: a whole network, if wanted, without any setting of the host.
 
 use std::{
+    collections::BTreeSet,
     io::ErrorKind,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
@@ -126,7 +127,8 @@ fn make_local(networks: &[IpNet], to: &Destination) -> Result<Vec<(IpNet, LocalN
     let is_own = |network: &IpNet| {
         network.prefix_len() == network.max_prefix_len() && addresses.iter().any(|(_, own)| *own == network.addr())
     };
-    let networks: Vec<IpNet> = networks.iter().copied().filter(|network| !is_own(network)).collect();
+    // One that is named twice has more turns, and one route.
+    let networks: BTreeSet<IpNet> = networks.iter().copied().filter(|network| !is_own(network)).collect();
     // All are looked at before the first is changed.
     networks.iter().try_for_each(|network| check_needed(*network, to.address().map(|to| to.ip()), &gateways))?;
     let add = |network: IpNet| match LocalNetwork::add(network.network(), network.prefix_len()) {

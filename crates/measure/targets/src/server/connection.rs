@@ -6,8 +6,8 @@ use crate::{
     message::{self, NotAMessage},
 };
 
-/// Ports below this one are of servers, such as that of echo (RFC 6335 section 6).
-const CLIENT_PORT_MIN: u16 = 1024;
+/// The first port that Linux gives to clients (`net.ipv4.ip_local_port_range`): those below are of servers, such as that of echo.
+const CLIENT_PORT_MIN: u16 = 32_768;
 
 /// One connection of a server.
 #[derive(Debug, Default)]
@@ -201,7 +201,7 @@ mod tests {
         let told = answer(&question, Dialect::Fathom).unwrap();
         assert_eq!(answer(&told, Dialect::Fathom), Err(NotAMessage));
         assert_eq!(answer(b"t2", Dialect::Mconnect), Err(NotAMessage));
-        for from_port in [7, 7701] {
+        for from_port in [7, 5003, 7701] {
             let datagram = ReadDatagram { bytes: &mut vec![0; 96], from_port, to_port: 7701 };
             assert_eq!(answer_datagram(datagram, Dialect::Ctraffic, &identity()), Err(NotAMessage));
         }

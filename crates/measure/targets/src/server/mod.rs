@@ -67,9 +67,9 @@ pub struct ClientLimits {
     pub networks: Vec<Network>,
     /// The most open connections.
     pub connections: usize,
-    /// How long a connection may be open before its first whole message.
+    /// How long a connection may be open before its first whole message, once more than half of the connections are open.
     pub first_within: Nanos,
-    /// How long a connection may be without another one.
+    /// How long a connection may then be without another one.
     pub next_within: Nanos,
 }
 
@@ -241,9 +241,13 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Closes the connections that have sent no whole message for too long.
+    /// Closes the connections that have sent no whole message for too long, if there is a lack of connections: flows that are opened one
+    /// after another ask nothing before the last one is open.
     fn close_silent(&mut self, now: Nanos) {
-        let ClientLimits { first_within, next_within, .. } = self.server.limits;
+        let ClientLimits { connections, first_within, next_within, .. } = self.server.limits;
+        if self.open.len() <= connections / 2 {
+            return;
+        }
         let totals = &mut self.totals;
         self.open.retain(|_, open| {
             let n = open.connection.n_answered;
@@ -473,8 +477,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_without_a_whole_message_is_closed() {
-        let limits = ClientLimits { first_within: Nanos(1), ..ClientLimits::default() };
+    fn a_connection_without_a_whole_message_is_closed_once_connections_are_scarce() {
+        let limits = ClientLimits { first_within: Nanos(1), connections: 3, ..ClientLimits::default() };
         let totals = limited(Dialect::Fathom, limits, |address| {
             let mut asking = TcpStream::connect(address).unwrap();
             asking.write_all(&question()).unwrap();

@@ -399,7 +399,7 @@ fn event_arguments() -> [Arg; 2] {
         text(
             AT,
             "EVENT",
-            "let this happen in each round: a time since its start, warm-up included, and a command, such as '4s ip link set eth1 down'; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE' and '4s-8s black-hole=HOST', which are undone at the end or after 8 s",
+            "let this happen in each round: a time since its start, warm-up included, and a command, such as '4s ip link set eth1 down', or '4s-8s/50ms COMMAND' for every 50 ms; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE' and '4s-8s black-hole=HOST', which are undone at the end of the round, or at 8 s",
         ),
         text(
             AFTERWARDS,

@@ -232,7 +232,7 @@ impl TestEvents {
         if let Some(late) = events.iter().find(|event| event.until.unwrap_or(event.at) >= certain) {
             return Err(invalid(&late.text, &format!("the trial may be over after {certain}"))
                 .with_line("why", "its time counts from the start, and a warm-up ends once the rate is steady")
-                .with_line("fix", "a longer --duration"));
+                .with_line("fix", "a longer --duration, or fewer --rounds, which share it"));
         }
         let afterwards = afterwards.iter().map(|text| EventCommand::of(text, text, hosts)).collect::<Result<_, _>>()?;
         Ok(Self { events, afterwards })
@@ -469,7 +469,10 @@ fn repeat_command(
     let (mut due, mut n_runs, mut n_failed, mut ended) = (spec.at, 0, 0, Ok(()));
     while due < until && clock.wait_until(due).is_some() {
         match places.run(command, || clock.is_over().then_some(EventFailure::Unfinished)) {
-            Err(EventFailure::Unfinished) => break,
+            Err(EventFailure::Unfinished) => {
+                ended = Err(EventFailure::Unfinished);
+                break;
+            }
             Err(failure) => {
                 n_failed += 1;
                 ended = Err(failure);
@@ -481,7 +484,12 @@ fn repeat_command(
         due = spec.at + Nanos(n_due * every.0);
     }
     let record = record_of(spec, &ended, (start, began));
-    let failure = record.failure.map(|failure| format!("{n_failed} of {n_runs} runs failed: {failure}"));
+    let is_cut = due < until && signal::received().is_none();
+    let failure = match record.failure {
+        Some(failure) if n_failed > 0 => Some(format!("{n_failed} of {n_runs} runs failed: {failure}")),
+        None if is_cut => Some(format!("the trial was over after {n_runs} runs, before its end")),
+        failure => failure,
+    };
     EventRecord { n_runs: Some(n_runs), failure, ..record }
 }
 

@@ -80,6 +80,9 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     course.progress.clear();
     update_host_descriptions(&mut run, &mut hosts);
     let stopped = course.device.stop();
+    if let (Err(_), Err(failure)) = (&ending, &stopped) {
+        eprintln!("note: {failure}");
+    }
     hosts.close()?;
     ending?;
     if let Err(failure) = stopped {

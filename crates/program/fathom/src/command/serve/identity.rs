@@ -12,9 +12,9 @@ use fathom_targets::{ClientLimits, Dialect, Identity, IdentityServer, PORT, Serv
 
 use super::tool::{ListeningTool, ServedTool, client_networks};
 
-/// A client asks when it is connected, so a connection without a question for this long is of none.
+/// Once connections are scarce, one without a question for this long is closed.
 const FIRST_WITHIN: Nanos = Nanos::from_secs(5);
-/// Flows ask at least once in 10 s; those behind a device that drops everything for a while are not closed.
+/// The same of one that has asked. Flows ask at least once in 10 s; those behind a device that drops everything for a while are not closed.
 const NEXT_WITHIN: Nanos = Nanos::from_secs(60);
 /// One in this many descriptors may be a connection: the others are for agents and other servers.
 const DESCRIPTOR_SHARE: u64 = 2;
@@ -75,15 +75,16 @@ fn bind(matches: &ArgMatches, at: SocketAddr) -> anyhow::Result<ListeningTool> {
 
 /// Returns the last line of the server.
 fn told(served: &ServedTotals) -> String {
+    let counted = |n: u64, noun: &str| format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" });
     let datagrams = match served.datagrams_turned_away {
         0 => String::new(),
-        n => format!(", {} datagrams turned away", grouped(n)),
+        n => format!(", {} turned away", counted(n, "datagram")),
     };
     format!(
-        "{} messages answered, {} not of its protocol, {} connections turned away{datagrams}",
-        grouped(served.answers),
+        "{} answered, {} not of its protocol, {} turned away{datagrams}",
+        counted(served.answers, "message"),
         grouped(served.refused),
-        grouped(served.connections_turned_away)
+        counted(served.connections_turned_away, "connection")
     )
 }
 
@@ -93,8 +94,8 @@ mod tests {
 
     #[test]
     fn the_last_line_tells_messages_and_not_tests() {
-        let mut served = ServedTotals { answers: 1_458_618, connections_turned_away: 2, ..ServedTotals::default() };
-        let line = "1,458,618 messages answered, 0 not of its protocol, 2 connections turned away";
+        let mut served = ServedTotals { answers: 1_458_618, connections_turned_away: 1, ..ServedTotals::default() };
+        let line = "1,458,618 messages answered, 0 not of its protocol, 1 connection turned away";
         assert_eq!(told(&served), line);
         served.datagrams_turned_away = 7;
         assert_eq!(told(&served), format!("{line}, 7 datagrams turned away"));

@@ -304,24 +304,36 @@ impl<C> Connection<C> {
 
     /// Gives up missing bytes while too many others wait for them.
     fn respect_limits<O: ConversationObserver<Conversation = C>>(&mut self, shared: &mut Shared<O>) {
-        let limits = shared.limits;
-        while self.n_held() > limits.n_held_of_connection || (shared.n_held > limits.n_held && self.n_held() > 0) {
-            if !self.give_up_missing(shared) {
-                return;
-            }
+        while self.n_held() > 0 && self.holds_too_much(shared) {
+            self.give_up_missing(shared);
         }
     }
 
-    /// Passes over the first missing bytes. Returns whether there were any.
+    fn holds_too_much<O>(&self, shared: &Shared<O>) -> bool {
+        let ConnectionState::Following(following) = &self.state else { return false };
+        let TrafficLimits { n_held_of_connection, n_pieces_of_connection, n_held, .. } = shared.limits;
+        following.n_held() > n_held_of_connection
+            || following.n_pieces() > n_pieces_of_connection
+            || shared.n_held > n_held
+    }
+
+    /// Waits no longer for what was missing first. Returns whether anything was.
     fn give_up_missing<O: ConversationObserver<Conversation = C>>(&mut self, shared: &mut Shared<O>) -> bool {
         let ConnectionState::Following(following) = &mut self.state else { return false };
         let n_held = following.n_held();
-        let skipped = following.streams().find_map(|(side, stream)| Some((side, stream.skip_missing()?)));
-        let Some((side, n)) = skipped else { return false };
-        shared.counts.n_missing_bytes += n;
-        match shared.observer.on_missing(&mut following.conversation, side, n) {
-            AfterMissing::Continues => following.deliver(side, shared),
-            AfterMissing::Lost => self.lose(shared),
+        let Some(waiting) = following.first_waiting() else { return false };
+        match waiting {
+            Waiting::ForMissing(side, n) => {
+                shared.counts.n_missing_bytes += n;
+                match shared.observer.on_missing(&mut following.conversation, side, n) {
+                    AfterMissing::Continues => following.deliver(shared),
+                    AfterMissing::Lost => self.lose(shared),
+                }
+            }
+            Waiting::ForOther(side, piece) => {
+                following.give(side, &piece, shared);
+                following.deliver(shared);
+            }
         }
         shared.n_held = shared.n_held + self.n_held() - n_held;
         self.settle(shared);
@@ -365,6 +377,14 @@ impl<C> Connection<C> {
     }
 }
 
+/// What a conversation waits for.
+enum Waiting {
+    /// Bytes that are not in the capture, of which this many were passed over.
+    ForMissing(ConversationSide, u64),
+    /// A piece that acknowledges more than the other side has sent, which was taken out.
+    ForOther(ConversationSide, Piece),
+}
+
 impl<C> Following<C> {
     /// Takes payload of one side. Returns the number of new bytes.
     fn receive<O: ConversationObserver<Conversation = C>>(
@@ -373,25 +393,77 @@ impl<C> Following<C> {
         arrival: &Arrival<'_>,
         shared: &mut Shared<O>,
     ) -> usize {
+        let may_come = self.has_other_reached(side, arrival.acknowledged);
         let stream = self.stream(side, arrival.sequence);
-        let Some(new) = stream.pass(arrival.sequence, arrival.bytes) else {
-            let n_new = stream.hold(&arrival.piece());
-            self.deliver(side, shared);
-            return n_new;
+        let new = if may_come { stream.pass(arrival.sequence, arrival.bytes) } else { None };
+        let n_new = match new {
+            Some([]) => return 0,
+            Some(new) => {
+                shared.counts.add_bytes(class_of(side), new.len());
+                shared.observer.on_bytes(&mut self.conversation, side, new, arrival.time);
+                new.len()
+            }
+            None => stream.hold(&arrival.piece()),
         };
-        if !new.is_empty() {
-            shared.counts.add_bytes(class_of(side), new.len());
-            shared.observer.on_bytes(&mut self.conversation, side, new, arrival.time);
-        }
-        new.len()
+        self.deliver(shared);
+        n_new
+    }
+
+    /// Whether the other side has sent what a side acknowledged, so that both sides come in an order that was possible.
+    fn has_other_reached(&self, side: ConversationSide, acknowledged: Option<u32>) -> bool {
+        let other = match side {
+            ConversationSide::Client => self.from_server.as_ref(),
+            ConversationSide::Server => Some(&self.from_client),
+        };
+        other.zip(acknowledged).is_none_or(|(other, acknowledged)| other.has_reached(acknowledged))
     }
 
     /// Gives the observer what no longer waits.
-    fn deliver<O: ConversationObserver<Conversation = C>>(&mut self, side: ConversationSide, shared: &mut Shared<O>) {
-        while let Some(piece) = self.stream(side, 0).next_piece() {
-            shared.counts.add_bytes(class_of(side), piece.bytes.len());
-            shared.observer.on_bytes(&mut self.conversation, side, &piece.bytes, piece.time);
+    fn deliver<O: ConversationObserver<Conversation = C>>(&mut self, shared: &mut Shared<O>) {
+        while self.n_pieces() > 0 {
+            let Some((side, piece)) = self.next_piece() else { return };
+            self.give(side, &piece, shared);
         }
+    }
+
+    fn next_piece(&mut self) -> Option<(ConversationSide, Piece)> {
+        let Self { from_client, from_server, .. } = self;
+        let Some(from_server) = from_server else {
+            return Some((ConversationSide::Client, from_client.next_piece(|_| true)?));
+        };
+        let may_come = |piece: &Piece, other: &Stream| piece.acknowledged.is_none_or(|next| other.has_reached(next));
+        if let Some(piece) = from_client.next_piece(|piece| may_come(piece, from_server)) {
+            return Some((ConversationSide::Client, piece));
+        }
+        let piece = from_server.next_piece(|piece| may_come(piece, from_client))?;
+        Some((ConversationSide::Server, piece))
+    }
+
+    fn give<O: ConversationObserver<Conversation = C>>(
+        &mut self,
+        side: ConversationSide,
+        piece: &Piece,
+        shared: &mut Shared<O>,
+    ) {
+        shared.counts.add_bytes(class_of(side), piece.bytes.len());
+        shared.observer.on_bytes(&mut self.conversation, side, &piece.bytes, piece.time);
+    }
+
+    /// Passes over what the conversation waits for: missing bytes first, those before the earliest piece before others.
+    fn first_waiting(&mut self) -> Option<Waiting> {
+        let mut streams: Vec<_> = self.streams().collect();
+        // A stream that holds nothing waits for its end at most.
+        streams.sort_by_key(|(_, stream)| (stream.held_since().is_none(), stream.held_since()));
+        for (side, stream) in &mut streams {
+            if let Some(n) = stream.skip_missing() {
+                return Some(Waiting::ForMissing(*side, n));
+            }
+        }
+        streams.into_iter().find_map(|(side, stream)| Some(Waiting::ForOther(side, stream.next_piece(|_| true)?)))
+    }
+
+    fn n_pieces(&self) -> usize {
+        self.from_client.n_pieces() + self.from_server.as_ref().map_or(0, Stream::n_pieces)
     }
 }
 

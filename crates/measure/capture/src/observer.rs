@@ -67,7 +67,7 @@ pub trait ConversationObserver {
     /// A conversation begins.
     fn open(&mut self, start: ConversationStart) -> Self::Conversation;
 
-    /// The next bytes of one side. The two sides are in order each, and not with each other.
+    /// The next bytes of one side. Bytes that acknowledge others come behind these, unless they lie.
     fn on_bytes(&mut self, conversation: &mut Self::Conversation, side: ConversationSide, bytes: &[u8], time: Nanos);
 
     /// The next `n` bytes of one side are not in the capture.

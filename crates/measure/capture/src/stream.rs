@@ -47,6 +47,22 @@ impl Stream {
         self.next
     }
 
+    /// The time of the first piece that is held.
+    pub(crate) fn held_since(&self) -> Option<Nanos> {
+        self.held.values().next().map(|piece| piece.time)
+    }
+
+    /// The number of pieces that are held.
+    pub(crate) fn n_pieces(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether its sender had sent everything before this sequence number, which the other side acknowledged.
+    pub(crate) fn has_reached(&self, acknowledged: u32) -> bool {
+        // A FIN has a sequence number too.
+        distance(acknowledged, self.next) <= i32::from(self.is_finished())
+    }
+
     /// The number of bytes behind missing ones.
     pub(crate) fn n_held(&self) -> usize {
         self.n_held
@@ -102,9 +118,9 @@ impl Stream {
         n_new
     }
 
-    /// Returns the next piece, if no byte before it is missing.
-    pub(crate) fn next_piece(&mut self) -> Option<Piece> {
-        let entry = self.held.first_entry().filter(|entry| *entry.key() == self.position)?;
+    /// Returns the next piece, if no byte before it is missing, and if it may come.
+    pub(crate) fn next_piece(&mut self, may_come: impl FnOnce(&Piece) -> bool) -> Option<Piece> {
+        let entry = self.held.first_entry().filter(|entry| *entry.key() == self.position && may_come(entry.get()))?;
         let piece = entry.remove();
         self.n_held -= piece.bytes.len();
         self.advance(piece.bytes.len() as u64);
@@ -167,7 +183,7 @@ mod tests {
     }
 
     fn ready(stream: &mut Stream) -> Vec<u8> {
-        std::iter::from_fn(|| stream.next_piece()).flat_map(|piece| piece.bytes).collect()
+        std::iter::from_fn(|| stream.next_piece(|_| true)).flat_map(|piece| piece.bytes).collect()
     }
 
     #[test]
@@ -177,7 +193,7 @@ mod tests {
         assert_eq!(stream.pass(first, b"ab"), Some(&b"ab"[..]));
         assert_eq!(stream.pass(first.wrapping_add(4), b"ef"), None);
         assert_eq!(stream.hold(&piece(first.wrapping_add(4), b"ef")), 2);
-        assert_eq!((stream.next_piece(), stream.n_held()), (None, 2));
+        assert_eq!((stream.next_piece(|_| true), stream.n_held()), (None, 2));
         assert_eq!(stream.hold(&piece(first.wrapping_add(1), b"xcd")), 2);
         assert_eq!((ready(&mut stream), stream.n_held()), (b"cdef".to_vec(), 0));
         assert_eq!(stream.next_sequence(), 3);

@@ -11,6 +11,9 @@ use crate::{
     stream::{Piece, Stream, distance, wrapping_add},
 };
 
+/// A SYN may come behind so many bytes of its connection.
+const LATE_MAX: i32 = 1 << 20;
+
 /// What all connections share.
 pub(crate) struct Shared<O> {
     pub(crate) observer: O,
@@ -30,6 +33,8 @@ pub(crate) struct Connection<C> {
     pub(crate) state: ConnectionState<C>,
     /// Whether a conversation was found in it.
     pub(crate) has_spoken: bool,
+    /// The sequence numbers behind the SYN of each end.
+    behind_syn: [Option<u32>; 2],
 }
 
 /// What is known of a connection.
@@ -89,6 +94,10 @@ impl<C> Following<C> {
         self.from_client.is_finished() && self.from_server.as_ref().is_some_and(Stream::is_finished)
     }
 
+    fn is_closed(&self) -> bool {
+        self.from_client.has_fin() && self.from_server.as_ref().is_some_and(Stream::has_fin)
+    }
+
     /// The first sequence numbers, by end.
     fn first(&self) -> [Option<u32>; 2] {
         let mut first = [Some(self.from_client.first), self.from_server.as_ref().map(|stream| stream.first)];
@@ -102,29 +111,34 @@ impl<C> Following<C> {
 impl<C> Connection<C> {
     pub(crate) fn seeking(number: u64, ends: [SocketAddr; 2]) -> Self {
         let state = ConnectionState::Seeking(Seeking::default());
-        Self { number, ends, last: Nanos::ZERO, state, has_spoken: false }
+        Self { number, ends, last: Nanos::ZERO, state, has_spoken: false, behind_syn: [None; 2] }
     }
 
     pub(crate) const fn is_ended(&self) -> bool {
         matches!(self.state, ConnectionState::Ended(_))
     }
 
-    /// Whether the connection began with a SYN of this end that was the same.
-    pub(crate) fn has_begun_with(&self, end: usize, segment: &Segment<'_>) -> bool {
-        self.first()[end] == Some(segment.sequence)
+    /// Whether the same SYN of this end was there before.
+    pub(crate) fn has_syn(&self, end: usize, segment: &Segment<'_>) -> bool {
+        self.behind_syn[end] == Some(segment.sequence)
     }
 
     /// Whether a SYN, or the answer to one, is part of the begin of this connection.
     pub(crate) fn is_begun_by(&self, end: usize, segment: &Segment<'_>) -> bool {
+        if let Some(behind_syn) = self.behind_syn[end] {
+            return behind_syn == segment.sequence;
+        }
         let first = self.first();
+        // A new connection with the same ports has a larger number as a rule (RFC 6191), so that a smaller one is late.
+        let is_late = |first| (-LATE_MAX..=0).contains(&distance(segment.sequence, first));
         let is_answer = segment.acknowledged.is_some() && segment.acknowledged == first[1 - end];
-        self.has_begun_with(end, segment) || (is_answer && first[end].is_none())
+        first[end].map_or(is_answer, is_late)
     }
 
-    /// The first sequence numbers, by end.
+    /// The first sequence numbers of both ends, or those that were passed without finding a conversation.
     fn first(&self) -> [Option<u32>; 2] {
         match &self.state {
-            ConnectionState::Seeking(_) => [None; 2],
+            ConnectionState::Seeking(seeking) => seeking.passed,
             ConnectionState::Following(following) => following.first(),
             ConnectionState::Ended(first) => *first,
         }
@@ -172,6 +186,9 @@ impl<C> Connection<C> {
     ) -> PacketClass {
         self.last = self.last.max(time);
         let n_held = self.n_held();
+        if segment.is_syn {
+            self.behind_syn[end].get_or_insert(segment.sequence);
+        }
         self.note_server(end, segment);
         let class = self.take_payload(end, segment, shared, time);
         if segment.is_fin {
@@ -302,6 +319,15 @@ impl<C> Connection<C> {
         }
     }
 
+    /// Whether both sides have closed it, whatever is missing.
+    pub(crate) fn is_closed(&self) -> bool {
+        match &self.state {
+            ConnectionState::Seeking(seeking) => seeking.is_finished == [true, true],
+            ConnectionState::Following(following) => following.is_closed(),
+            ConnectionState::Ended(_) => true,
+        }
+    }
+
     /// Gives up missing bytes while too many others wait for them.
     fn respect_limits<O: ConversationObserver<Conversation = C>>(&mut self, shared: &mut Shared<O>) {
         while self.n_held() > 0 && self.holds_too_much(shared) {
@@ -324,7 +350,7 @@ impl<C> Connection<C> {
         let Some(waiting) = following.first_waiting() else { return false };
         match waiting {
             Waiting::ForMissing(side, n) => {
-                shared.counts.n_missing_bytes += n;
+                *shared.counts.missing_bytes.entry(side).or_default() += n;
                 match shared.observer.on_missing(&mut following.conversation, side, n) {
                     AfterMissing::Continues => following.deliver(shared),
                     AfterMissing::Lost => self.lose(shared),

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use fathom_model::units::Nanos;
 use serde::Serialize;
 
+use crate::ConversationSide;
+
 /// What a packet was to its connection. Each packet has one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,8 +98,8 @@ pub struct TrafficCounts {
     pub n_silent_connections: u64,
     /// Captured bytes of TCP payload by what became of them.
     pub bytes: BTreeMap<ByteClass, u64>,
-    /// Bytes in the middle of conversations that were sent and are not in the capture.
-    pub n_missing_bytes: u64,
+    /// Bytes of conversations that were sent and are not in the capture, by their sender.
+    pub missing_bytes: BTreeMap<ConversationSide, u64>,
     /// The time of the first packet, since 1970.
     pub first: Option<Nanos>,
     /// The time of the last packet.

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use fathom_model::units::Nanos;
+use serde::Serialize;
 
 /// One end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ConversationSide {
     /// It opened the connection.
     Client,

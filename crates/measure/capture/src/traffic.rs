@@ -67,7 +67,9 @@ impl<O: ConversationObserver> TrafficReader<O> {
         open.retain(|connection| !connection.is_ended());
         open.sort_by_key(|connection| connection.number);
         for connection in &mut open {
-            self.end(connection, ConnectionEnd::CaptureEnded);
+            // Behind both FINs only lost packets are waited for.
+            let how = if connection.is_closed() { ConnectionEnd::Closed } else { ConnectionEnd::CaptureEnded };
+            self.end(connection, how);
         }
         (self.shared.observer, self.shared.counts)
     }
@@ -80,7 +82,7 @@ impl<O: ConversationObserver> TrafficReader<O> {
             ([segment.destination, segment.source], 1)
         };
         let known = self.connections.remove(&key);
-        let is_repeated = known.as_ref().is_some_and(|known| segment.is_syn && known.has_begun_with(end, segment));
+        let is_repeated = known.as_ref().is_some_and(|known| segment.is_syn && known.has_syn(end, segment));
         let Some(mut connection) = self.connection_of(key, end, segment, known) else {
             self.shared.counts.add_bytes(ByteClass::Unattributed, segment.payload.len());
             return if segment.has_payload() { PacketClass::Unattributed } else { segment.class_without_payload() };

@@ -14,6 +14,10 @@ use crate::{
 /// The requests of a conversation come in their order; conversations are not in order with each other.
 pub struct HttpObserver<F>(Shared<F>);
 
+/// The methods that a conversation is joined at (RFC 9110 section 9.3, RFC 5789). None ends like another, so that the rest of a
+/// method whose first bytes were in a lost packet is not taken for one.
+const BEGINNINGS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
 impl<F: FnMut(RecordedExchange)> HttpObserver<F> {
     /// `take` gets each whole request.
     pub fn new(take: F) -> Self {
@@ -33,7 +37,7 @@ impl<F: FnMut(RecordedExchange)> ConversationObserver for HttpObserver<F> {
         let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
         let (method, target, version) = (words.next(), words.next(), words.next());
-        let is_method = method.is_some_and(|method| method.len() > 2 && method.iter().all(u8::is_ascii_uppercase));
+        let is_method = method.is_some_and(|method| BEGINNINGS.iter().any(|known| known.as_bytes() == method));
         let is_target = target.is_some_and(|target| !target.is_empty() && target.iter().all(u8::is_ascii_graphic));
         is_method && is_target && matches!(version, Some(b"HTTP/1.1" | b"HTTP/1.0")) && words.next().is_none()
     }

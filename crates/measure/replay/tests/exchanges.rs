@@ -1,6 +1,8 @@
 //! Generated conversations of HTTP/1: whatever the capture has whole is found byte for byte, and every loss is counted.
 
-use fathom_capture::{ByteClass, CapturedFrame, LinkType, TrafficCounts, TrafficLimits, TrafficReader};
+use fathom_capture::{
+    ByteClass, CapturedFrame, ConversationSide, LinkType, TrafficCounts, TrafficLimits, TrafficReader,
+};
 use fathom_model::units::Nanos;
 use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RecordedExchange, RequestFate};
 use fathom_testkit::traffic::{CutPacket, Losses, SentConnection, capture, fates};
@@ -170,8 +172,9 @@ proptest! {
         check_sums(&packets, &read)?;
         let sent: Vec<_> = exchanges.iter().flatten().map(|exchange| &exchange.request).collect();
         for found in &read.exchanges {
-            prop_assert!(sent.contains(&&found.request));
+            prop_assert!(sent.contains(&&found.request), "{}", found.request.escape_ascii());
         }
+        // And nothing twice.
         prop_assert!(read.exchanges.len() <= sent.len());
     }
 }
@@ -250,7 +253,7 @@ fn requests_behind_a_lost_packet_are_found_with_their_own_answers() {
     check_sums(&packets, &read).expect("every sum holds");
     let status = |exchange: &RecordedExchange| exchange.answer.as_ref().map(|answer| answer.status);
     assert_eq!(read.exchanges.iter().map(status).collect::<Vec<_>>(), [Some(201), Some(203)]);
-    assert_eq!(read.traffic.n_missing_bytes, 20);
+    assert_eq!(read.traffic.missing_bytes, [(ConversationSide::Client, 20)].into());
     let counts = read.exchange_counts;
     assert_eq!(counts.conversations, [(ConversationFate::Http, 1), (ConversationFate::MissingBytes, 1)].into());
 }

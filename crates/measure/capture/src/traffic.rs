@@ -56,11 +56,6 @@ impl<O: ConversationObserver> TrafficReader<O> {
         *self.shared.counts.packets.entry(class).or_default() += 1;
     }
 
-    /// The observer, while the capture is read.
-    pub fn observer(&mut self) -> &mut O {
-        &mut self.shared.observer
-    }
-
     /// Ends all conversations. Returns the observer and what was counted.
     pub fn finish(mut self) -> (O, TrafficCounts) {
         let mut open: Vec<_> = std::mem::take(&mut self.connections).into_values().collect();
@@ -87,13 +82,17 @@ impl<O: ConversationObserver> TrafficReader<O> {
             self.shared.counts.add_bytes(ByteClass::Unattributed, segment.payload.len());
             return if segment.has_payload() { PacketClass::Unattributed } else { segment.class_without_payload() };
         };
+        let was_ended = connection.is_ended();
         let class = connection.take(end, segment, &mut self.shared, self.time);
         if segment.is_reset && !connection.is_ended() {
             self.end(&mut connection, ConnectionEnd::Reset);
         } else if connection.is_finished() {
             self.end(&mut connection, ConnectionEnd::Closed);
         }
-        self.keep(key, connection);
+        if connection.is_ended() && !was_ended {
+            self.remember_ended(key, connection.number);
+        }
+        self.connections.insert(key, connection);
         if is_repeated && class == PacketClass::Handshake { PacketClass::Repeated } else { class }
     }
 
@@ -139,13 +138,9 @@ impl<O: ConversationObserver> TrafficReader<O> {
         self.n_ended += 1;
     }
 
-    /// Puts a connection back into the table.
-    fn keep(&mut self, key: ConnectionKey, connection: Connection<O::Conversation>) {
-        let is_new = self.ended.back().is_none_or(|(_, number)| *number != connection.number);
-        if connection.is_ended() && is_new {
-            self.ended.push_back((key, connection.number));
-        }
-        self.connections.insert(key, connection);
+    /// Remembers a connection that has ended, and forgets the one that ended first if there are too many.
+    fn remember_ended(&mut self, key: ConnectionKey, number: u64) {
+        self.ended.push_back((key, number));
         if self.ended.len() > ENDED_MAX
             && let Some((key, number)) = self.ended.pop_front()
             && let Entry::Occupied(entry) = self.connections.entry(key)

@@ -91,7 +91,25 @@ const OTHERS: &str = "(others)";
 /// Counts a name.
 pub(crate) fn count_name(names: &mut BTreeMap<String, u64>, name: &[u8]) {
     let name = String::from_utf8_lossy(name);
-    let is_counted = names.len() < NAMES_MAX || names.contains_key(name.as_ref());
-    let name = if is_counted { name.into_owned() } else { OTHERS.to_owned() };
+    if let Some(n) = names.get_mut(name.as_ref()) {
+        *n += 1;
+        return;
+    }
+    let name = if names.len() < NAMES_MAX { name.into_owned() } else { OTHERS.to_owned() };
     *names.entry(name).or_default() += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_the_limit_are_counted_together() {
+        let mut names = BTreeMap::new();
+        for number in 0..NAMES_MAX + 5 {
+            count_name(&mut names, number.to_string().as_bytes());
+            count_name(&mut names, b"0");
+        }
+        assert_eq!((names.len(), names["0"], names[OTHERS]), (NAMES_MAX + 1, 1006, 5));
+    }
 }

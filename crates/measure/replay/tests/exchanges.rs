@@ -259,6 +259,19 @@ fn requests_behind_a_lost_packet_are_found_with_their_own_answers() {
 }
 
 #[test]
+fn a_capture_of_one_direction_has_all_its_requests() {
+    let turns: Vec<_> =
+        [(0, GET), (1, OK)].iter().cycle().take(6000).map(|(end, text)| (*end, text.as_bytes().to_vec())).collect();
+    let all = SentConnection { first: [1, 2], turns, sizes: vec![1000] }.packets(0);
+    // The last byte of the source address.
+    let of_client = all.into_iter().filter(|packet| packet[15] == 1);
+    let packets: Vec<_> = of_client.map(|packet| (packet.clone(), packet.len())).collect();
+    let read = read(&packets);
+    check_sums(&packets, &read).expect("every sum holds");
+    assert_eq!(read.exchange_counts.answers, [(AnswerFate::Absent, 3000)].into());
+}
+
+#[test]
 fn the_answer_to_a_whole_request_has_a_fate() {
     use AnswerFate::{Absent, Incomplete, Malformed, Whole};
     let cases: &[(&[&str], AnswerFate)] = &[

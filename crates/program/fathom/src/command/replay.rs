@@ -187,7 +187,7 @@ const fn conversation_words(fate: ConversationFate) -> &'static str {
         ConversationFate::OtherProtocol => "of another protocol, such as TLS",
         ConversationFate::Switched => "changed to another protocol",
         ConversationFate::MalformedRequest => "up to a malformed request",
-        ConversationFate::MalformedAnswer => "up to a malformed answer",
+        ConversationFate::MalformedAnswer => "up to an answer that is malformed or without request",
         ConversationFate::MissingBytes => "up to packets lost or cut by the capture",
     }
 }

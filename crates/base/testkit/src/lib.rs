@@ -1,8 +1,9 @@
-//! Shared helpers of the tests of several crates: visible skips, and the seeds of the fuzz targets.
+//! Shared helpers of the tests of several crates: visible skips, the seeds of the fuzz targets, and generated traffic.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 pub mod corpus;
 pub mod large_host;
+pub mod traffic;
 
 use std::{env, error::Error, io::Write as _};
 

@@ -131,7 +131,7 @@ fn a_capture_in_any_order_keeps_its_datagrams_together_unless_a_defect_parts_the
 #[test]
 fn what_cannot_be_simulated_is_refused_with_its_place() {
     let folder = Folder::new("refusals");
-    refused(&["capture", &write_capture(&folder.0, 113)], &["Linux cooked", "tcpdump -i eth0 -w FILE"]);
+    refused(&["capture", &write_capture(&folder.0, 105)], &["IEEE 802.11", "tcpdump -i eth0 -w FILE"]);
     refused(&["capture", "/nowhere.pcap"], &["cannot use /nowhere.pcap", "No such file"]);
     refused(&["capture", &write_capture(&folder.0, 1), "--order", "sort"], &["--order", "shuffle, reverse"]);
     refused(&["capture", &write_capture(&folder.0, 1), "--defects", "dorp=1/2"], &["dorp", "mis-hash"]);

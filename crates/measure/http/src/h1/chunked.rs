@@ -4,7 +4,7 @@ use super::Malformed;
 
 /// The state of a chunked body: the part that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Chunked {
+pub enum Chunked {
     /// The first digit of a chunk's size.
     SizeBegin,
     /// Further digits.
@@ -30,10 +30,19 @@ pub(crate) enum Chunked {
 impl Chunked {
     /// Follows the body through `bytes`. Returns the number of bytes that belong to it once it has ended, and `None` before.
     pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        self.follow_content(bytes, |_| {})
+    }
+
+    /// Does the same, and gives the content of the chunks to `take`.
+    ///
+    /// # Errors
+    /// The chunks are malformed.
+    pub fn follow_content(&mut self, bytes: &[u8], mut take: impl FnMut(&[u8])) -> Result<Option<usize>, Malformed> {
         let mut at = 0;
         while at < bytes.len() {
             if let Self::Content(left) = *self {
                 let step = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                take(&bytes[at..at + step]);
                 at += step;
                 let left = left - step as u64;
                 *self = if left == 0 { Self::ContentReturn } else { Self::Content(left) };

@@ -9,7 +9,8 @@ use fathom_model::units::Bytes;
 
 use super::{
     Method,
-    field::{Persistence, persistence, values},
+    field::{Persistence, content_length, is_chunked, persistence, values},
+    malformed::Malformed,
 };
 
 /// The longest head by default, the same as curl's limit.
@@ -23,59 +24,9 @@ const REUSED_HEADS_MAX: u32 = 1023;
 /// The length of a date: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110 section 5.6.7).
 const DATE_LENGTH: usize = 29;
 
-/// The defect of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Malformed {
-    /// It does not begin with `HTTP/1.`.
-    #[error("not HTTP/1")]
-    Version,
-    /// The status is not three digits with a reason.
-    #[error("malformed status line")]
-    Status,
-    /// A field name or value contains a forbidden byte.
-    #[error("malformed header field")]
-    Field,
-    /// A line does not end with a proper line end.
-    #[error("malformed line end")]
-    LineEnd,
-    /// A proxy answers with more than 100 fields.
-    #[error("more than 100 header fields")]
-    TooManyFields,
-    /// The head does not end within its limit.
-    #[error("head longer than max-head")]
-    HeadTooLong,
-    /// The length is not a number, or two lengths differ.
-    #[error("malformed content length")]
-    ContentLength,
-    /// The server switched protocols without being asked.
-    #[error("switched protocols unasked")]
-    Switched,
-    /// The size of a chunk is not a hexadecimal 64-bit number on its own line.
-    #[error("malformed chunk size")]
-    ChunkSize,
-    /// A chunk is longer than its size says.
-    #[error("chunk longer than its size")]
-    ChunkEnd,
-    /// Bytes follow the end of the response that no request asked for.
-    #[error("bytes after the end of the response")]
-    Surplus,
-}
-
-impl From<httparse::Error> for Malformed {
-    fn from(error: httparse::Error) -> Self {
-        match error {
-            httparse::Error::Version => Self::Version,
-            httparse::Error::Status => Self::Status,
-            httparse::Error::NewLine => Self::LineEnd,
-            httparse::Error::TooManyHeaders => Self::TooManyFields,
-            httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::Token => Self::Field,
-        }
-    }
-}
-
 /// How the end of a body is found (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub enum Framing {
     /// By count; zero if there is no body.
     Length(u64),
     /// By its chunks.
@@ -90,7 +41,7 @@ pub struct Head {
     /// The status code, 100 to 999.
     pub status: u16,
     pub persistence: Persistence,
-    pub(super) framing: Framing,
+    pub framing: Framing,
 }
 
 /// The head assumed for an answer that has none.
@@ -221,25 +172,11 @@ fn framing(fields: &[httparse::Header<'_>], status: u16, method: Method) -> Resu
         return Ok(Framing::Length(0));
     }
     // A transfer coding overrides a length; if its last coding is not chunked, the connection delimits the body.
-    if let Some(coding) = values(fields, "transfer-encoding").last() {
-        let last = coding.rsplit(|&byte| byte == b',').next().unwrap_or_default();
-        let chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
-        return Ok(if chunked { Framing::Chunked } else { Framing::UntilClose });
+    match is_chunked(fields) {
+        Some(true) => Ok(Framing::Chunked),
+        Some(false) => Ok(Framing::UntilClose),
+        None => Ok(content_length(fields)?.map_or(Framing::UntilClose, Framing::Length)),
     }
-    // A list that repeats one number means that number (RFC 9110 section 8.6).
-    let mut lengths = values(fields, "content-length").flat_map(|list| list.split(|&byte| byte == b',')).map(length);
-    let Some(first) = lengths.next() else { return Ok(Framing::UntilClose) };
-    match first {
-        Some(length) if lengths.all(|other| other == first) => Ok(Framing::Length(length)),
-        _ => Err(Malformed::ContentLength),
-    }
-}
-
-/// Accepts digits only: signs, inner spaces and overflow are rejected.
-fn length(value: &[u8]) -> Option<u64> {
-    let value = value.trim_ascii();
-    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    str::from_utf8(value).ok().filter(|_| digits)?.parse().ok()
 }
 
 /// The range of the only date of a head, if it has the usual length.

@@ -6,10 +6,15 @@
 pub(crate) mod chunked;
 pub(crate) mod field;
 mod head;
+mod malformed;
 mod request;
+mod request_head;
 mod response;
 
+pub use chunked::Chunked;
 pub use field::Persistence;
-pub use head::{Head, HeadReader, Malformed};
+pub use head::{Framing, Head, HeadReader};
+pub use malformed::Malformed;
 pub use request::{HeaderField, KeepAlive, Method, Request, RequestError, Version};
+pub use request_head::RequestHead;
 pub use response::{ResponseProgress, ResponseReader, ResponseSummary};

@@ -1,49 +1,31 @@
-//! Reads frames from a capture: pcap and pcapng, as tcpdump and Wireshark write them.
+//! Frames to send from a capture: pcap and pcapng, as tcpdump and Wireshark write them.
 
-use std::{fmt, io::Read};
+use std::io::Read;
 
-use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader, traits::PcapNGPacketBlock};
-
+use fathom_capture::{CaptureFileError, CapturedFrame, ETHERNET, LinkType, read_frames};
 use fathom_wire::Ethernet;
 
 /// As many frames as the order of a frame set can index.
-const FRAMES_MAX: usize = 65_536;
+const FRAMES_MAX: u64 = 65_536;
 /// The frames are kept in memory.
 const BYTES_MAX: usize = 64 << 20;
-/// The start of a pcapng file: the type of a section header, the same in both byte orders.
-const SECTION: &[u8] = &[0x0a, 0x0d, 0x0d, 0x0a];
-/// The type of a block, and its length twice.
-const BLOCK_MIN: u32 = 12;
-/// Longer than any block with a frame that can be sent, and than the names and comments that programs write.
-const BLOCK_MAX: usize = 1 << 20;
 /// The smallest Ethernet frame without its FCS. Captures contain sent frames before they were padded.
 const SMALLEST: usize = 60;
-/// The link type of Ethernet (the tcpdump group's list).
-const ETHERNET: i32 = 1;
 
 /// Why a file holds no frames that can be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
-    /// The file cannot be read.
-    #[error("{0}")]
-    Unreadable(String),
-    /// The file does not start like a capture.
-    #[error("it is neither pcap nor pcapng")]
-    Unknown,
+    /// The file cannot be read as a capture.
+    #[error(transparent)]
+    File(#[from] CaptureFileError),
     /// The link type is not Ethernet.
     #[error("it was taken on {0}, not on Ethernet")]
     LinkType(LinkType),
-    /// The file ends in the middle, or the data after this many frames is not part of a capture.
-    #[error("it is damaged or cut off after frame {0}")]
-    Damaged(usize),
-    /// A block is longer than any frame.
-    #[error("after frame {0} is a block of more than {BLOCK_MAX} bytes")]
-    Block(usize),
     /// The capture has only the beginning of a frame.
     #[error("of frame {number} only {kept} of {length} bytes were captured")]
     CutOff {
         /// The number of the frame, from 1.
-        number: usize,
+        number: u64,
         /// The number of captured bytes.
         kept: usize,
         /// The original length.
@@ -53,14 +35,14 @@ pub enum CaptureError {
     #[error("frame {number} has {length} bytes, which is not an Ethernet frame")]
     TooShort {
         /// The number of the frame, from 1.
-        number: usize,
+        number: u64,
         length: usize,
     },
     /// A frame is too long for the device.
     #[error("frame {number} has {length} bytes, and the device takes {most}")]
     TooLong {
         /// The number of the frame, from 1.
-        number: usize,
+        number: u64,
         /// The length without the FCS.
         length: usize,
         /// The longest frame that the device accepts.
@@ -69,36 +51,6 @@ pub enum CaptureError {
     /// The capture exceeds the limits on memory.
     #[error("it has more than {FRAMES_MAX} frames, or more than {} MiB of them", BYTES_MAX >> 20)]
     TooMuch,
-    /// The capture has no frame.
-    #[error("there is no frame in it")]
-    Empty,
-}
-
-/// The link type of a capture, by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkType(pub i32);
-
-/// Common link types (the tcpdump group's list of link-layer header types).
-const LINK_TYPES: &[(i32, &str)] = &[
-    (0, "BSD loopback"),
-    (12, "raw IP"),
-    (101, "raw IP"),
-    (105, "IEEE 802.11"),
-    (113, "Linux cooked (all devices at once)"),
-    (127, "IEEE 802.11 with radiotap"),
-    (228, "raw IPv4"),
-    (229, "raw IPv6"),
-    (249, "USB"),
-    (276, "Linux cooked v2 (all devices at once)"),
-];
-
-impl fmt::Display for LinkType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match LINK_TYPES.iter().find(|(number, _)| *number == self.0) {
-            Some((number, name)) => write!(f, "{name}, link type {number}"),
-            None => write!(f, "link type {}", self.0),
-        }
-    }
 }
 
 impl CaptureError {
@@ -106,14 +58,14 @@ impl CaptureError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let text = match self {
+            Self::File(error) => error.hint()?,
             Self::LinkType(_) => "capture on one Ethernet device: tcpdump -i eth0 -w FILE",
             Self::CutOff { .. } => "capture whole frames: tcpdump -s 0 -w FILE",
             Self::TooLong { .. } => {
                 "raise the MTU, or capture after segmentation: ethtool -K eth0 tso off gso off gro off"
             }
             Self::TooMuch => "cut it: editcap -r IN OUT 1-10000",
-            Self::Unknown => "tcpdump -w and Wireshark write such files; a compressed one must be unpacked first",
-            _ => return None,
+            Self::TooShort { .. } => return None,
         };
         Some(text.to_owned())
     }
@@ -124,99 +76,23 @@ impl CaptureError {
 /// # Errors
 /// Names the frame that cannot be sent, or the fault of the file.
 pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8>>, CaptureError> {
-    let mut reader = create_reader(BLOCK_MAX, file).map_err(|error| match error {
-        PcapError::Eof => CaptureError::Empty,
-        PcapError::ReadError => CaptureError::Unreadable("it cannot be read".to_owned()),
-        _ => CaptureError::Unknown,
-    })?;
-    let is_ng = reader.data().starts_with(SECTION);
-    let mut taken = CaptureReader { links: Vec::new(), n_checksum: 0, frames: Vec::new(), n_bytes: 0, longest };
-    loop {
-        if is_ng && is_too_short(reader.data()) {
-            return Err(CaptureError::Damaged(taken.frames.len()));
-        }
-        match reader.next() {
-            Ok((length, block)) => {
-                taken.read_block(&block)?;
-                reader.consume(length);
-            }
-            Err(PcapError::Incomplete(_)) => {
-                let before = reader.data().len();
-                reader.refill().map_err(|_| CaptureError::Unreadable("it cannot be read to its end".to_owned()))?;
-                if reader.data().len() == before {
-                    return taken.end(reader.data().is_empty());
-                }
-            }
-            Err(PcapError::Eof) => return taken.end(true),
-            Err(PcapError::UnexpectedEof) => {
-                let is_at_end = reader.data().is_empty();
-                return taken.end(is_at_end);
-            }
-            Err(PcapError::BufferTooSmall) => return Err(CaptureError::Block(taken.frames.len())),
-            Err(_) => return Err(CaptureError::Damaged(taken.frames.len())),
-        }
-    }
+    let mut taken = SendableFrames { frames: Vec::new(), n_bytes: 0, longest };
+    read_frames(file, |frame| taken.take(frame))?;
+    if taken.frames.is_empty() { Err(CaptureFileError::Empty.into()) } else { Ok(taken.frames) }
 }
 
-/// Returns whether a block claims to be shorter than any block can be; the parser does not notice this.
-///
-/// The length is read in both byte orders. A length that is valid in one order is too short in the other only if it exceeds the
-/// longest block that is accepted.
-fn is_too_short(block: &[u8]) -> bool {
-    let length = block.get(4..).and_then(|rest| rest.first_chunk());
-    length.is_some_and(|bytes| u32::from_le_bytes(*bytes).min(u32::from_be_bytes(*bytes)) < BLOCK_MIN)
-}
-
-/// A partly read capture.
-struct CaptureReader {
-    /// The link types of the interfaces of this section.
-    links: Vec<i32>,
-    /// The number of FCS bytes after each frame.
-    n_checksum: usize,
+/// The frames of a partly read capture.
+struct SendableFrames {
     frames: Vec<Vec<u8>>,
     n_bytes: usize,
     longest: usize,
 }
 
-/// The flag in the link type word that FCS bytes are present. The four highest bits give their number in 16-bit words
-/// (pcap-savefile(5)).
-const HAS_CHECKSUM: u32 = 1 << 26;
-
-impl CaptureReader {
-    /// Reads the only interface of a classic pcap file: its link type, and the length of the FCS.
-    fn interface(&mut self, word: u32) {
-        self.links = vec![i32::from(u16::try_from(word & 0xffff).expect("16 bits are left"))];
-        let n_words = if word & HAS_CHECKSUM == 0 { 0 } else { word >> 28 };
-        self.n_checksum = usize::try_from(2 * n_words).expect("it is less than 32");
-    }
-
-    fn read_block(&mut self, block: &PcapBlockOwned<'_>) -> Result<(), CaptureError> {
-        let length = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
-        match block {
-            PcapBlockOwned::LegacyHeader(header) => self.interface(header.network.0.cast_unsigned()),
-            PcapBlockOwned::Legacy(frame) => {
-                let without = |length: usize| length.saturating_sub(self.n_checksum);
-                self.frame(0, &frame.data[..without(frame.data.len())], without(length(frame.origlen)))?;
-            }
-            PcapBlockOwned::NG(Block::SectionHeader(_)) => self.links.clear(),
-            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => self.links.push(interface.linktype.0),
-            PcapBlockOwned::NG(Block::EnhancedPacket(frame)) => {
-                self.frame(length(frame.if_id), frame.packet_data(), length(frame.origlen))?;
-            }
-            PcapBlockOwned::NG(Block::SimplePacket(frame)) => {
-                self.frame(0, frame.packet_data(), length(frame.origlen))?;
-            }
-            PcapBlockOwned::NG(_) => {}
-        }
-        Ok(())
-    }
-
-    fn frame(&mut self, interface: usize, bytes: &[u8], length: usize) -> Result<(), CaptureError> {
-        let number = self.frames.len() + 1;
-        match self.links.get(interface) {
-            Some(&ETHERNET) => {}
-            Some(&other) => return Err(CaptureError::LinkType(LinkType(other))),
-            None => return Err(CaptureError::Damaged(number - 1)),
+impl SendableFrames {
+    fn take(&mut self, frame: CapturedFrame<'_>) -> Result<(), CaptureError> {
+        let CapturedFrame { number, bytes, original_length: length, .. } = frame;
+        if frame.link != ETHERNET {
+            return Err(CaptureError::LinkType(frame.link));
         }
         let kept = bytes.len();
         if kept < length {
@@ -225,8 +101,9 @@ impl CaptureReader {
         if kept < Ethernet::LENGTH {
             return Err(CaptureError::TooShort { number, length });
         }
-        if kept > self.longest + vlan_tag_length(bytes) {
-            return Err(CaptureError::TooLong { number, length, most: self.longest + vlan_tag_length(bytes) });
+        let most = self.longest + vlan_tag_length(bytes);
+        if kept > most {
+            return Err(CaptureError::TooLong { number, length, most });
         }
         self.n_bytes += kept.max(SMALLEST);
         if number > FRAMES_MAX || self.n_bytes > BYTES_MAX {
@@ -236,13 +113,6 @@ impl CaptureReader {
         frame.resize(kept.max(SMALLEST), 0);
         self.frames.push(frame);
         Ok(())
-    }
-
-    fn end(self, is_whole: bool) -> Result<Vec<Vec<u8>>, CaptureError> {
-        if !is_whole {
-            return Err(CaptureError::Damaged(self.frames.len()));
-        }
-        if self.frames.is_empty() { Err(CaptureError::Empty) } else { Ok(self.frames) }
     }
 }
 
@@ -298,7 +168,7 @@ mod tests {
     fn a_block_that_is_shorter_than_any_can_be_is_damage_in_either_order_of_bytes() {
         for length in [8_u32.to_be_bytes(), 8_u32.to_le_bytes()] {
             let file = [&pcapng(1)[..], &0x8000_0001_u32.to_be_bytes(), &length].concat();
-            assert_eq!(read_capture(&file[..], 1514), Err(CaptureError::Damaged(1)), "{length:?}");
+            assert_eq!(read_capture(&file[..], 1514), Err(CaptureFileError::Damaged(1).into()), "{length:?}");
         }
     }
 
@@ -326,17 +196,20 @@ mod tests {
         assert_eq!(read(&[(60, 60), (1515, 1515)]), CaptureError::TooLong { number: 2, length: 1515, most: 1514 });
         assert_eq!(read(&[(60, 60), (96, 1514)]), CaptureError::CutOff { number: 2, kept: 96, length: 1514 });
         assert_eq!(read(&[(13, 13)]), CaptureError::TooShort { number: 1, length: 13 });
-        assert_eq!(read(&vec![(14, 14); FRAMES_MAX + 1]), CaptureError::TooMuch);
+        assert_eq!(read(&vec![(14, 14); 65_537]), CaptureError::TooMuch);
     }
 
     #[test]
     fn a_file_that_is_none_or_not_whole_is_refused() {
-        assert_eq!(read_capture(&b""[..], 1514), Err(CaptureError::Empty));
-        assert_eq!(read_capture(&b"GIF89a, certainly no capture at all"[..], 1514), Err(CaptureError::Unknown));
-        assert_eq!(read_capture(&pcap(1, &[])[..], 1514), Err(CaptureError::Empty));
+        assert_eq!(read_capture(&b""[..], 1514), Err(CaptureFileError::Empty.into()));
+        assert_eq!(
+            read_capture(&b"GIF89a, certainly no capture at all"[..], 1514),
+            Err(CaptureFileError::Unknown.into())
+        );
+        assert_eq!(read_capture(&pcap(1, &[])[..], 1514), Err(CaptureFileError::Empty.into()));
         let whole = pcap(1, &[(60, 60), (60, 60)]);
         for end in [whole.len() - 1, whole.len() - 60, whole.len() - 70] {
-            assert_eq!(read_capture(&whole[..end], 1514), Err(CaptureError::Damaged(1)), "{end}");
+            assert_eq!(read_capture(&whole[..end], 1514), Err(CaptureFileError::Damaged(1).into()), "{end}");
         }
     }
 }

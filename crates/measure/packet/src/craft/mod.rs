@@ -14,7 +14,7 @@ mod spec;
 mod stack;
 mod template;
 
-pub use capture::{CaptureError, LinkType, read_capture};
+pub use capture::{CaptureError, read_capture};
 pub use error::CraftError;
 pub(crate) use mix::interleaved;
 pub use mix::{SizeMix, SizeMixError};

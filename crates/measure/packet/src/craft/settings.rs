@@ -7,11 +7,12 @@ use std::{
     os::unix::fs::FileTypeExt as _,
 };
 
+use fathom_capture::CaptureFileError;
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use super::{
-    CaptureError, ChangePer, CraftError, FrameEndpoints, FrameSet, FrameTemplate,
-    capture::{read_capture, vlan_tag_length},
+    ChangePer, CraftError, FrameEndpoints, FrameSet, FrameTemplate,
+    capture::{CaptureError, read_capture, vlan_tag_length},
     mix::SizeMix,
     spec::FrameSpec,
     stack::{FrameEndpoint, HeaderStack},
@@ -244,12 +245,12 @@ fn require_mtu(shape: &FrameTemplate, mtu_bytes: u32) -> Result<(), CraftError> 
 
 fn frames_of_capture(path: String, n_flows: u32, setup: &FrameContext) -> Result<FrameSet, CraftError> {
     let longest = usize::try_from(setup.mtu_bytes).unwrap_or(usize::MAX).saturating_add(Ethernet::LENGTH);
-    let unreadable = |error: io::Error| CaptureError::Unreadable(error.to_string());
+    let unreadable = |error: io::Error| CaptureFileError::Unreadable(error.to_string());
     // Opening a pipe without a writer would block forever.
     let is_pipe = fs::metadata(&path).is_ok_and(|known| known.file_type().is_fifo());
-    let a_pipe = || CaptureError::Unreadable("it is a pipe, and a file is needed".to_owned());
+    let a_pipe = || CaptureFileError::Unreadable("it is a pipe, and a file is needed".to_owned());
     let file = if is_pipe { Err(a_pipe()) } else { File::open(&path).map_err(unreadable) };
-    let frames = file.and_then(|file| read_capture(file, longest));
+    let frames = file.map_err(CaptureError::File).and_then(|file| read_capture(file, longest));
     let frames = frames.map_err(|cause| CraftError::Capture { path, cause })?;
     let order = (0..=u16::MAX).take(frames.len()).collect();
     Ok(FrameSet { templates: frames.into_iter().map(FrameTemplate::fixed).collect(), order, n_flows })

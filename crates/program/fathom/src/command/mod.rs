@@ -24,6 +24,7 @@ mod path;
 #[cfg(test)]
 mod printed_commands;
 mod probe;
+mod replay;
 mod report;
 mod rfc6349;
 mod run;
@@ -103,6 +104,12 @@ const COMMANDS: &[Command] = &[
         about: "The counters of this host live: interfaces, cores, TCP, UDP, with findings",
         define: watch::define,
         run: watch::run,
+    },
+    Command {
+        name: "replay",
+        about: "The requests in a capture, and what became of every packet, request and answer",
+        define: replay::define,
+        run: replay::run,
     },
     Command {
         name: "simulate",

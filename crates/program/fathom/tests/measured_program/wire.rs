@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, fs};
 
+use fathom_capture::{CaptureFileError, read_frames};
 use fathom_model::{Histogram, Side, names::distribution, units::Nanos};
 use fathom_sys::process::{Pidfd, signal::Signal};
-use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
 use crate::test_bed::{RunningLab, TestBed, lacks_root, until};
 
@@ -15,28 +15,16 @@ const SNAP: &str = "114";
 
 /// Returns the time from each request to the end of its response, from a capture on host a's interface.
 fn service_times(capture: &[u8]) -> Histogram {
-    let mut reader = create_reader(1 << 16, capture).unwrap();
     let (mut asked, mut times) = (HashMap::new(), Histogram::new());
-    loop {
-        match reader.next() {
-            Ok((length, block)) => {
-                if let PcapBlockOwned::Legacy(packet) = block {
-                    // With nanosecond precision, the microsecond field contains nanoseconds (pcap-savefile(5)).
-                    let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_usec);
-                    follow(packet.data, at, &mut asked, &mut times);
-                }
-                reader.consume(length);
-            }
-            Err(PcapError::Incomplete(_)) => {
-                if reader.reader_exhausted() {
-                    // The last packet is incomplete.
-                    return times;
-                }
-                reader.refill().unwrap();
-            }
-            Err(PcapError::Eof) => return times,
-            Err(error) => panic!("{error:?}"),
-        }
+    let read = read_frames(capture, |frame| {
+        let at = frame.time.expect("tcpdump stamps every frame");
+        follow(frame.bytes, at.0, &mut asked, &mut times);
+        Ok(())
+    });
+    match read {
+        // The last packet may be incomplete.
+        Ok(_) | Err(CaptureFileError::Damaged(_)) => times,
+        Err(error) => panic!("{error}"),
     }
 }
 

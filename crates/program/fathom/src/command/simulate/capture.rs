@@ -13,9 +13,8 @@ use fathom_balancer::{
     fragments::FragmentSettings,
     simulation::capture::{self, CaptureSimulationResult, OrderOperator},
 };
+use fathom_capture::{CaptureFileError, CapturedFrame, LinkType, NetworkPacket, read_frames};
 use fathom_model::units::grouped;
-use fathom_packet::craft::read_capture;
-use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TAG_LENGTH, TAGS};
 use serde::Serialize;
 
 use super::{output::SimulationDocument, runs::Repeats, values};
@@ -29,10 +28,8 @@ Examples:
 
 The exit code is 10 if a fragment or a packet went elsewhere than its flow.";
 
-/// The longest frame: an IP packet of 64 KiB behind an Ethernet header.
-const FRAME_BYTES_MAX: usize = 65_575 + ETHERNET;
-/// The header of Ethernet.
-const ETHERNET: usize = 14;
+/// The packets are kept in memory, and copied for each repetition.
+const BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn define(command: Command) -> Command {
     let value = values::value;
@@ -42,7 +39,7 @@ pub(super) fn define(command: Command) -> Command {
                 .value_name("FILE")
                 .required(true)
                 .value_parser(value_parser!(PathBuf))
-                .help("pcap or pcapng, taken on Ethernet"),
+                .help("pcap or pcapng"),
         )
         .arg(
             value(
@@ -125,33 +122,66 @@ fn read_packets(path: &Path) -> Result<(Vec<Vec<u8>>, usize), UserError> {
     let unusable =
         |why: String| UserError::new(Exit::Usage, format!("cannot use {}", path.display())).with_line("why", why);
     let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
-    let frames = read_capture(file, FRAME_BYTES_MAX).map_err(|error| {
+    let mut taken = TakenPackets::default();
+    read_frames(file, |frame| taken.take(frame)).map_err(|error| {
         let refused = unusable(error.to_string());
         match error.hint() {
             Some(hint) => refused.with_line("fix", hint),
             None => refused,
         }
     })?;
-    let n_frames = frames.len();
-    let packets: Vec<Vec<u8>> = frames.iter().filter_map(|frame| ip_packet(frame)).map(<[u8]>::to_vec).collect();
-    if packets.is_empty() {
+    if taken.packets.is_empty() {
         return Err(unusable("none of its frames carries an IP packet".to_owned()));
     }
-    let n_other = n_frames - packets.len();
-    Ok((packets, n_other))
+    Ok((taken.packets, taken.n_other_frames))
 }
 
-/// Returns the IP packet in a frame, behind any VLAN tags.
-fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
-    let mut at = ETHERNET - 2;
-    loop {
-        let ethertype = u16::from_be_bytes(*frame.get(at..)?.first_chunk()?);
-        at += 2;
-        match ethertype {
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => return frame.get(at..),
-            tag if TAGS.contains(&tag) => at += TAG_LENGTH - 2,
-            _ => return None,
+/// Why a capture cannot be simulated.
+#[derive(Debug, thiserror::Error)]
+enum UnusableCapture {
+    #[error(transparent)]
+    File(#[from] CaptureFileError),
+    #[error("it was taken on {0}, whose frames are unknown here")]
+    LinkType(LinkType),
+    #[error("of frame {0} only the beginning was captured")]
+    CutOff(u64),
+    #[error("it has more than {} MiB of packets", BYTES_MAX >> 20)]
+    TooMuch,
+}
+
+impl UnusableCapture {
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::File(error) => error.hint(),
+            Self::LinkType(_) => Some("capture on one Ethernet device: tcpdump -i eth0 -w FILE"),
+            Self::CutOff(_) => Some("capture whole frames: tcpdump -s 0 -w FILE"),
+            Self::TooMuch => Some("cut it: editcap -r IN OUT 1-10000"),
         }
+    }
+}
+
+/// The IP packets of a partly read capture.
+#[derive(Default)]
+struct TakenPackets {
+    packets: Vec<Vec<u8>>,
+    n_bytes: usize,
+    n_other_frames: usize,
+}
+
+impl TakenPackets {
+    fn take(&mut self, frame: CapturedFrame<'_>) -> Result<(), UnusableCapture> {
+        if frame.bytes.len() < frame.original_length {
+            return Err(UnusableCapture::CutOff(frame.number));
+        }
+        match frame.link.packet(frame.bytes) {
+            NetworkPacket::Ip(packet) => {
+                self.n_bytes += packet.len();
+                self.packets.push(packet.to_vec());
+            }
+            NetworkPacket::Other | NetworkPacket::Cut => self.n_other_frames += 1,
+            NetworkPacket::UnknownLink => return Err(UnusableCapture::LinkType(frame.link)),
+        }
+        if self.n_bytes > BYTES_MAX { Err(UnusableCapture::TooMuch) } else { Ok(()) }
     }
 }
 

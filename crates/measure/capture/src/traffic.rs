@@ -1,0 +1,169 @@
+//! All connections of a capture.
+
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    net::SocketAddr,
+};
+
+use fathom_model::units::Nanos;
+
+use crate::{
+    ByteClass, CapturedFrame, ConnectionBegin, ConnectionEnd, ConversationEnd, ConversationObserver, PacketClass,
+    TrafficCounts, TrafficLimits,
+    connection::{Connection, Shared},
+    segment::{Segment, segment},
+};
+
+/// Ended connections that are remembered, so that a repeated packet does not begin them again.
+const ENDED_MAX: usize = 16_384;
+/// The part of the connections that is forgotten at once, because finding the oldest costs a pass over all.
+const EVICTED_PART: usize = 16;
+
+/// The ends of a connection, the smaller one first.
+type ConnectionKey = [SocketAddr; 2];
+
+/// Follows the connections of a capture through its frames.
+pub struct TrafficReader<O: ConversationObserver> {
+    shared: Shared<O>,
+    connections: HashMap<ConnectionKey, Connection<O::Conversation>>,
+    /// Ended connections with their numbers, the oldest first.
+    ended: VecDeque<(ConnectionKey, u64)>,
+    n_begun: u64,
+    n_ended: u64,
+    /// The time of the frame before.
+    time: Nanos,
+}
+
+impl<O: ConversationObserver> TrafficReader<O> {
+    /// Nothing has been read yet.
+    pub fn new(observer: O, limits: TrafficLimits) -> Self {
+        let shared = Shared { observer, counts: TrafficCounts::default(), limits, n_held: 0 };
+        let (connections, ended) = (HashMap::new(), VecDeque::new());
+        Self { shared, connections, ended, n_begun: 0, n_ended: 0, time: Nanos::ZERO }
+    }
+
+    /// Takes the next frame. One without a time has the time of the frame before.
+    pub fn take(&mut self, frame: &CapturedFrame<'_>) {
+        if let Some(time) = frame.time {
+            self.time = time;
+            self.shared.counts.first.get_or_insert(time);
+            self.shared.counts.last = Some(time);
+        }
+        let class = match segment(frame) {
+            Ok(segment) => self.take_segment(&segment),
+            Err(class) => class,
+        };
+        *self.shared.counts.packets.entry(class).or_default() += 1;
+    }
+
+    /// Ends all conversations. Returns the observer and what was counted.
+    pub fn finish(mut self) -> (O, TrafficCounts) {
+        let mut open: Vec<_> = std::mem::take(&mut self.connections).into_values().collect();
+        open.retain(|connection| !connection.is_ended());
+        open.sort_by_key(|connection| connection.number);
+        for connection in &mut open {
+            // Behind both FINs only lost packets are waited for.
+            let how = if connection.is_closed() { ConnectionEnd::Closed } else { ConnectionEnd::CaptureEnded };
+            self.end(connection, how);
+        }
+        (self.shared.observer, self.shared.counts)
+    }
+
+    fn take_segment(&mut self, segment: &Segment<'_>) -> PacketClass {
+        let is_first = segment.source <= segment.destination;
+        let (key, end) = if is_first {
+            ([segment.source, segment.destination], 0)
+        } else {
+            ([segment.destination, segment.source], 1)
+        };
+        let known = self.connections.remove(&key);
+        let is_repeated = known.as_ref().is_some_and(|known| segment.is_syn && known.has_syn(end, segment));
+        let Some(mut connection) = self.connection_of(key, end, segment, known) else {
+            self.shared.counts.add_bytes(ByteClass::Unattributed, segment.payload.len());
+            return if segment.has_payload() { PacketClass::Unattributed } else { segment.class_without_payload() };
+        };
+        let was_ended = connection.is_ended();
+        let class = connection.take(end, segment, &mut self.shared, self.time);
+        if segment.is_reset && !connection.is_ended() {
+            self.end(&mut connection, ConnectionEnd::Reset);
+        } else if connection.is_finished() {
+            self.end(&mut connection, ConnectionEnd::Closed);
+        }
+        if connection.is_ended() && !was_ended {
+            self.remember_ended(key, connection.number);
+        }
+        self.connections.insert(key, connection);
+        if is_repeated && class == PacketClass::Handshake { PacketClass::Repeated } else { class }
+    }
+
+    /// Returns the connection that a segment belongs to: the known one, or a new one if it begins one.
+    fn connection_of(
+        &mut self,
+        key: ConnectionKey,
+        end: usize,
+        segment: &Segment<'_>,
+        known: Option<Connection<O::Conversation>>,
+    ) -> Option<Connection<O::Conversation>> {
+        let is_begin = segment.is_syn && !segment.is_reset;
+        if let Some(mut connection) = known {
+            if !is_begin || connection.is_begun_by(end, segment) {
+                return Some(connection);
+            }
+            if !connection.is_ended() {
+                self.end(&mut connection, ConnectionEnd::Reused);
+            }
+        }
+        if !is_begin && (!segment.has_payload() || segment.is_reset) {
+            return None;
+        }
+        self.make_room();
+        let mut connection = Connection::seeking(self.n_begun, key);
+        self.n_begun += 1;
+        let begin = if is_begin { ConnectionBegin::Handshake } else { ConnectionBegin::Middle };
+        *self.shared.counts.begins.entry(begin).or_default() += 1;
+        if is_begin {
+            connection.begin(end, segment, &mut self.shared, self.time);
+        }
+        Some(connection)
+    }
+
+    fn end(&mut self, connection: &mut Connection<O::Conversation>, how: ConnectionEnd) {
+        let conversation_end = match how {
+            ConnectionEnd::Closed | ConnectionEnd::Reset | ConnectionEnd::Reused => ConversationEnd::Connection,
+            ConnectionEnd::CaptureEnded | ConnectionEnd::Evicted => ConversationEnd::Capture,
+        };
+        connection.end(&mut self.shared, conversation_end);
+        *self.shared.counts.ends.entry(how).or_default() += 1;
+        self.shared.counts.n_silent_connections += u64::from(!connection.has_spoken);
+        self.n_ended += 1;
+    }
+
+    /// Remembers a connection that has ended, and forgets the one that ended first if there are too many.
+    fn remember_ended(&mut self, key: ConnectionKey, number: u64) {
+        self.ended.push_back((key, number));
+        if self.ended.len() > ENDED_MAX
+            && let Some((key, number)) = self.ended.pop_front()
+            && let Entry::Occupied(entry) = self.connections.entry(key)
+            && entry.get().number == number
+        {
+            entry.remove();
+        }
+    }
+
+    /// Forgets the connections without packets for the longest time, if there are too many.
+    fn make_room(&mut self) {
+        let n_open = usize::try_from(self.n_begun - self.n_ended).unwrap_or(usize::MAX);
+        if n_open < self.shared.limits.n_connections {
+            return;
+        }
+        let open = self.connections.iter().filter(|(_, connection)| !connection.is_ended());
+        let mut open: Vec<_> = open.map(|(key, connection)| (connection.last, connection.number, *key)).collect();
+        open.sort_unstable();
+        let n_evicted = (open.len() / EVICTED_PART).max(1);
+        for (_, _, key) in open.into_iter().take(n_evicted) {
+            if let Some(mut connection) = self.connections.remove(&key) {
+                self.end(&mut connection, ConnectionEnd::Evicted);
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! A request of a capture with its answer.
+
+use fathom_model::units::Nanos;
+
+use crate::counts::AnswerFate;
+
+/// A request as it was sent, and what is known of its answer. Times are since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedExchange {
+    /// The number of its connection in the capture, from 0.
+    pub connection: u64,
+    /// When the connection was opened, as far as the capture shows.
+    pub opened: Nanos,
+    /// The request, from the first byte of its head to the last of its body.
+    pub request: Vec<u8>,
+    /// The length of its head.
+    pub head_length: usize,
+    /// The time of its first byte.
+    pub first_byte: Nanos,
+    /// The time of its last byte.
+    pub last_byte: Nanos,
+    pub answer_fate: AnswerFate,
+    /// The answer, from its final head on; absent if the capture has none.
+    pub answer: Option<RecordedAnswer>,
+}
+
+/// The answer to a request, as far as the capture has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedAnswer {
+    pub status: u16,
+    /// Its head as it was sent.
+    pub head: Vec<u8>,
+    /// The length of its content, without the framing of chunks.
+    pub content_bytes: u64,
+    /// The FNV-1a digest of its content; absent unless the answer is whole.
+    pub content_digest: Option<u64>,
+    /// The time of its first byte.
+    pub first_byte: Nanos,
+    /// The time of its last byte in the capture.
+    pub last_byte: Nanos,
+}

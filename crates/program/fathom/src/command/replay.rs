@@ -1,0 +1,238 @@
+//! `fathom replay FILE`: the requests in a capture, and what became of every packet, request and answer.
+
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use fathom_capture::{
+    ByteClass, CaptureFileError, ConnectionBegin, ConnectionEnd, ConversationSide, PacketClass, TrafficCounts,
+    TrafficLimits, TrafficReader, read_frames,
+};
+use fathom_model::units::grouped;
+use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RequestFate};
+use fathom_run::exit::{Exit, UserError};
+use serde::Serialize;
+
+const NOTES: &str = "\
+Examples:
+  fathom replay day.pcap
+  fathom replay day.pcapng --json
+
+A capture is made so: tcpdump -s 0 -w day.pcap 'tcp port 80'. Nothing is sent.";
+
+/// The format of the document.
+const FORMAT: &str = "fathom.capture/1";
+/// The most frequent names and statuses that are shown.
+const SHOWN_MAX: usize = 8;
+/// The width of the words before a number.
+const WORDS_WIDTH: usize = 56;
+
+pub(super) fn define(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(value_parser!(PathBuf))
+                .help("pcap or pcapng, of any size"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print one JSON document"))
+        .after_help(NOTES)
+}
+
+/// What a capture holds.
+#[derive(Debug, Serialize)]
+struct CaptureDocument {
+    format: &'static str,
+    file: String,
+    /// Why the file was not read to its end.
+    damage: Option<String>,
+    traffic: TrafficCounts,
+    http: ExchangeCounts,
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
+    let document = read(path)?;
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        serde_json::to_writer_pretty(&mut out, &document)?;
+        out.write_all(b"\n")?;
+    } else {
+        out.write_all(document.text().as_bytes())?;
+    }
+    out.flush()?;
+    Ok(Exit::Pass)
+}
+
+fn read(path: &Path) -> Result<CaptureDocument, UserError> {
+    let unusable =
+        |why: String| UserError::new(Exit::Usage, format!("cannot use {}", path.display())).with_line("why", why);
+    let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
+    let mut reader = TrafficReader::new(HttpObserver::new(drop), TrafficLimits::USUAL);
+    let end = read_frames(file, |frame| {
+        reader.take(&frame);
+        Ok(())
+    });
+    let damage = match end {
+        Ok(_) => None,
+        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
+        Err(error) => {
+            let refused = unusable(error.to_string());
+            return Err(match error.hint() {
+                Some(hint) => refused.with_line("fix", hint),
+                None => refused,
+            });
+        }
+    };
+    let (observer, traffic) = reader.finish();
+    let (file, http) = (path.display().to_string(), observer.into_counts());
+    Ok(CaptureDocument { format: FORMAT, file, damage, traffic, http })
+}
+
+impl CaptureDocument {
+    fn text(&self) -> String {
+        let Self { traffic, http, .. } = self;
+        let n_packets: u64 = traffic.packets.values().sum();
+        let span = traffic.last.zip(traffic.first).map(|(last, first)| format!(" in {}", last.since(first)));
+        let mut text = format!("{}: {} packets{}\n", self.file, grouped(n_packets), span.unwrap_or_default());
+        if let Some(damage) = &self.damage {
+            let _ = writeln!(text, "  {damage}: nothing behind that is counted");
+        }
+        let mut section = |title: &str, rows: Vec<(String, u64)>| {
+            let total: u64 = rows.iter().map(|(_, n)| n).sum();
+            if total > 0 {
+                let _ = writeln!(text, "\n{title:<width$} {:>15}", grouped(total), width = WORDS_WIDTH + 2);
+            }
+            for (words, n) in rows.into_iter().filter(|(_, n)| *n > 0) {
+                let _ = writeln!(text, "  {words:<WORDS_WIDTH$} {:>15}", grouped(n));
+            }
+        };
+        section("requests", rows(&http.requests, request_words));
+        section("answers to whole requests", rows(&http.answers, answer_words));
+        section("methods", most(&http.methods));
+        section("hosts", most(&http.hosts));
+        section("statuses", most(&http.statuses));
+        section("conversations", rows(&http.conversations, conversation_words));
+        section("connections, by their begin", rows(&traffic.begins, begin_words));
+        section("connections, by their end", rows(&traffic.ends, end_words));
+        section("packets", rows(&traffic.packets, packet_words));
+        section("bytes of TCP payload", self.bytes());
+        section("bytes of conversations that are not in the capture", rows(&traffic.missing_bytes, side_words));
+        text
+    }
+
+    /// What became of each byte of payload.
+    fn bytes(&self) -> Vec<(String, u64)> {
+        let Self { traffic, http, .. } = self;
+        let of = |class| traffic.bytes.get(&class).copied().unwrap_or_default();
+        let mut rows: Vec<_> =
+            http.request_bytes.iter().map(|(fate, n)| (format!("in requests: {}", request_words(*fate)), *n)).collect();
+        rows.push(("of clients, in no request".to_owned(), http.other_client_bytes));
+        rows.push(("in answers".to_owned(), http.answer_bytes));
+        rows.push(("of servers, in no answer".to_owned(), http.other_server_bytes));
+        rows.push(("repeated".to_owned(), of(ByteClass::Repeated)));
+        rows.push(("in no conversation".to_owned(), of(ByteClass::Unattributed)));
+        rows
+    }
+}
+
+fn rows<'a, K: Copy + 'a>(
+    counts: impl IntoIterator<Item = (&'a K, &'a u64)>,
+    words: fn(K) -> &'static str,
+) -> Vec<(String, u64)> {
+    counts.into_iter().map(|(key, n)| (words(*key).to_owned(), *n)).collect()
+}
+
+/// The most frequent ones, and the rest together.
+fn most<'a, K: ToString + 'a>(counts: impl IntoIterator<Item = (&'a K, &'a u64)>) -> Vec<(String, u64)> {
+    let name = |key: &K| Some(key.to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| "(none)".to_owned());
+    let mut rows: Vec<_> = counts.into_iter().map(|(key, n)| (name(key), *n)).collect();
+    rows.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let rest: u64 = rows.drain(rows.len().min(SHOWN_MAX)..).map(|(_, n)| n).sum();
+    rows.push(("all others".to_owned(), rest));
+    rows
+}
+
+const fn request_words(fate: RequestFate) -> &'static str {
+    match fate {
+        RequestFate::Whole => "whole, can be sent again",
+        RequestFate::Incomplete => "ended by the connection or the capture",
+        RequestFate::MissingBytes => "with packets lost or cut by the capture",
+        RequestFate::TooLong => "too long to be kept",
+        RequestFate::Malformed => "malformed",
+        RequestFate::Tunnel => "for a tunnel (CONNECT)",
+        RequestFate::Upgrade => "for another protocol (upgrade)",
+    }
+}
+
+const fn answer_words(fate: AnswerFate) -> &'static str {
+    match fate {
+        AnswerFate::Whole => "whole",
+        AnswerFate::Incomplete => "ended by the connection or the capture",
+        AnswerFate::MissingBytes => "with packets lost or cut by the capture",
+        AnswerFate::Malformed => "malformed",
+        AnswerFate::Absent => "none",
+    }
+}
+
+const fn conversation_words(fate: ConversationFate) -> &'static str {
+    match fate {
+        ConversationFate::Http => "HTTP/1 to the end",
+        ConversationFate::Empty => "without a byte",
+        ConversationFate::OtherProtocol => "of another protocol, such as TLS",
+        ConversationFate::Switched => "changed to another protocol",
+        ConversationFate::MalformedRequest => "up to a malformed request",
+        ConversationFate::MalformedAnswer => "up to an answer that is malformed or without request",
+        ConversationFate::MissingBytes => "up to packets lost or cut by the capture",
+    }
+}
+
+const fn begin_words(begin: ConnectionBegin) -> &'static str {
+    match begin {
+        ConnectionBegin::Handshake => "with their handshake",
+        ConnectionBegin::Middle => "open before the capture",
+    }
+}
+
+const fn end_words(end: ConnectionEnd) -> &'static str {
+    match end {
+        ConnectionEnd::Closed => "closed by both sides",
+        ConnectionEnd::Reset => "reset",
+        ConnectionEnd::Reused => "ports used again",
+        ConnectionEnd::CaptureEnded => "open at the end of the capture",
+        ConnectionEnd::Evicted => "forgotten, too many were open",
+    }
+}
+
+const fn side_words(side: ConversationSide) -> &'static str {
+    match side {
+        ConversationSide::Client => "of clients",
+        ConversationSide::Server => "of servers",
+    }
+}
+
+const fn packet_words(class: PacketClass) -> &'static str {
+    match class {
+        PacketClass::ClientData => "new bytes of clients",
+        PacketClass::ServerData => "new bytes of servers",
+        PacketClass::Handshake => "handshakes",
+        PacketClass::Acknowledgement => "acknowledgements alone",
+        PacketClass::Close => "FIN and reset",
+        PacketClass::Repeated => "repeated",
+        PacketClass::CutPayload => "payload cut by the capture (snap length)",
+        PacketClass::CutHeader => "header cut by the capture (snap length)",
+        PacketClass::Unattributed => "payload of no conversation",
+        PacketClass::AfterEnd => "payload behind the end of its connection",
+        PacketClass::OutOfWindow => "sequence number out of the window",
+        PacketClass::Fragment => "IP fragments",
+        PacketClass::NotTcp => "IP without TCP",
+        PacketClass::NotIp => "no IP",
+        PacketClass::UnknownLink => "unknown link type",
+        PacketClass::Malformed => "malformed headers",
+    }
+}

@@ -110,7 +110,7 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
 fn what_is_no_comparison_is_refused_before_anything_is_built() {
     let stage = TestBed::new();
     let cases: [(&[&str], &[&str]); 11] = [
-        (&["path"], &["two paths are needed", "router, bridge"]),
+        (&["path"], &["two paths are needed", "router, squeeze"]),
         (&["path", "--lab", "pair"], &["two paths are needed", "no device"]),
         (&["path", "tcp", "--direct", "127.0.0.1", "--via", "127.0.0.1"], &["`direct` and `via` are the same path"]),
         (

@@ -60,6 +60,20 @@ fn the_smallest_size_is_found_and_loads_run_beside_each_other() {
 }
 
 #[test]
+fn a_search_plays_no_size_that_nobody_asked_for_and_says_when_its_load_is_too_short() {
+    let text = |words: &[&str]| String::from_utf8(simulate(words).stdout).unwrap();
+    let conntrack = ["conntrack", "--rate", "100", "--below", "1%", "--duration"];
+    let (short, long) = (text(&[&conntrack[..], &["10s"]].concat()), text(&[&conntrack[..], &["200s"]].concat()));
+    let remark = "so the table never fills: --duration 600s";
+    assert!(short.contains(remark) && !long.contains(remark), "{short}\n{long}");
+    assert!(!short.contains("262,144"), "{short}");
+    let fragments = text(&["fragments", "--rate", "1k", "--duration", "1s", "--below", "1%"]);
+    assert!(!fragments.contains("20,011") && fragments.contains("tried "), "{fragments}");
+    refused(&["fragments", "--rate", "0", "--below", "1%"], &["rate of 0", "more than 0"]);
+    refused(&["conntrack", "--rate", "0", "--below", "1%"], &["rate of 0", "more than 0"]);
+}
+
+#[test]
 fn maglev_shows_what_moves() {
     let results = document(&["maglev", "--size", "997,65537", "--targets", "10", "--removed", "1"])["results"].clone();
     let share = |row: usize, name: &str| results[row][name].as_f64().unwrap();
@@ -134,6 +148,8 @@ fn what_cannot_be_simulated_is_refused_with_its_place() {
     refused(&["capture", &write_capture(&folder.0, 105)], &["IEEE 802.11", "tcpdump -i eth0 -w FILE"]);
     refused(&["capture", "/nowhere.pcap"], &["cannot use /nowhere.pcap", "No such file"]);
     refused(&["capture", &write_capture(&folder.0, 1), "--order", "sort"], &["--order", "shuffle, reverse"]);
+    let many = "duplicate=4000000000";
+    refused(&["capture", &write_capture(&folder.0, 1), "--order", many], &[many, "4000000040", "10000000"]);
     refused(&["capture", &write_capture(&folder.0, 1), "--defects", "dorp=1/2"], &["dorp", "mis-hash"]);
     refused(&["maglev", "--size", "65536"], &["65536", "65521"]);
     refused(&["maglev", "--targets", "3", "--removed", "3"], &["at least one must stay"]);

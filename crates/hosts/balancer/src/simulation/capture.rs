@@ -29,7 +29,7 @@ pub enum OrderOperator {
     Interleave(u32),
     /// So many packets, drawn at random, are left out.
     Drop(usize),
-    /// So many packets, drawn at random, come twice.
+    /// So many times, a packet drawn at random comes once more.
     Duplicate(usize),
 }
 
@@ -76,7 +76,40 @@ impl fmt::Display for OrderOperator {
     }
 }
 
+/// The most packets that an order may make of a capture.
+const PACKETS_MAX: usize = 10_000_000;
+
+/// An order that makes too many packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("order `{operator}` would make {n} packets, and the most are {PACKETS_MAX}")]
+pub struct TooManyPackets {
+    operator: OrderOperator,
+    n: usize,
+}
+
+/// Returns how many packets an order makes of so many.
+///
+/// # Errors
+/// If it makes too many at any place.
+pub fn ordered_len(n_packets: usize, operators: &[OrderOperator]) -> Result<usize, TooManyPackets> {
+    operators.iter().try_fold(n_packets, |before, operator| {
+        let n = operator.len_after(before);
+        if n > PACKETS_MAX { Err(TooManyPackets { operator: *operator, n }) } else { Ok(n) }
+    })
+}
+
 impl OrderOperator {
+    /// The number of packets that it makes of so many.
+    fn len_after(self, n_packets: usize) -> usize {
+        match self {
+            Self::Shuffle | Self::Reverse | Self::Rotate(_) => n_packets,
+            Self::Interleave(n) => n_packets.saturating_mul(usize::try_from(n).unwrap_or(usize::MAX)),
+            Self::Drop(n) => n_packets.saturating_sub(n),
+            Self::Duplicate(_) if n_packets == 0 => 0,
+            Self::Duplicate(n) => n_packets.saturating_add(n),
+        }
+    }
+
     fn apply(self, packets: Vec<Vec<u8>>, draws: &mut Draws) -> Vec<Vec<u8>> {
         let mut packets = packets;
         let place = |draws: &mut Draws, n: usize| {
@@ -92,19 +125,23 @@ impl OrderOperator {
             }
             Self::Interleave(n) => packets = packets.iter().flat_map(|packet| copies(packet, n)).collect(),
             Self::Drop(n) => {
-                for _ in 0..n.min(packets.len()) {
-                    let gone = place(draws, packets.len());
-                    packets.remove(gone);
-                }
+                // So many are needed yet of those that are left: each choice of them is as likely (Knuth, algorithm S).
+                let (mut gone, mut left) = (n.min(packets.len()), packets.len());
+                packets.retain(|_| {
+                    let is_gone = place(draws, left) < gone;
+                    left -= 1;
+                    gone -= usize::from(is_gone);
+                    !is_gone
+                });
             }
+            Self::Duplicate(_) if packets.is_empty() => {}
             Self::Duplicate(n) => {
+                let mut n_each = vec![1; packets.len()];
                 for _ in 0..n {
-                    if packets.is_empty() {
-                        break;
-                    }
-                    let twice = place(draws, packets.len());
-                    packets.insert(twice, packets[twice].clone());
+                    n_each[place(draws, packets.len())] += 1;
                 }
+                let each = packets.into_iter().zip(n_each);
+                packets = each.flat_map(|(packet, n)| std::iter::repeat_n(packet, n)).collect();
             }
         }
         packets
@@ -185,13 +222,16 @@ struct Playback<'a> {
 /// Brings packets, given from their IP headers on, into a new order, and gives them to a balancer.
 ///
 /// The balancer has its targets, and rules without conditions on bytes: the target of a flow is what [`Balancer::target_of`] says.
-#[must_use]
+///
+/// # Errors
+/// If the order makes too many packets.
 pub fn run(
     balancer: &Arc<Balancer>,
     packets: Vec<Vec<u8>>,
     operators: &[OrderOperator],
     seed: u64,
-) -> CaptureSimulationResult {
+) -> Result<CaptureSimulationResult, TooManyPackets> {
+    ordered_len(packets.len(), operators)?;
     let mut draws = Draws::new(seed);
     let packets = operators.iter().fold(packets, |packets, operator| operator.apply(packets, &mut draws));
     let result = CaptureSimulationResult {
@@ -212,7 +252,7 @@ pub fn run(
         playback.take(packet);
         playback.now += SPACING;
     }
-    playback.end()
+    Ok(playback.end())
 }
 
 impl Playback<'_> {
@@ -345,7 +385,7 @@ mod tests {
     fn in_every_order_all_fragments_go_where_the_whole_datagram_goes() {
         for text in ["", "reverse", "shuffle", "rotate=7,shuffle", "interleave=9,reverse", "interleave=3,shuffle"] {
             for seed in 0..20 {
-                let result = run(&balancer(""), packets(), &order(text), seed);
+                let result = run(&balancer(""), packets(), &order(text), seed).unwrap();
                 assert_eq!(result.n_misdirected_fragments, 0, "{text}: {result:?}");
                 assert_eq!(result.n_forwarded_datagrams, result.n_datagrams, "{text}: {result:?}");
                 assert_eq!(result.n_packets, 3 * result.n_datagrams);
@@ -356,16 +396,16 @@ mod tests {
     #[test]
     fn packets_that_are_left_out_or_come_twice_misdirect_nothing() {
         for seed in 0..20 {
-            let result = run(&balancer(""), packets(), &order("drop=10,duplicate=10,shuffle"), seed);
+            let result = run(&balancer(""), packets(), &order("drop=10,duplicate=10,shuffle"), seed).unwrap();
             assert_eq!((result.n_packets, result.n_misdirected_fragments), (60, 0), "{result:?}");
         }
-        assert_eq!(run(&balancer(""), packets(), &order("drop=100,duplicate=1"), 0).n_packets, 0);
+        assert_eq!(run(&balancer(""), packets(), &order("drop=100,duplicate=1"), 0).unwrap().n_packets, 0);
     }
 
     #[test]
     fn defects_are_found() {
         let wrong = |defects: &str| {
-            let result = run(&balancer(defects), packets(), &order("shuffle"), 1);
+            let result = run(&balancer(defects), packets(), &order("shuffle"), 1).unwrap();
             (result.n_misdirected_fragments, result.n_datagrams - result.n_forwarded_datagrams)
         };
         let (misdirected, missing) = wrong("fragments-without-ports");
@@ -374,6 +414,17 @@ mod tests {
         assert!(misdirected == 0 && (1..15).contains(&missing), "{misdirected} {missing}");
         let (misdirected, _) = wrong("mis-hash=1/4");
         assert!((3..60).contains(&misdirected), "{misdirected}");
+    }
+
+    #[test]
+    fn an_order_that_makes_too_many_packets_is_refused_at_its_operator() {
+        let n_of = |text: &str| ordered_len(60, &order(text)).map_err(|error| error.to_string());
+        assert_eq!(n_of("drop=50,interleave=1000,duplicate=5"), Ok(10_005));
+        assert_eq!(n_of("drop=60,duplicate=4000000000"), Ok(0));
+        let refused = |text: &str, said: &str| assert!(n_of(text).unwrap_err().contains(said), "{:?}", n_of(text));
+        refused("duplicate=4000000000,drop=4000000000", "`duplicate=4000000000` would make 4000000060");
+        refused("interleave=1000,interleave=1000,interleave=1000", "would make 60000000 ");
+        assert!(run(&balancer(""), packets(), &order("duplicate=4000000000"), 1).is_err());
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub struct ConntrackSimulationResult {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConntrackSimulationError {
     /// The rate is not possible.
-    #[error("a rate of {0} connections per second: it is from 0.001 to 10 M")]
+    #[error("a rate of {0} connections per second: it is more than 0 and at most 10 M")]
     Rate(f64),
     /// A share is not from 0 to 1.
     #[error("a share of {0}: it is from 0 % to 100 %")]
@@ -131,6 +131,20 @@ impl ConntrackSimulation {
         }
         let wrong = [self.udp_share, self.unanswered_share].into_iter().find(|share| !(0.0..=1.0).contains(share));
         wrong.map_or(Ok(()), |share| Err(ConntrackSimulationError::Share(share)))
+    }
+
+    /// The time after which as many entries leave as come, without a limit: the mean lifetime and the longest timeout.
+    #[must_use]
+    pub fn fill_time(&self) -> Nanos {
+        let (udp, unanswered) = (self.udp_share, self.unanswered_share);
+        let timeouts = [
+            ((1.0 - udp) * (1.0 - unanswered), self.timeouts.tcp_time_wait),
+            ((1.0 - udp) * unanswered, self.timeouts.tcp_syn_sent),
+            (udp * (1.0 - unanswered), self.timeouts.udp_stream),
+            (udp * unanswered, self.timeouts.udp),
+        ];
+        let used = timeouts.into_iter().filter(|(share, _)| *share > 0.0).map(|(_, timeout)| timeout);
+        self.lifetime + used.max().unwrap_or(Nanos::ZERO)
     }
 
     /// Plays the load on an empty table.
@@ -362,6 +376,13 @@ mod tests {
         let loss = result.loss.unwrap();
         assert!((0.4..0.55).contains(&loss), "{loss}");
         assert_eq!(result.n_connections, result.n_dropped + result.n_expired + result.n_entries);
+    }
+
+    #[test]
+    fn a_table_fills_for_the_lifetime_and_the_longest_timeout_in_use() {
+        assert_eq!(load().fill_time(), Nanos::from_secs(130));
+        let silent = ConntrackSimulation { udp_share: 1.0, unanswered_share: 1.0, ..load() };
+        assert_eq!(silent.fill_time(), Nanos::from_secs(40));
     }
 
     #[test]

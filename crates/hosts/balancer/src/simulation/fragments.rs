@@ -97,7 +97,7 @@ pub enum FragmentSimulationError {
     #[error(transparent)]
     Table(#[from] FragmentSettingsError),
     /// The rate is not possible.
-    #[error("a rate of {0} datagrams per second: it is from 0.001 to 1 G")]
+    #[error("a rate of {0} datagrams per second: it is more than 0 and at most 1 G")]
     Rate(f64),
     /// There are no fragments, or more than a datagram can have.
     #[error("{0} fragments: a datagram of at most 65535 bytes has 1 to 45 of {FRAGMENT_BYTES} bytes")]

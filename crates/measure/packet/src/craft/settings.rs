@@ -117,6 +117,8 @@ pub struct FrameOutline {
     pub n_flows: u32,
     /// Whether the IPv6 addresses of the hosts are needed.
     pub needs_ipv6: bool,
+    /// Whether the IPv4 addresses of the hosts are needed, and no IPv6 addresses.
+    pub needs_only_ipv4: bool,
     /// The source ports of datagrams with a mark.
     pub source_ports: SourcePorts,
 }
@@ -158,17 +160,21 @@ pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<FrameOutline, Craf
             is_tagged: false,
             n_flows,
             needs_ipv6: false,
+            needs_only_ipv4: false,
             source_ports: SourcePorts::Own,
         });
     }
-    let end = |ipv6| FrameEndpoint { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
-    let setup =
-        |ipv6| FrameContext { ends: FrameEndpoints { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
-    let blueprint = from_settings(settings, &setup(Some(Ipv6Addr::UNSPECIFIED)))?;
-    let needs_ipv6 = from_settings(settings, &setup(None)).is_err();
+    let (v4, v6) = (Some(Ipv4Addr::UNSPECIFIED), Some(Ipv6Addr::UNSPECIFIED));
+    let with = |ipv4, ipv6| {
+        let end = FrameEndpoint { mac: MacAddress([0; 6]), ipv4, ipv6, port: 0 };
+        from_settings(settings, &FrameContext { ends: FrameEndpoints { source: end, target: end }, mtu_bytes, seed: 0 })
+    };
+    let blueprint = with(v4, v6)?;
+    let needs_ipv6 = with(v4, None).is_err();
+    let needs_only_ipv4 = !needs_ipv6 && with(None, None).is_err();
     let (mark_at, n_flows, source_ports) = (blueprint.mark_at(), blueprint.n_flows, source_ports(&blueprint));
     let is_tagged = blueprint.templates.iter().any(FrameTemplate::is_tagged);
-    Ok(FrameOutline { mark_at, is_tagged, n_flows, needs_ipv6, source_ports })
+    Ok(FrameOutline { mark_at, is_tagged, n_flows, needs_ipv6, needs_only_ipv4, source_ports })
 }
 
 /// Returns the source ports of frames made with a port of zero. The result is irrelevant if the frames are not UDP.

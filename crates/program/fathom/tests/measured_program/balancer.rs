@@ -113,6 +113,21 @@ fn a_test_through_the_balancer_has_the_counters_of_its_queue() {
 }
 
 #[test]
+fn frames_reach_the_targets_by_ipv6_and_others_are_refused() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let packet = ["packet", "--lab", "targets6:1", "--size", "128", "--rate", "1kpps", "--device"];
+    for device in ["router", "balancer"] {
+        let run = stage.fathom([&packet[..], &[device, "--transport", "udp6"], SHORT].concat()).run();
+        let frames = run.tests[0].conservation.as_ref().unwrap();
+        assert!(frames.n_sent > 0 && frames.n_received * 2 > frames.n_sent, "{device}: {frames:?}");
+    }
+    stage.fathom([&packet[..], &["router"]].concat()).refused(3, &["2001:2:0:8::1", "carry IPv4", "--transport udp6"]);
+}
+
+#[test]
 fn a_balancer_that_is_ended_leaves_nothing_and_one_that_was_killed_is_cleared_away() {
     if lacks_root() {
         return;

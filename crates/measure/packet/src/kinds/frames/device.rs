@@ -124,10 +124,10 @@ impl TestDevice {
     }
 
     /// Returns the MAC address of the router towards a host; `None` if the host is on the link itself.
-    pub(super) fn router_to(&mut self, host: Ipv4Addr) -> Result<Option<MacAddress>, Error> {
+    pub(super) fn router_to(&mut self, host: IpAddr) -> Result<Option<MacAddress>, Error> {
         let failed = |cause| Error::System { what: format!("find the way to {host}"), cause };
-        let hop = self.netlink.next_hop(host.into()).map_err(failed)?;
-        hop.gateway.map(|_| self.neighbour_towards(host.into())).transpose()
+        let hop = self.netlink.next_hop(host).map_err(failed)?;
+        hop.gateway.map(|_| self.neighbour_towards(host)).transpose()
     }
 
     /// Returns the MAC address that this host itself would use to reach a host by this device.

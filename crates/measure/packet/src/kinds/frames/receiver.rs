@@ -40,7 +40,7 @@ pub(super) struct FramesReceiver {
     learning_frames: Option<LearningFrames>,
     /// The address at which its controller reaches it. Behind NAT the device does not have this address.
     advertised_address: Ipv4Addr,
-    /// The IPv6 address of the device, if it is needed.
+    /// Its IPv6 address, if frames go to it.
     address_v6: Option<Ipv6Addr>,
     counter: FrameCounter,
     /// Whether frames carry their number and departure time.
@@ -70,6 +70,7 @@ impl FramesReceiver {
     pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let mut device = TestDevice::find(role)?;
         let outline = frame_options::outline(&role.settings, &device)?;
+        let (advertised_address, address_v6) = destination(role, &device, &outline)?;
         // Trials of one plan may share a seed. The clock separates late frames of an earlier trial from those of this one.
         let mixed = role.seed ^ clock::now().0;
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
@@ -95,7 +96,6 @@ impl FramesReceiver {
         };
         let counter = FrameCounter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
-        let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
         let is_marked = outline.mark_at.is_some();
         // The counter is attached by now, which may have taken the link down for a moment.
         let learned = match LearningOptions::of(&role.settings)? {
@@ -106,14 +106,10 @@ impl FramesReceiver {
             learning => learning.send_announcement(&device, &policy.permit_frames([])?)?,
         };
         let cores = role.cores.clone();
-        let reached_at = match role.address {
-            Some(IpAddr::V4(address)) => address,
-            _ => device.address,
-        };
         Ok(Self {
             device,
             learning_frames: learned,
-            advertised_address: reached_at,
+            advertised_address,
             address_v6,
             counter,
             is_marked,
@@ -123,6 +119,25 @@ impl FramesReceiver {
             cores,
             notes,
         })
+    }
+}
+
+/// Returns the addresses that frames go to: the one at which this host is reached, and those of its device.
+fn destination(
+    role: &Role,
+    device: &TestDevice,
+    outline: &FrameOutline,
+) -> Result<(Ipv4Addr, Option<Ipv6Addr>), Error> {
+    let needed = device.address_v6.filter(|_| outline.needs_ipv6);
+    match role.address {
+        Some(IpAddr::V4(address)) => Ok((address, needed)),
+        Some(IpAddr::V6(address)) if device.address_v6 == Some(address) => Ok((device.address, needed)),
+        Some(IpAddr::V6(address)) if outline.needs_only_ipv4 => Err(Error::Unsupported {
+            what: format!("{address} is the address behind the device, and these frames carry IPv4"),
+            hint: Some("--transport udp6".to_owned()),
+        }),
+        Some(IpAddr::V6(address)) => Ok((device.address, Some(address))),
+        None => Ok((device.address, needed)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The initiator: sends numbered frames at a rate or flat out.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
     sync::Arc,
 };
@@ -174,9 +174,11 @@ fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) ->
         ipv6,
         port: responder_value(role, endpoint::PORT)?,
     };
-    let mac = target_mac(device, role, &of_target, reach)?;
-    if mac.is_group() || address.is_multicast() || address.is_broadcast() {
-        let what = format!("{mac} and {address} must each be of a single host");
+    // The responder tells its IPv6 address if frames go to it.
+    let carried = ipv6.map_or(IpAddr::V4(address), IpAddr::V6);
+    let mac = target_mac(device, role, carried, reach)?;
+    if mac.is_group() || carried.is_multicast() || address.is_multicast() || address.is_broadcast() {
+        let what = format!("{mac} and {carried} must each be of a single host");
         return Err(Error::Unsupported { what, hint: None });
     }
     Ok(FrameEndpoints {
@@ -190,23 +192,17 @@ fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) ->
     })
 }
 
-/// Returns the destination MAC address. Outside labs it must be the one that this host's own kernel would use.
-fn target_mac(
-    device: &mut TestDevice,
-    role: &Role,
-    target: &FrameEndpoint,
-    reach: NetworkScope,
-) -> Result<MacAddress, Error> {
+/// Returns the MAC address for frames to this address. Outside labs it must be the one that this host's own kernel would use.
+fn target_mac(device: &mut TestDevice, role: &Role, address: IpAddr, reach: NetworkScope) -> Result<MacAddress, Error> {
     let asked = role.settings.text("mac").map(|text| text.parse::<MacAddress>()).transpose();
     let asked = asked.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })?;
     match (reach, asked) {
         (NetworkScope::Lab, Some(asked)) => Ok(asked),
         (NetworkScope::Lab, None) => {
-            let router = target.ipv4.map(|address| device.router_to(address)).transpose()?.flatten();
+            let router = device.router_to(address)?;
             router.map_or_else(|| responder_value::<MacAddress>(role, endpoint::MAC), Ok)
         }
         (NetworkScope::SharedWire, asked) => {
-            let address = target.addresses().next().ok_or(Error::Endpoint { kind: NAME, what: endpoint::ADDRESS })?;
             let known = device.neighbour_towards(address)?;
             let Some(asked) = asked.filter(|asked| *asked != known) else { return Ok(known) };
             Err(Error::Unsupported {

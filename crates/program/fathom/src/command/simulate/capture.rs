@@ -81,6 +81,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
     let (packets, n_other_frames) = read_packets(path)?;
     let operators: Vec<OrderOperator> = matches.get_many("order").into_iter().flatten().copied().collect();
+    capture::ordered_len(packets.len(), &operators).map_err(|error| values::refused(&error))?;
     let defects = matches.get_one::<Defects>("defects").cloned().unwrap_or_default();
     let repeats = Repeats::of(matches);
     let settings = CaptureSettings {
@@ -99,7 +100,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             BalancerSettings { fragments, defects: defects.clone(), seed, ..BalancerSettings::default() },
             settings.n_targets,
         )?;
-        Ok::<_, UserError>(capture::run(&balancer, packets.clone(), &operators, seed))
+        capture::run(&balancer, packets.clone(), &operators, seed).map_err(|error| values::refused(&error))
     })?;
     let is_broken = results.iter().any(|result| result.n_misdirected_fragments + result.n_misdirected_packets > 0);
     let text = text(&settings, &results);

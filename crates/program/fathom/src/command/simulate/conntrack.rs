@@ -28,6 +28,9 @@ Examples:
 
 The timeouts are those of net.netfilter.nf_conntrack_*; docs/simulate.md says what else the model is.";
 
+/// The smallest table that a search tries.
+const SIZE_MIN: u32 = 16;
+
 pub(super) fn define(command: Command) -> Command {
     let value = values::value;
     let span = |name: &'static str, help: &'static str, default: &'static str| {
@@ -114,9 +117,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let repeats = Repeats::of(matches);
     let buckets = matches.get_one::<u32>("buckets").copied();
     let of_size = |n_max: u32| ConntrackSimulation { n_max, n_buckets: buckets.unwrap_or(n_max), ..load };
-    let sizes: Vec<u32> = matches.get_many::<u32>("max").into_iter().flatten().copied().collect();
-    for size in &sizes {
-        of_size(*size).check().map_err(|error| values::refused(&error))?;
+    let sizes = values::sizes(matches, "max");
+    let limit = matches.get_one::<f64>("below").copied();
+    for size in sizes.iter().copied().chain(limit.map(|_| SIZE_MIN)) {
+        of_size(size).check().map_err(|error| values::refused(&error))?;
     }
     let mut progress = Progress::begin();
     let mut rows = Vec::new();
@@ -124,10 +128,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         rows.push(row(&of_size(size), repeats)?);
         progress.step(|| format!("{} entries", grouped(size.into())));
     }
-    let limit = matches.get_one::<f64>("below").copied();
     let search = limit.map(|limit| {
         SizeSearch::run(
-            (16, SIZE_MAX),
+            (SIZE_MIN, SIZE_MAX),
             limit,
             |size| size,
             |size| {
@@ -186,6 +189,16 @@ fn settings(load: &ConntrackSimulation, repeats: Repeats) -> ConntrackLoad {
     }
 }
 
+/// Says that the load is too short to fill the table, so that every size found by it is too small.
+fn remark(load: &ConntrackSimulation) -> String {
+    let needed = load.fill_time();
+    if load.duration >= needed {
+        return String::new();
+    }
+    let longer = rounded(Nanos::from_secs(600).max(needed * 4).as_secs_f64());
+    format!("the load is shorter than lifetime and timeout together, so the table never fills: --duration {longer}s\n")
+}
+
 fn text(load: &ConntrackSimulation, rows: &[ConntrackRow]) -> String {
     let titles =
         ["max", "buckets", "loss", "dropped", "early drops", "most entries", "mean entries", "longest chain", "memory"];
@@ -205,9 +218,11 @@ fn text(load: &ConntrackSimulation, rows: &[ConntrackRow]) -> String {
             Bytes(most(|load| load.memory_bytes)).to_string(),
         ]
     };
+    let table = table(&titles, &rows.iter().map(cells).collect::<Vec<_>>());
+    let table = if rows.is_empty() { String::new() } else { format!("\n{table}") };
     format!(
         "connection table: {} connections/s for {}, mean lifetime {}, {} UDP, {} unanswered, seed {}\n\
-         without a limit it would have {} entries on average (Little's law)\n\n{}",
+         without a limit it would have {} entries on average (Little's law)\n{}{}",
         grouped(rounded(load.rate_per_sec)),
         load.duration,
         load.lifetime,
@@ -215,6 +230,7 @@ fn text(load: &ConntrackSimulation, rows: &[ConntrackRow]) -> String {
         percent(load.unanswered_share),
         load.seed,
         grouped(rounded(expected_entries(load))),
-        table(&titles, &rows.iter().map(cells).collect::<Vec<_>>())
+        remark(load),
+        table
     )
 }

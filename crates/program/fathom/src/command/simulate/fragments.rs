@@ -30,6 +30,8 @@ Examples:
 
 docs/simulate.md says what each model is.";
 
+/// The smallest table that a search tries: a prime, for Bernstein's hash.
+const SLOTS_MIN: u32 = 17;
 /// The largest table that a search tries.
 const SLOTS_MAX: u32 = 1 << 22;
 
@@ -137,9 +139,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         buckets: matches.get_one::<u32>("buckets").copied(),
         repeats: Repeats::of(matches),
     };
-    let slots: Vec<u32> = matches.get_many::<u32>("slots").into_iter().flatten().copied().collect();
-    for slots in &slots {
-        asked.with_slots(*slots).check().map_err(|error| values::refused(&error))?;
+    let slots = values::sizes(matches, "slots");
+    let limit = matches.get_one::<f64>("below").copied();
+    for slots in slots.iter().copied().chain(limit.map(|_| SLOTS_MIN)) {
+        asked.with_slots(slots).check().map_err(|error| values::refused(&error))?;
     }
     let mut progress = Progress::begin();
     let rows = slots
@@ -150,7 +153,6 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             Ok(row)
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let limit = matches.get_one::<f64>("below").copied();
     let search = limit.map(|limit| asked.search(limit, &mut progress)).transpose()?;
     let n_inserts = rows.iter().flat_map(|row| &row.loads).map(|load| load.table.n_inserts).sum();
     progress.end(n_inserts, "inserts");
@@ -219,7 +221,7 @@ impl Asked<'_> {
         // Bernstein's hash needs a prime.
         let is_djb2 = self.load.table.hash == FragmentHash::Djb2;
         let usable = |slots: u32| if is_djb2 { next_prime(slots) } else { slots };
-        SizeSearch::run((16, SLOTS_MAX), limit, usable, |slots| {
+        SizeSearch::run((SLOTS_MIN, SLOTS_MAX), limit, usable, |slots| {
             let loss = self.row(slots)?.loss.unwrap_or_default();
             progress.step(|| format!("{} slots lose {}", grouped(slots.into()), values::shown_share(loss)));
             Ok(loss)
@@ -247,7 +249,7 @@ impl Asked<'_> {
         let settings = self.settings();
         let rate = fathom_model::units::rounded(settings.rate_per_sec);
         let mut text = format!(
-            "fragment table: {} datagrams/s for {}, entries live {}, ids {}, hash {}, seed {}\n\n",
+            "fragment table: {} datagrams/s for {}, entries live {}, ids {}, hash {}, seed {}\n",
             grouped(rate),
             self.load.duration,
             self.load.table.ttl,
@@ -267,7 +269,11 @@ impl Asked<'_> {
             "active",
             "old",
         ];
-        text.push_str(&table(&titles, &rows.iter().map(|row| self.cells(row)).collect::<Vec<_>>()));
+        if !rows.is_empty() {
+            let table = table(&titles, &rows.iter().map(|row| self.cells(row)).collect::<Vec<_>>());
+            text.push('\n');
+            text.push_str(&table);
+        }
         if let Some((limit, search)) = search {
             text.push_str(&searched(limit, search));
         }

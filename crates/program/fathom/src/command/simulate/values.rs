@@ -1,6 +1,6 @@
 //! Values that the options of simulations have in common.
 
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_balancer::simulation::SimulatedArrivals;
 use fathom_model::units::{Nanos, approximate, percent as percent_text, share_of_percent, significant, whole};
 use fathom_run::exit::{Exit, UserError};
@@ -35,8 +35,7 @@ pub(super) fn arrivals() -> Arg {
 }
 
 pub(super) fn below() -> Arg {
-    value("below", "PERCENT", "also find the smallest size whose loss is below this, such as 0.1%")
-        .value_parser(percent)
+    value("below", "PERCENT", "find the smallest size whose loss is below this, such as 0.1%").value_parser(percent)
 }
 
 pub(super) fn seed(matches: &ArgMatches) -> u64 {
@@ -46,6 +45,13 @@ pub(super) fn seed(matches: &ArgMatches) -> u64 {
 /// The value of an option that has a default.
 pub(super) fn of<T: Copy + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {
     *matches.get_one::<T>(name).expect("the option has a default")
+}
+
+/// The sizes whose loads are played. A search for a size plays none of the default that nobody asked for.
+pub(super) fn sizes(matches: &ArgMatches, name: &str) -> Vec<u32> {
+    let is_left_out = matches.contains_id("below") && matches.value_source(name) == Some(ValueSource::DefaultValue);
+    let sizes = matches.get_many::<u32>(name).into_iter().flatten().copied();
+    sizes.filter(|_| !is_left_out).collect()
 }
 
 /// A count such as `20k`, in 32 bits.

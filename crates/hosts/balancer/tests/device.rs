@@ -8,7 +8,7 @@ use std::{
     io::ErrorKind,
     net::{IpAddr, SocketAddr, UdpSocket},
     ops::Range,
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, linux::net::SocketAddrExt as _},
     time::Duration,
 };
 
@@ -26,7 +26,7 @@ use fathom_sys::{
         routing_rules::MarkedRoute,
     },
     policy::Policy,
-    process::may_administer_network,
+    process::{effective_user, may_administer_network},
     socket::raw_ip::{Broadcast, Sender},
 };
 
@@ -379,6 +379,22 @@ fn a_target_comes_and_goes_while_the_balancer_runs() {
 }
 
 #[test]
+fn those_who_connect_and_say_nothing_do_not_hold_up_the_end() {
+    let Some(network) = Network::new() else { return };
+    let running = network.start(settings("")).unwrap();
+    let connect = || {
+        let address = std::os::unix::net::SocketAddr::from_abstract_name("fathom-balancer-balancer").unwrap();
+        std::os::unix::net::UnixStream::connect_addr(&address).unwrap()
+    };
+    // The control waits two seconds for each.
+    let silent: Vec<_> = network.dut.enter_with(|| (0..20).map(|_| connect()).collect()).unwrap();
+    let began = clock::now();
+    running.end().unwrap();
+    assert!(clock::now() - began < PATIENCE);
+    drop(silent);
+}
+
+#[test]
 fn what_stands_in_the_way_is_named_and_everything_is_put_back() {
     let Some(network) = Network::new() else { return };
     let look = || {
@@ -394,7 +410,8 @@ fn what_stands_in_the_way_is_named_and_everything_is_put_back() {
     let refused = |settings: DeviceSettings| network.start(settings).map(drop).unwrap_err();
     let (name, queues) = ("other".to_owned(), 5..=5);
     let same = refused(settings(""));
-    assert_eq!(same.to_string(), format!("a balancer `balancer` runs here already, process {}", std::process::id()));
+    let own = format!("process {} of user {}", std::process::id(), effective_user());
+    assert_eq!(same.to_string(), format!("a balancer `balancer` runs here already, {own}"));
     let taken = refused(DeviceSettings { name: name.clone(), first_mark: 25_000, ..settings("") });
     assert_eq!(taken.to_string(), "queue 0 belongs to another program");
     let marks = refused(DeviceSettings { name: name.clone(), queues: queues.clone(), ..settings("") });

@@ -16,7 +16,7 @@ mod verdict_order;
 use std::{
     collections::BTreeMap,
     net::Shutdown,
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -105,6 +105,8 @@ struct SharedState {
     fast_path: Option<FastPath>,
     counters: BTreeMap<u16, Arc<PathCounters>>,
     started_at: Nanos,
+    /// The connection that is served, so that the end need not wait for it.
+    asking: Mutex<Option<UnixStream>>,
 }
 
 /// A balancer that runs; dropping it ends it and undoes all changes.
@@ -145,8 +147,8 @@ impl RunningBalancer {
         let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
         let counters = settings.queues.clone().map(|number| (number, Arc::default())).collect();
         let (is_over, started_at) = (Arc::new(AtomicBool::new(false)), clock::now());
-        let steering = Mutex::new(steering);
-        let shared = SharedState { settings, balancer, steering, fast_path, counters, started_at };
+        let (steering, asking) = (Mutex::new(steering), Mutex::default());
+        let shared = SharedState { settings, balancer, steering, fast_path, counters, started_at, asking };
         let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
         let server = listener.try_clone().map_err(failed)?;
         let shared = Arc::new(shared);
@@ -157,9 +159,9 @@ impl RunningBalancer {
             let thread = thread::Builder::new().name(format!("balance-{}", work.queue.number()));
             running.queues.push(thread.spawn(move || work.run(&is_over)).map_err(failed)?);
         }
-        let answering = Arc::clone(&running.shared);
+        let (answering, is_over) = (Arc::clone(&running.shared), Arc::clone(&running.is_over));
         let thread = thread::Builder::new().name("balance-control".to_owned());
-        let serve = move || answering.serve(&server);
+        let serve = move || answering.serve(&server, &is_over);
         running.control = Some(thread.spawn(serve).map_err(failed)?);
         // Last: from here on packets wait for verdicts.
         running.shared.steering().begin()?;
@@ -235,6 +237,9 @@ impl RunningBalancer {
             self.queues.drain(..).map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         let outcome = ended.fold(Ok(()), fathom_sys::Result::and);
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+        if let Some(stream) = &*self.shared.asking() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         if let Some(control) = self.control.take() {
             let _ = control.join();
         }
@@ -328,10 +333,20 @@ impl SharedState {
         }
     }
 
-    fn serve(&self, listener: &UnixListener) {
-        // Accepting fails once the socket is shut down.
+    fn asking(&self) -> std::sync::MutexGuard<'_, Option<UnixStream>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, listener: &UnixListener, is_over: &AtomicBool) {
+        // Once the socket is shut down, accepting fails behind the last one who waits.
         for stream in listener.incoming().map_while(Result::ok) {
+            *self.asking() = stream.try_clone().ok();
+            // Looked at behind the lock: from here on the end finds the stream.
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
             control::serve(&stream, |request| self.answer(request));
+            *self.asking() = None;
         }
     }
 

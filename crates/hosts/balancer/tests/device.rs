@@ -369,6 +369,13 @@ fn a_target_comes_and_goes_while_the_balancer_runs() {
     assert!(same.to_string().contains("target t1 has the address 198.18.10.1 too"), "{same}");
     let far = add("t9=203.0.113.1,2001:db8::1").unwrap_err();
     assert!(far.to_string().contains("203.0.113.1 is on no link"), "{far}");
+    let own = add("t9=198.18.10.254,2001:2:0:a::9").unwrap_err();
+    assert!(own.to_string().contains("198.18.10.254 is an address of this host"), "{own}");
+    let local = add("t9=127.0.0.1,2001:2:0:a::9").unwrap_err();
+    assert!(local.to_string().contains("127.0.0.1 is not the address of another host"), "{local}");
+    let target = "t9=198.18.10.9,2001:2:0:a::9".parse().unwrap();
+    let bad = network.ask(&ControlRequest::AddTarget { group: "a b".to_owned(), target }).unwrap_err();
+    assert!(bad.to_string().contains("group `a b`: its name has letters"), "{bad}");
     add("t2=198.18.11.1,2001:2:0:b::1").unwrap();
     send_small(&network.client, version, 21_000..21_040);
     settle(&running, 80);
@@ -429,8 +436,18 @@ fn routes_of_a_balancer_that_was_killed_are_taken_away_by_the_next_one() {
     let Some(network) = Network::new() else { return };
     let mark = DeviceSettings::FIRST_MARK_DEFAULT + 1;
     let left = MarkedRoute { mark, table: mark, gateway: Version::V4.address(10, 1) };
-    network.dut.enter_with(|| Netlink::open().unwrap().add_marked_route(&left).unwrap()).unwrap();
+    let n_routes = || network.dut.enter_with(|| Netlink::open().unwrap().marked_routes().unwrap().len()).unwrap();
+    let leave = || network.dut.enter_with(|| Netlink::open().unwrap().add_marked_route(&left).unwrap()).unwrap();
+    leave();
     network.start(settings("")).unwrap().end().unwrap();
-    let n_left = network.dut.enter_with(|| Netlink::open().unwrap().marked_routes().unwrap().len()).unwrap();
-    assert_eq!(n_left, 0);
+    assert_eq!(n_routes(), 0);
+    // While another one runs, whose routes stay.
+    let other = DeviceSettings { name: "other".to_owned(), queues: 5..=5, first_mark: 25_000, ..settings("") };
+    let other = network.start(other).unwrap();
+    let n_of_other = n_routes();
+    leave();
+    network.start(settings("")).unwrap().end().unwrap();
+    assert_eq!(n_routes(), n_of_other);
+    other.end().unwrap();
+    assert_eq!(n_routes(), 0);
 }

@@ -66,7 +66,7 @@ pub enum DeviceError {
     /// The rules are there, and nobody owns the name.
     #[error("the table {table} of nf_tables exists already")]
     RulesExist {
-        /// The table.
+        /// The table, behind its family.
         table: String,
     },
     /// The file of tun devices is not there, or is not open to this user.
@@ -191,12 +191,12 @@ impl DeviceError {
             }
             Self::QueueTaken(_) => "see /proc/net/netfilter/nfnetlink_queue, and choose others with --queues".to_owned(),
             Self::Running { .. } => "end it with ctrl-C or SIGTERM, or run this one as --name OTHER --queues M-N --first-mark N".to_owned(),
-            Self::RulesExist { table } => format!("nft delete table ip {table}, or choose another --name"),
+            Self::RulesExist { table } => format!("nft delete table {table}, or choose another --name"),
             Self::MarksTaken(_) | Self::MarkTaken { .. } => "see ip rule list, and choose others with --first-mark N".to_owned(),
             Self::NoPrograms => "run as root outside a user namespace, or with --data-path nfqueue".to_owned(),
             Self::NoInterface(_) => "see ip link, and name the interface by which packets come in with --interface".to_owned(),
             Self::NoNativeXdp(_) => "name an interface whose driver has it, such as veth, virtio_net, ice or mlx5, or use --data-path nfqueue".to_owned(),
-            Self::OtherProgram(interface) => format!("ip link set dev {interface} xdp off, or end the program that put it there"),
+            Self::OtherProgram(interface) => format!("end the program that put it there (bpftool link); one without a link: ip link set dev {interface} xdp off"),
             Self::NoRedirect { .. } => "a veth takes them while its other end has GRO (there: ethtool -K PEER gro on), some NICs while they have a program of their own; or use --data-path nfqueue".to_owned(),
             Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
             Self::NotRunning { .. } => {

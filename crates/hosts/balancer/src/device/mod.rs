@@ -51,6 +51,7 @@ use crate::{
 use fast_path::FastPath;
 use path_counters::PathCounters;
 use queue_loop::QueueLoop;
+use settings::is_plain_name;
 use steering::Steering;
 
 /// The most memory that waiting packets of a queue may take: a window of 4096 packets of 4 KiB with their headers in the kernel.
@@ -137,6 +138,7 @@ impl RunningBalancer {
         let fast_path = is_fast.then(|| FastPath::prepare(&settings, places)).transpose()?;
         let mut steering = Steering::prepare(settings.clone())?;
         for target in &settings.targets {
+            steering.check(target)?;
             fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(target))?;
             let mark = steering.add(target.clone(), clock::now())?;
             let target = Target { name: target.name.clone(), mark, weight: target.weight };
@@ -384,11 +386,16 @@ impl SharedState {
 
     /// Makes the way to a target before packets are sent there.
     fn add_target(&self, group: &str, target: DeviceTarget) -> Result<(), DeviceError> {
+        if !is_plain_name(group) {
+            let what = format!("group `{group}`: its name has letters, digits, '-', '_' and '.' only");
+            return Err(DeviceError::Refused { what, fix: None });
+        }
         let mut steering = self.steering();
         let all = self.targets(&steering);
         // The same host may be in several groups.
         let others = all.iter().filter(|row| row.group == group).map(|row| &row.target);
         self.settings.check_target(&target, others)?;
+        steering.check(&target)?;
         self.fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(&target))?;
         let (name, weight) = (target.name.clone(), target.weight);
         let mark = steering.add(target, clock::now())?;

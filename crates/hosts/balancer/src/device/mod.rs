@@ -299,6 +299,7 @@ impl SharedState {
     /// Adds what the program decided to the decisions of the queues.
     fn count_redirected(&self, fast_path: &FastPath, decisions: &mut BalancerCounters) -> FastPathCounters {
         let mut counters = fast_path.counters();
+        counters.left_to_queue_because = self.balancer.beside_table();
         for (number, name) in self.balancer.target_names().into_iter().enumerate() {
             let n = fast_path.n_redirected(number);
             *decisions.targets.entry(name).or_default() += n;

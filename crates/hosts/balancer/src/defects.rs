@@ -251,6 +251,13 @@ impl Defects {
         Some(())
     }
 
+    /// Those that a data path with only the table cannot have; `None` if there are none.
+    #[must_use]
+    pub fn beside_table(&self) -> Option<Self> {
+        let others = Self { tiny_table: None, ..self.clone() };
+        (others != Self::default()).then_some(others)
+    }
+
     /// The value of a defect as it is written; `None` if it is off, empty if it has none.
     fn value(&self, defect: Defect) -> Option<String> {
         let share = |one_in: Option<OneIn>| one_in.map(|one_in| one_in.to_string());

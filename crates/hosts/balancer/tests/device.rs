@@ -8,7 +8,7 @@ use std::{
     io::ErrorKind,
     net::{IpAddr, SocketAddr, UdpSocket},
     ops::Range,
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, linux::net::SocketAddrExt as _},
     time::Duration,
 };
 
@@ -26,7 +26,7 @@ use fathom_sys::{
         routing_rules::MarkedRoute,
     },
     policy::Policy,
-    process::may_administer_network,
+    process::{effective_user, may_administer_network},
     socket::raw_ip::{Broadcast, Sender},
 };
 
@@ -369,6 +369,13 @@ fn a_target_comes_and_goes_while_the_balancer_runs() {
     assert!(same.to_string().contains("target t1 has the address 198.18.10.1 too"), "{same}");
     let far = add("t9=203.0.113.1,2001:db8::1").unwrap_err();
     assert!(far.to_string().contains("203.0.113.1 is on no link"), "{far}");
+    let own = add("t9=198.18.10.254,2001:2:0:a::9").unwrap_err();
+    assert!(own.to_string().contains("198.18.10.254 is an address of this host"), "{own}");
+    let local = add("t9=127.0.0.1,2001:2:0:a::9").unwrap_err();
+    assert!(local.to_string().contains("127.0.0.1 is not the address of another host"), "{local}");
+    let target = "t9=198.18.10.9,2001:2:0:a::9".parse().unwrap();
+    let bad = network.ask(&ControlRequest::AddTarget { group: "a b".to_owned(), target }).unwrap_err();
+    assert!(bad.to_string().contains("group `a b`: its name has letters"), "{bad}");
     add("t2=198.18.11.1,2001:2:0:b::1").unwrap();
     send_small(&network.client, version, 21_000..21_040);
     settle(&running, 80);
@@ -376,6 +383,22 @@ fn a_target_comes_and_goes_while_the_balancer_runs() {
     running.end().unwrap();
     let gone = network.ask(&ControlRequest::Counters).unwrap_err();
     assert_eq!(gone.to_string(), "no balancer `balancer` runs here");
+}
+
+#[test]
+fn those_who_connect_and_say_nothing_do_not_hold_up_the_end() {
+    let Some(network) = Network::new() else { return };
+    let running = network.start(settings("")).unwrap();
+    let connect = || {
+        let address = std::os::unix::net::SocketAddr::from_abstract_name("fathom-balancer-balancer").unwrap();
+        std::os::unix::net::UnixStream::connect_addr(&address).unwrap()
+    };
+    // The control waits two seconds for each.
+    let silent: Vec<_> = network.dut.enter_with(|| (0..20).map(|_| connect()).collect()).unwrap();
+    let began = clock::now();
+    running.end().unwrap();
+    assert!(clock::now() - began < PATIENCE);
+    drop(silent);
 }
 
 #[test]
@@ -394,7 +417,8 @@ fn what_stands_in_the_way_is_named_and_everything_is_put_back() {
     let refused = |settings: DeviceSettings| network.start(settings).map(drop).unwrap_err();
     let (name, queues) = ("other".to_owned(), 5..=5);
     let same = refused(settings(""));
-    assert_eq!(same.to_string(), format!("a balancer `balancer` runs here already, process {}", std::process::id()));
+    let own = format!("process {} of user {}", std::process::id(), effective_user());
+    assert_eq!(same.to_string(), format!("a balancer `balancer` runs here already, {own}"));
     let taken = refused(DeviceSettings { name: name.clone(), first_mark: 25_000, ..settings("") });
     assert_eq!(taken.to_string(), "queue 0 belongs to another program");
     let marks = refused(DeviceSettings { name: name.clone(), queues: queues.clone(), ..settings("") });
@@ -412,8 +436,18 @@ fn routes_of_a_balancer_that_was_killed_are_taken_away_by_the_next_one() {
     let Some(network) = Network::new() else { return };
     let mark = DeviceSettings::FIRST_MARK_DEFAULT + 1;
     let left = MarkedRoute { mark, table: mark, gateway: Version::V4.address(10, 1) };
-    network.dut.enter_with(|| Netlink::open().unwrap().add_marked_route(&left).unwrap()).unwrap();
+    let n_routes = || network.dut.enter_with(|| Netlink::open().unwrap().marked_routes().unwrap().len()).unwrap();
+    let leave = || network.dut.enter_with(|| Netlink::open().unwrap().add_marked_route(&left).unwrap()).unwrap();
+    leave();
     network.start(settings("")).unwrap().end().unwrap();
-    let n_left = network.dut.enter_with(|| Netlink::open().unwrap().marked_routes().unwrap().len()).unwrap();
-    assert_eq!(n_left, 0);
+    assert_eq!(n_routes(), 0);
+    // While another one runs, whose routes stay.
+    let other = DeviceSettings { name: "other".to_owned(), queues: 5..=5, first_mark: 25_000, ..settings("") };
+    let other = network.start(other).unwrap();
+    let n_of_other = n_routes();
+    leave();
+    network.start(settings("")).unwrap().end().unwrap();
+    assert_eq!(n_routes(), n_of_other);
+    other.end().unwrap();
+    assert_eq!(n_routes(), 0);
 }

@@ -285,10 +285,13 @@ impl Balancer {
 
     /// The table that alone decides about whole packets; `None` where flow rules or defects of other kinds take part.
     pub(crate) fn sole_table(&self) -> Option<Arc<GroupTable>> {
-        let others = Defects { tiny_table: None, ..self.settings.defects.clone() };
-        let tables = self.tables();
-        let is_sole = others == Defects::default() && tables.of_rules.is_empty();
-        is_sole.then(|| tables.default_group.clone().unwrap_or_default())
+        self.beside_table().is_none().then(|| self.tables().default_group.clone().unwrap_or_default())
+    }
+
+    /// What decides about whole packets beside a table, in words.
+    pub(crate) fn beside_table(&self) -> Option<String> {
+        let defects = self.settings.defects.beside_table().map(|defects| format!("defect {defects}"));
+        defects.or_else(|| (!self.tables().of_rules.is_empty()).then(|| "flow rules".to_owned()))
     }
 
     /// The names of all targets that there ever were, each at the number of its counter.

@@ -12,7 +12,12 @@ use std::{
     time::Duration,
 };
 
-use fathom_sys::socket::peer_process;
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    process::effective_user,
+    socket::{PeerProcess, peer_process},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceError, settings::DeviceTarget};
@@ -23,10 +28,10 @@ const PREFIX: &str = "fathom-balancer-";
 const REQUEST_MAX: u64 = 4 << 20;
 /// The longest answer: all counters of thousands of rules.
 const ANSWER_MAX: u64 = 64 << 20;
-/// One who asks and does not go on within this time is let go: the control has one thread.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// One who has not asked, or not taken the answer, within this time is let go: the control has one thread.
+const PATIENCE: Nanos = Nanos::from_secs(2);
 /// The device answers as soon as it has made the routes of a target.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_PATIENCE: Nanos = Nanos::from_secs(10);
 
 /// What is asked of a running balancer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,6 +96,46 @@ pub enum ControlAnswer {
     },
 }
 
+/// A stream that is read and written until a time, however many calls that takes.
+struct UntilEnd<'a> {
+    stream: &'a UnixStream,
+    end: Nanos,
+}
+
+impl<'a> UntilEnd<'a> {
+    fn new(stream: &'a UnixStream, patience: Nanos) -> Self {
+        Self { stream, end: clock::now() + patience }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.since(clock::now());
+        if left == Nanos::ZERO { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left.as_duration())) }
+    }
+}
+
+/// The kernel says `EAGAIN` when the time of a socket is over.
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+impl io::Read for UntilEnd<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(room).map_err(timed_out)
+    }
+}
+
+impl io::Write for UntilEnd<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{name}"))
 }
@@ -100,9 +145,9 @@ pub(super) fn listen(name: &str) -> Result<UnixListener, DeviceError> {
     let bound = address(name).and_then(|address| UnixListener::bind_addr(&address));
     bound.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
-            let pid = address(name).and_then(|address| UnixStream::connect_addr(&address));
-            let pid = pid.ok().and_then(|stream| peer_process(&stream).ok()).map(|peer| peer.pid);
-            DeviceError::Running { name: name.to_owned(), pid }
+            let stream = address(name).and_then(|address| UnixStream::connect_addr(&address));
+            let by = stream.ok().and_then(|stream| peer_process(&stream).ok());
+            DeviceError::Running { name: name.to_owned(), by }
         }
         _ => DeviceError::Control { attempt: "open the control socket", source: error },
     })
@@ -122,7 +167,7 @@ pub(super) fn others_running(name: &str) -> Vec<String> {
 /// Asks the balancer of this name in the network namespace of the calling thread.
 ///
 /// # Errors
-/// If none runs, or if it refuses.
+/// If none runs, if another user has its name, or if it refuses.
 ///
 /// # Panics
 /// Never: a request is plain data.
@@ -135,11 +180,32 @@ pub fn ask(name: &str, request: &ControlRequest) -> Result<serde_json::Value, De
             }
             _ => failed("reach the control socket")(error),
         })?;
-    stream.set_read_timeout(Some(ANSWER_PATIENCE)).map_err(failed("ask the balancer"))?;
+    // Anybody may take a name in this namespace.
+    let by = peer_process(&stream).map_err(|error| DeviceError::kernel("look who answers", error))?;
+    if !is_trusted(by) {
+        return Err(DeviceError::NameTaken { name: name.to_owned(), by });
+    }
+    exchange(&stream, request, ANSWER_PATIENCE)
+}
+
+/// Whether a process at the other end may change this one, or answer it.
+fn is_trusted(peer: PeerProcess) -> bool {
+    peer.user == 0 || peer.user == effective_user()
+}
+
+/// Sends a request and reads the answer.
+fn exchange(stream: &UnixStream, request: &ControlRequest, patience: Nanos) -> Result<serde_json::Value, DeviceError> {
+    let failed = |attempt: &'static str| {
+        move |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut => DeviceError::NoAnswer { after: patience, is_change: request.is_change() },
+            _ => DeviceError::Control { attempt, source: error },
+        }
+    };
+    let mut stream = UntilEnd::new(stream, patience);
     let line = serde_json::to_string(request).expect("a request is plain data");
-    (&stream).write_all(format!("{line}\n").as_bytes()).map_err(failed("ask the balancer"))?;
+    stream.write_all(format!("{line}\n").as_bytes()).map_err(failed("ask the balancer"))?;
     let mut answer = String::new();
-    (&stream).take(ANSWER_MAX).read_to_string(&mut answer).map_err(failed("read the balancer's answer"))?;
+    stream.take(ANSWER_MAX).read_to_string(&mut answer).map_err(failed("read the balancer's answer"))?;
     let unreadable = |error: serde_json::Error| failed("read the balancer's answer")(error.into());
     match serde_json::from_str(&answer).map_err(unreadable)? {
         ControlAnswer::Done(value) => Ok(value),
@@ -153,10 +219,8 @@ pub(super) fn serve(
     answer: impl FnOnce(ControlRequest) -> Result<serde_json::Value, DeviceError>,
 ) {
     let exchange = || -> io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = String::new();
-        BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
+        BufReader::new(UntilEnd::new(stream, PATIENCE).take(REQUEST_MAX)).read_line(&mut line)?;
         if line.is_empty() {
             return Ok(());
         }
@@ -168,8 +232,7 @@ pub(super) fn serve(
             Err(error) => ControlAnswer::Refused { what: error.full_text(), fix: error.hint() },
         };
         let text = serde_json::to_string(&answer).expect("an answer is plain data");
-        let mut stream = stream;
-        stream.write_all(text.as_bytes())
+        UntilEnd::new(stream, PATIENCE).write_all(text.as_bytes())
     };
     // Whoever asked may be gone.
     let _ = exchange();
@@ -181,9 +244,66 @@ fn may(stream: &UnixStream, request: &ControlRequest) -> Result<(), DeviceError>
         return Ok(());
     }
     let peer = peer_process(stream).map_err(|error| DeviceError::kernel("look who asks", error))?;
-    if peer.user == 0 || peer.user == fathom_sys::process::effective_user() {
-        Ok(())
-    } else {
-        Err(DeviceError::OtherUser)
+    if is_trusted(peer) { Ok(()) } else { Err(DeviceError::OtherUser) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Writes a byte and again one, until the other end is gone.
+    fn drip(mut stream: &UnixStream) -> usize {
+        let mut n_written = 0;
+        while stream.write_all(b" ").is_ok() {
+            n_written += 1;
+            thread::park_timeout(Duration::from_millis(20));
+        }
+        n_written
+    }
+
+    #[test]
+    fn root_and_the_own_user_are_believed_and_others_are_named() {
+        let by = |user| PeerProcess { pid: 7, user };
+        assert!(is_trusted(by(0)) && is_trusted(by(effective_user())));
+        let other = by(effective_user() + 1000);
+        assert!(!is_trusted(other));
+        let error = DeviceError::NameTaken { name: "balancer".to_owned(), by: other };
+        assert_eq!(error.to_string(), format!("process 7 of user {} has the name `balancer`", other.user));
+    }
+
+    #[test]
+    fn one_who_asks_by_drops_is_let_go_when_the_time_is_over() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let dripping = thread::spawn(move || drip(&far));
+        let mut text = String::new();
+        let read = UntilEnd::new(&near, Nanos::from_millis(200)).read_to_string(&mut text);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(near);
+        assert!(dripping.join().unwrap() > 1);
+    }
+
+    #[test]
+    fn one_who_does_not_take_the_answer_is_let_go_too() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let written = UntilEnd::new(&near, Nanos::from_millis(200)).write_all(&vec![0; 16 << 20]);
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn an_answer_by_drops_is_none_and_a_change_may_still_be_made() {
+        let remove = ControlRequest::RemoveFlow("web".to_owned());
+        for (request, expected) in [
+            (ControlRequest::Counters, "no answer within 200 ms"),
+            (remove, "no answer within 200 ms; the change may still be made"),
+        ] {
+            let (near, far) = UnixStream::pair().unwrap();
+            let dripping = thread::spawn(move || drip(&far));
+            let error = exchange(&near, &request, Nanos::from_millis(200)).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+            drop(near);
+            assert!(dripping.join().unwrap() > 1);
+        }
     }
 }

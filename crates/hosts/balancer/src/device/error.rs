@@ -2,6 +2,9 @@
 
 use std::{error::Error as _, io};
 
+use fathom_model::units::Nanos;
+use fathom_sys::socket::PeerProcess;
+
 /// How a target is written.
 pub const TARGET_FORM: &str = "NAME=ADDRESS[,ADDRESS][,weight=N]";
 
@@ -45,17 +48,25 @@ pub enum DeviceError {
     #[error("queue {0} belongs to another program")]
     QueueTaken(u16),
     /// A balancer of this name runs in the network namespace.
-    #[error("a balancer `{name}` runs here already{}", pid.map_or_else(String::new, |pid| format!(", process {pid}")))]
+    #[error("a balancer `{name}` runs here already{}", by.map_or_else(String::new, |by| format!(", {}", in_words(by))))]
     Running {
         /// Its name.
         name: String,
         /// Its process, if it told.
-        pid: Option<u32>,
+        by: Option<PeerProcess>,
+    },
+    /// The name of a balancer belongs to a user whose answers are not to be believed.
+    #[error("{} has the name `{name}`", in_words(*by))]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        by: PeerProcess,
     },
     /// The rules are there, and nobody owns the name.
     #[error("the table {table} of nf_tables exists already")]
     RulesExist {
-        /// The table.
+        /// The table, behind its family.
         table: String,
     },
     /// The file of tun devices is not there, or is not open to this user.
@@ -109,6 +120,14 @@ pub enum DeviceError {
         /// The way out.
         fix: Option<String>,
     },
+    /// The balancer is occupied, or is none.
+    #[error("no answer within {after}{}", if *is_change { "; the change may still be made" } else { "" })]
+    NoAnswer {
+        /// How long it was waited for.
+        after: Nanos,
+        /// Whether a change was asked for.
+        is_change: bool,
+    },
     /// The control socket failed.
     #[error("cannot {attempt}")]
     Control {
@@ -128,6 +147,13 @@ pub enum DeviceError {
     /// The tables refused a change.
     #[error(transparent)]
     Tables(#[from] crate::BalancerError),
+}
+
+/// A process with its user.
+fn in_words(peer: PeerProcess) -> String {
+    // A process of another pid namespace has no number here.
+    let number = if peer.pid == 0 { String::new() } else { format!(" {}", peer.pid) };
+    format!("process{number} of user {}", peer.user)
 }
 
 impl DeviceError {
@@ -165,20 +191,21 @@ impl DeviceError {
             }
             Self::QueueTaken(_) => "see /proc/net/netfilter/nfnetlink_queue, and choose others with --queues".to_owned(),
             Self::Running { .. } => "end it with ctrl-C or SIGTERM, or run this one as --name OTHER --queues M-N --first-mark N".to_owned(),
-            Self::RulesExist { table } => format!("nft delete table ip {table}, or choose another --name"),
+            Self::RulesExist { table } => format!("nft delete table {table}, or choose another --name"),
             Self::MarksTaken(_) | Self::MarkTaken { .. } => "see ip rule list, and choose others with --first-mark N".to_owned(),
             Self::NoPrograms => "run as root outside a user namespace, or with --data-path nfqueue".to_owned(),
             Self::NoInterface(_) => "see ip link, and name the interface by which packets come in with --interface".to_owned(),
             Self::NoNativeXdp(_) => "name an interface whose driver has it, such as veth, virtio_net, ice or mlx5, or use --data-path nfqueue".to_owned(),
-            Self::OtherProgram(interface) => format!("ip link set dev {interface} xdp off, or end the program that put it there"),
+            Self::OtherProgram(interface) => format!("end the program that put it there (bpftool link); one without a link: ip link set dev {interface} xdp off"),
             Self::NoRedirect { .. } => "a veth takes them while its other end has GRO (there: ethtool -K PEER gro on), some NICs while they have a program of their own; or use --data-path nfqueue".to_owned(),
             Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
             Self::NotRunning { .. } => {
                 "fathom balancer run --vip 198.18.8.1 --target t1=198.18.1.1; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()
             }
+            Self::NameTaken { by, .. } => format!("if it is a balancer that you trust, ask as user {}; else end it", by.user),
             Self::OtherUser => "ask as root or as the user who started it".to_owned(),
             Self::Refused { fix, .. } => return fix.clone(),
-            Self::TargetRefused { .. } | Self::BadSetting { .. } | Self::Control { .. } | Self::Kernel { .. } | Self::Tables(_) => return None,
+            Self::TargetRefused { .. } | Self::BadSetting { .. } | Self::NoAnswer { .. } | Self::Control { .. } | Self::Kernel { .. } | Self::Tables(_) => return None,
         })
     }
 }

@@ -16,7 +16,7 @@ mod verdict_order;
 use std::{
     collections::BTreeMap,
     net::Shutdown,
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -51,6 +51,7 @@ use crate::{
 use fast_path::FastPath;
 use path_counters::PathCounters;
 use queue_loop::QueueLoop;
+use settings::is_plain_name;
 use steering::Steering;
 
 /// The most memory that waiting packets of a queue may take: a window of 4096 packets of 4 KiB with their headers in the kernel.
@@ -105,6 +106,8 @@ struct SharedState {
     fast_path: Option<FastPath>,
     counters: BTreeMap<u16, Arc<PathCounters>>,
     started_at: Nanos,
+    /// The connection that is served, so that the end need not wait for it.
+    asking: Mutex<Option<UnixStream>>,
 }
 
 /// A balancer that runs; dropping it ends it and undoes all changes.
@@ -135,6 +138,7 @@ impl RunningBalancer {
         let fast_path = is_fast.then(|| FastPath::prepare(&settings, places)).transpose()?;
         let mut steering = Steering::prepare(settings.clone())?;
         for target in &settings.targets {
+            steering.check(target)?;
             fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(target))?;
             let mark = steering.add(target.clone(), clock::now())?;
             let target = Target { name: target.name.clone(), mark, weight: target.weight };
@@ -145,8 +149,8 @@ impl RunningBalancer {
         let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
         let counters = settings.queues.clone().map(|number| (number, Arc::default())).collect();
         let (is_over, started_at) = (Arc::new(AtomicBool::new(false)), clock::now());
-        let steering = Mutex::new(steering);
-        let shared = SharedState { settings, balancer, steering, fast_path, counters, started_at };
+        let (steering, asking) = (Mutex::new(steering), Mutex::default());
+        let shared = SharedState { settings, balancer, steering, fast_path, counters, started_at, asking };
         let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
         let server = listener.try_clone().map_err(failed)?;
         let shared = Arc::new(shared);
@@ -157,9 +161,9 @@ impl RunningBalancer {
             let thread = thread::Builder::new().name(format!("balance-{}", work.queue.number()));
             running.queues.push(thread.spawn(move || work.run(&is_over)).map_err(failed)?);
         }
-        let answering = Arc::clone(&running.shared);
+        let (answering, is_over) = (Arc::clone(&running.shared), Arc::clone(&running.is_over));
         let thread = thread::Builder::new().name("balance-control".to_owned());
-        let serve = move || answering.serve(&server);
+        let serve = move || answering.serve(&server, &is_over);
         running.control = Some(thread.spawn(serve).map_err(failed)?);
         // Last: from here on packets wait for verdicts.
         running.shared.steering().begin()?;
@@ -235,6 +239,9 @@ impl RunningBalancer {
             self.queues.drain(..).map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         let outcome = ended.fold(Ok(()), fathom_sys::Result::and);
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+        if let Some(stream) = &*self.shared.asking() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         if let Some(control) = self.control.take() {
             let _ = control.join();
         }
@@ -292,6 +299,7 @@ impl SharedState {
     /// Adds what the program decided to the decisions of the queues.
     fn count_redirected(&self, fast_path: &FastPath, decisions: &mut BalancerCounters) -> FastPathCounters {
         let mut counters = fast_path.counters();
+        counters.left_to_queue_because = self.balancer.beside_table();
         for (number, name) in self.balancer.target_names().into_iter().enumerate() {
             let n = fast_path.n_redirected(number);
             *decisions.targets.entry(name).or_default() += n;
@@ -328,10 +336,20 @@ impl SharedState {
         }
     }
 
-    fn serve(&self, listener: &UnixListener) {
-        // Accepting fails once the socket is shut down.
+    fn asking(&self) -> std::sync::MutexGuard<'_, Option<UnixStream>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, listener: &UnixListener, is_over: &AtomicBool) {
+        // Once the socket is shut down, accepting fails behind the last one who waits.
         for stream in listener.incoming().map_while(Result::ok) {
+            *self.asking() = stream.try_clone().ok();
+            // Looked at behind the lock: from here on the end finds the stream.
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
             control::serve(&stream, |request| self.answer(request));
+            *self.asking() = None;
         }
     }
 
@@ -369,11 +387,16 @@ impl SharedState {
 
     /// Makes the way to a target before packets are sent there.
     fn add_target(&self, group: &str, target: DeviceTarget) -> Result<(), DeviceError> {
+        if !is_plain_name(group) {
+            let what = format!("group `{group}`: its name has letters, digits, '-', '_' and '.' only");
+            return Err(DeviceError::Refused { what, fix: None });
+        }
         let mut steering = self.steering();
         let all = self.targets(&steering);
         // The same host may be in several groups.
         let others = all.iter().filter(|row| row.group == group).map(|row| &row.target);
         self.settings.check_target(&target, others)?;
+        steering.check(&target)?;
         self.fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(&target))?;
         let (name, weight) = (target.name.clone(), target.weight);
         let mark = steering.add(target, clock::now())?;

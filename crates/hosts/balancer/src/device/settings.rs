@@ -114,14 +114,19 @@ impl DeviceTarget {
     }
 }
 
+/// Whether a text may be the name of a target or of a group.
+pub(super) fn is_plain_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.chars().all(is_plain)
+}
+
 impl FromStr for DeviceTarget {
     type Err = DeviceError;
 
     fn from_str(text: &str) -> Result<Self, DeviceError> {
         let wrong = |why: String| DeviceError::BadTarget { given: text.to_owned(), why };
         let (name, rest) = text.split_once('=').ok_or_else(|| wrong("it has no address".to_owned()))?;
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || !name.chars().all(is_plain) {
+        if !is_plain_name(name) {
             return Err(wrong("its name has letters, digits, '-', '_' and '.' only".to_owned()));
         }
         let mut target = Self { name: name.to_owned(), addresses: Vec::new(), weight: 1 };
@@ -262,7 +267,11 @@ impl DeviceSettings {
             (DataPath::Xdp, false) if self.mode != ForwardMode::Dsr => {
                 bad("data-path", "xdp needs --mode dsr: its program does not translate addresses")
             }
-            _ => Ok(()),
+            _ => {
+                let mut names = self.interfaces.iter().enumerate();
+                let twice = names.find(|(place, name)| self.interfaces[..*place].contains(name));
+                twice.map_or(Ok(()), |(_, name)| bad("interface", &format!("{name} is given twice")))
+            }
         }
     }
 
@@ -278,6 +287,11 @@ impl DeviceSettings {
         let wrong = |why: String| Err(DeviceError::TargetRefused { given: target.to_string(), why });
         if let Some(address) = self.virtual_addresses.iter().find(|vip| target.address_like(**vip).is_none()) {
             return wrong(format!("it has no address of the IP version of {address}"));
+        }
+        let is_nowhere =
+            |address: &&IpAddr| address.is_loopback() || address.is_unspecified() || address.is_multicast();
+        if let Some(address) = target.addresses.iter().find(is_nowhere) {
+            return wrong(format!("{address} is not the address of another host"));
         }
         if let Some(address) = target.addresses.iter().find(|address| self.virtual_addresses.contains(address)) {
             return wrong(format!("{address} is the virtual address itself"));
@@ -316,6 +330,31 @@ mod tests {
         assert_eq!((target.name.as_str(), target.addresses.len(), target.weight), ("t1", 2, 3));
         assert_eq!(target.to_string().parse::<DeviceTarget>().unwrap(), target);
         assert_eq!("t1=198.18.1.1".parse::<DeviceTarget>().unwrap().weight, 1);
+    }
+
+    #[test]
+    fn what_is_the_address_of_no_other_host_is_no_target() {
+        let settings = |interfaces: &[&str]| DeviceSettings {
+            name: "tested".to_owned(),
+            virtual_addresses: vec![[198, 18, 8, 1].into()],
+            targets: Vec::new(),
+            queues: 0..=0,
+            mode: ForwardMode::Dsr,
+            data_path: DataPath::Xdp,
+            interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
+            first_mark: DeviceSettings::FIRST_MARK_DEFAULT,
+            verdicts: VerdictGrouping::Batch,
+            queue_length: DeviceSettings::QUEUE_LENGTH_DEFAULT,
+            balancer: BalancerSettings::default(),
+        };
+        for address in ["127.0.0.1", "0.0.0.0", "224.0.0.1"] {
+            let target = format!("t1={address}").parse().unwrap();
+            let error = settings(&["v0"]).check_target(&target, std::iter::empty()).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("{address} is not the address of another host")), "{error}");
+        }
+        assert!(settings(&["v0", "v1"]).check().is_ok());
+        let twice = settings(&["v0", "v1", "v0"]).check().unwrap_err().to_string();
+        assert_eq!(twice, "interface: v0 is given twice");
     }
 
     #[test]

@@ -29,6 +29,8 @@ const TRANSLATIONS: &str = "targets";
 const WRONG_SOURCE: &str = "wrong-source";
 /// The rules of all targets come before that of the main table, whose priority is 32766.
 const MARK_MAX: u32 = 32_765;
+/// What the names of tun devices begin with, before the first mark.
+const TUN: &str = "fathom";
 /// A packet that was decided before a target was removed is routed long before this time is over.
 const RETIREMENT: Nanos = Nanos::from_secs(1);
 
@@ -63,8 +65,7 @@ impl Steering {
         let way = packet_queue::queue_way().map_err(failed("look for a rule that queues packets"))?;
         let way = way.ok_or(DeviceError::NoQueueRule)?;
         let mut netlink = Netlink::open().map_err(failed("open rtnetlink"))?;
-        remove_left(&mut netlink, &settings)?;
-        let name = format!("fathom{}", settings.first_mark);
+        let name = format!("{TUN}{}", settings.first_mark);
         let tun = TunDevice::create(&name).map_err(|error| match error.errno() {
             Some(EBUSY) => DeviceError::MarksTaken(settings.first_mark),
             // The rules that were tried before needed the privilege too.
@@ -75,6 +76,7 @@ impl Steering {
             netlink.set_up(index).map(|()| index)
         };
         let tun_index = index_of(&mut netlink).map_err(failed("set the tun device up"))?;
+        remove_left(&mut netlink, &settings)?;
         let (queues, translations, ways, tun) = (Vec::new(), Vec::new(), BTreeMap::new(), Arc::new(tun));
         Ok(Self { settings, netlink, queues, translations, ways, tun, tun_index, way })
     }
@@ -96,6 +98,19 @@ impl Steering {
         // Loopback and tun carry nothing for targets.
         let mtu = links.iter().filter(is_on_path).map(|link| link.mtu_bytes).max();
         Ok(Bytes(mtu.unwrap_or(1500).into()))
+    }
+
+    /// Refuses a target to which mode dsr cannot route packets: this host itself, which would take them as forwarded to nobody.
+    pub(super) fn check(&mut self, target: &DeviceTarget) -> Result<(), DeviceError> {
+        if self.settings.mode != ForwardMode::Dsr {
+            return Ok(());
+        }
+        let own = self.netlink.addresses().map_err(|error| DeviceError::kernel("look at the addresses", error))?;
+        let same = target.addresses.iter().find(|address| own.iter().any(|(_, own)| own == *address));
+        same.map_or(Ok(()), |address| {
+            let why = format!("{address} is an address of this host");
+            Err(DeviceError::TargetRefused { given: target.to_string(), why })
+        })
     }
 
     /// Makes the way to a target, and returns the mark by which packets go there.
@@ -145,7 +160,7 @@ impl Steering {
             chains.extend(self.wrong_source(&addresses)?);
             let name = format!("fathom-{}", self.settings.name);
             let mut nft = Nftables::open().map_err(|error| DeviceError::kernel("open nf_tables", error))?;
-            nft.install_owned(Table { family, name: &name }, &chains).map_err(|error| self.refused(error))?;
+            nft.install_owned(Table { family, name: &name }, &chains).map_err(|error| self.refused(family, error))?;
             self.queues.push(nft);
         }
         Ok(())
@@ -156,9 +171,10 @@ impl Steering {
         self.queues.clear();
     }
 
-    fn refused(&self, error: fathom_sys::Error) -> DeviceError {
+    fn refused(&self, family: TableFamily, error: fathom_sys::Error) -> DeviceError {
         if matches!(error.errno(), Some(EEXIST | EPERM)) {
-            return DeviceError::RulesExist { table: format!("fathom-{}", self.settings.name) };
+            let family = if family == TableFamily::Ipv4 { "ip" } else { "ip6" };
+            return DeviceError::RulesExist { table: format!("{family} fathom-{}", self.settings.name) };
         }
         DeviceError::kernel("make the rules that queue packets", error)
     }
@@ -285,15 +301,34 @@ fn unroute(netlink: &mut Netlink, settings: &DeviceSettings, mark: u32, target: 
     }
 }
 
-/// Removes the routes of a balancer that was killed.
+/// Removes the routes of balancers that were killed. The marks of one that runs begin behind the number of its tun device, which came before its
+/// routes; so what lies behind our number, or behind none, belongs to nobody.
 fn remove_left(netlink: &mut Netlink, settings: &DeviceSettings) -> Result<(), DeviceError> {
-    let left = netlink.marked_routes().map_err(|error| DeviceError::kernel("look at the routing rules", error))?;
-    if left.is_empty() || !super::control::others_running(&settings.name).is_empty() {
-        return Ok(());
-    }
-    for marked in &left {
+    let marked = netlink.marked_routes().map_err(|error| DeviceError::kernel("look at the routing rules", error))?;
+    let links = netlink.links().map_err(|error| DeviceError::kernel("look at the links", error))?;
+    let first_marks: Vec<u32> = links.iter().filter_map(|link| link.name.strip_prefix(TUN)?.parse().ok()).collect();
+    for left in marked.iter().filter(|route| is_left(route.mark, settings.first_mark, &first_marks)) {
         // The table may be empty.
-        let _ = netlink.remove_marked_route(marked);
+        let _ = netlink.remove_marked_route(left);
     }
     Ok(())
+}
+
+/// Whether a mark belongs to none of the balancers that run, of which one has just begun and has no marks yet.
+fn is_left(mark: u32, own: u32, first_marks: &[u32]) -> bool {
+    let owner = first_marks.iter().filter(|first| **first < mark).max();
+    owner.is_none_or(|first| *first == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_behind_the_own_number_or_behind_none_are_left_and_those_of_others_are_theirs() {
+        let running = [20_000, 25_000, 1000];
+        let is_left = |mark| is_left(mark, 20_000, &running);
+        assert!([1, 1000, 20_001, 24_999, 25_000].into_iter().all(is_left));
+        assert!(![1001, 20_000, 25_001, 32_000].into_iter().any(is_left));
+    }
 }

@@ -65,6 +65,12 @@ impl BalancerDevice {
         self.data_path == DataPath::Xdp
     }
 
+    /// What its program cannot do, as a sentence.
+    pub(super) fn left_by_program(&self) -> Option<String> {
+        let defects = self.defects.beside_table().filter(|_| self.is_xdp())?;
+        Some(format!("XDP on eth0 of the balancer leaves everything to its queues, because of defect {defects}"))
+    }
+
     /// Returns whether the answers of targets go back through it.
     pub(super) fn translates(&self) -> bool {
         self.mode == ForwardMode::Dnat
@@ -105,5 +111,21 @@ impl fmt::Display for BalancerDevice {
         }
         let defects = self.defects.to_string();
         defects.split(',').filter(|one| !one.is_empty()).try_for_each(|one| write!(f, ",defect={one}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_its_program_leaves_to_the_queues_is_told() {
+        let left = |text| BalancerDevice::parse(Some(text)).unwrap().left_by_program();
+        assert_eq!(
+            (left("path=xdp"), left("defect=drop=1/2"), left("path=xdp,defect=tiny-table=7")),
+            (None, None, None)
+        );
+        let told = left("path=xdp,defect=mis-hash=1/2").unwrap();
+        assert!(told.ends_with("leaves everything to its queues, because of defect mis-hash=1/2"), "{told}");
     }
 }

@@ -33,6 +33,7 @@ pub(crate) fn fit_before_targets(hosts: &[Host], device: Device, programs: &dyn 
             if balancer.is_xdp() {
                 prepare_redirects(hosts, &mut unavailable)?;
             }
+            unavailable.extend(balancer.left_by_program());
             let command = programs.process(&balancer.words(&targets));
             let command = command.map_err(Error::file("find the program of the device on host", HOST))?;
             attached.push(Box::new(DeviceProcess::start(dut, &device.to_string(), command)?));

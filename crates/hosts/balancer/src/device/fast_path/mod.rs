@@ -14,7 +14,7 @@ use std::{
 
 use fathom_sys::{
     bpf::{Program, ProgramType, XdpLink, XdpMode},
-    netlink::Netlink,
+    netlink::{Link, MacAddress, Netlink},
 };
 use serde::Serialize;
 
@@ -31,11 +31,17 @@ use ways::{DriverLosses, WayFinder};
 pub struct FastPathCounters {
     /// The interfaces at which it runs.
     pub interfaces: Vec<String>,
+    /// Those whose frames it does not get any more: they were replaced, or have another Ethernet address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub detached: Vec<String>,
     /// Packets that it sent to a target itself. They are among the decisions.
     pub n_redirected: u64,
-    /// Those of them that the links to the targets did not take, such as for a full ring; absent if no driver counts them.
+    /// Those of them that the links to the targets did not take, such as for a full ring; absent unless all drivers count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_not_taken: Option<u64>,
+    /// Why it leaves everything to the queues now; absent if it decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_to_queue_because: Option<String>,
     /// Packets for a virtual address that it passed up to the queues, by cause.
     pub passed_up: BTreeMap<&'static str, u64>,
 }
@@ -45,10 +51,28 @@ pub struct FastPathCounters {
 pub(super) struct FastPath {
     maps: Maps,
     program: Program,
-    /// The interfaces by name and index.
-    interfaces: Vec<(String, u32)>,
+    interfaces: Vec<Interface>,
     table_size: u32,
     state: Mutex<State>,
+}
+
+/// An interface as it was when the program was made, which knows its Ethernet address.
+#[derive(Debug)]
+struct Interface {
+    name: String,
+    index: u32,
+    mac: MacAddress,
+}
+
+impl Interface {
+    fn of(link: &Link) -> Self {
+        Self { name: link.name.clone(), index: link.index, mac: link.mac.unwrap_or_default() }
+    }
+
+    /// Whether a link is the same interface with the same address.
+    fn is(&self, link: &Link) -> bool {
+        link.index == self.index && link.mac.unwrap_or_default() == self.mac
+    }
 }
 
 /// What the program was told last.
@@ -56,6 +80,8 @@ pub(super) struct FastPath {
 struct State {
     netlink: Netlink,
     links: Vec<XdpLink>,
+    /// The interfaces that are not what they were.
+    detached: Vec<String>,
     /// The half of the places that the program reads, 1 or 2.
     active: u64,
     /// The numbers of the targets of the table, and the targets.
@@ -76,18 +102,19 @@ impl FastPath {
             DeviceError::Kernel { attempt: "load the program of the fast path", source: error }
         };
         let mut netlink = Netlink::open().map_err(|error| DeviceError::kernel("open rtnetlink", error))?;
-        let (mut interfaces, mut own) = (Vec::new(), Vec::new());
+        let mut interfaces = Vec::new();
         for name in &settings.interfaces {
             let link = netlink.link(name).map_err(|_| DeviceError::NoInterface(name.clone()))?;
-            interfaces.push((link.name, link.index));
-            own.push(link.mac.unwrap_or_default());
+            interfaces.push(Interface::of(&link));
         }
+        let own: Vec<MacAddress> = interfaces.iter().map(|interface| interface.mac).collect();
         let maps = Maps::create(table_size).map_err(refused)?;
         let code = program::program(&maps, &own, &settings.virtual_addresses, table_size);
         let program = Program::load(ProgramType::XdpLongFrames, "fathom_balancer", &code).map_err(refused)?;
         let state = State {
             netlink,
             links: Vec::new(),
+            detached: Vec::new(),
             active: 1,
             targets: Vec::new(),
             ways: BTreeMap::new(),
@@ -99,7 +126,7 @@ impl FastPath {
     /// Puts the program on its interfaces.
     pub(super) fn attach(&self) -> Result<(), DeviceError> {
         let mut state = self.state();
-        for (name, index) in &self.interfaces {
+        for Interface { name, index, .. } in &self.interfaces {
             let link = XdpLink::attach(&self.program, *index, XdpMode::Native);
             state.links.push(link.map_err(|error| refused_by(name, error))?);
         }
@@ -156,8 +183,10 @@ impl FastPath {
     }
 
     fn find_ways(&self, state: &mut State) -> Result<bool, DeviceError> {
-        let State { netlink, targets, ways, losses, .. } = state;
+        let State { netlink, targets, ways, losses, detached, .. } = state;
         let mut finder = WayFinder::new(netlink)?;
+        let is_other = |interface: &&Interface| !finder.links().iter().any(|link| interface.is(link));
+        *detached = self.interfaces.iter().filter(is_other).map(|interface| interface.name.clone()).collect();
         let mut is_complete = true;
         for (number, target) in targets {
             for address in &target.addresses {
@@ -186,13 +215,18 @@ impl FastPath {
         row.and_then(|row| self.maps.target_counts.sum(row).ok()).map_or(0, |[n]| n)
     }
 
-    /// The counts but for [`FastPathCounters::n_redirected`].
+    /// The counts but for [`FastPathCounters::n_redirected`] and what is left to the queues.
     pub(super) fn counters(&self) -> FastPathCounters {
         let of = |why: Passed| self.maps.passed.sum(why as u32).map_or(0, |[n]| n);
+        let state = self.state();
+        let names = self.interfaces.iter().map(|interface| interface.name.clone());
+        let n_lost: Option<u64> = state.losses.values().map(|losses| losses.as_ref().map(DriverLosses::count)).sum();
         FastPathCounters {
-            interfaces: self.interfaces.iter().map(|(name, _)| name.clone()).collect(),
+            interfaces: names.filter(|name| !state.detached.contains(name)).collect(),
+            detached: state.detached.clone(),
+            left_to_queue_because: None,
             n_redirected: 0,
-            n_not_taken: self.state().losses.values().flatten().map(DriverLosses::count).reduce(u64::saturating_add),
+            n_not_taken: n_lost.filter(|_| !state.losses.is_empty()),
             passed_up: Passed::ALL.iter().map(|why| (why.word(), of(*why))).collect(),
         }
     }

@@ -7,7 +7,11 @@ use std::{
 
 use fathom_model::units::Nanos;
 use fathom_statistics::splitmix;
-use fathom_sys::bpf::XdpAction;
+use fathom_sys::{
+    bpf::XdpAction,
+    netlink::{Veth, VethEnd, namespace::NetNs},
+    process::may_administer_network,
+};
 
 use super::*;
 use crate::{
@@ -316,6 +320,38 @@ fn the_kernel_takes_the_program_for_addresses_of_one_version() {
         let is_for_us = u64::from(address.is_ipv4());
         assert_eq!(fast_path.counters().passed_up["left_to_queue"], is_for_us, "{address}");
     }
+}
+
+#[test]
+fn an_interface_that_is_replaced_is_told_as_detached() {
+    if fathom_testkit::lacks_privileges(may_administer_network()) {
+        return;
+    }
+    let end = |name, mac| VethEnd { name, mac };
+    let add = |netlink: &mut Netlink, mac| {
+        let (near, far) = (end("v0", Some(mac)), end("v1", None));
+        netlink.add_veth(&Veth { near, far, far_namespace: None, mtu_bytes: 1500, n_queues: 1 }).unwrap();
+        netlink.link("v0").unwrap().index
+    };
+    let tried = NetNs::new().unwrap().enter_with(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let index = add(&mut netlink, [2, 0, 0, 0, 0, 1]);
+        let settings = DeviceSettings { interfaces: vec!["v0".to_owned()], ..settings() };
+        let prepared = FastPath::prepare(&settings, 65_537);
+        let fast_path = fathom_testkit::or_skip(prepared, |error| matches!(error, DeviceError::NoPrograms))?;
+        let told = || {
+            fast_path.refresh().unwrap();
+            let counters = fast_path.counters();
+            (counters.interfaces, counters.detached)
+        };
+        let before = told();
+        netlink.delete_link(index).unwrap();
+        add(&mut netlink, [2, 0, 0, 0, 0, 1]);
+        Some((before, told()))
+    });
+    let Some((before, after)) = tried.unwrap() else { return };
+    let name = || vec!["v0".to_owned()];
+    assert_eq!((before, after), ((name(), Vec::new()), (Vec::new(), name())));
 }
 
 #[test]

@@ -29,6 +29,11 @@ impl<'a> WayFinder<'a> {
         Ok(Self { netlink, links, neighbours, taking: BTreeMap::new() })
     }
 
+    /// The links of this moment.
+    pub(super) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
     /// The link on which an address is, if it is on a link itself.
     fn link(&mut self, address: IpAddr) -> Option<Link> {
         let hop = self.netlink.next_hop(address).ok().filter(|hop| hop.gateway.is_none())?;

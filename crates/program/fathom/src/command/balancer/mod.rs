@@ -24,7 +24,7 @@ Examples:
   fathom balancer flows set 'web,ports=80,group=web'
   fathom balancer counters --json
 
-A balancer belongs to a network namespace. Others in it find the balancer by its name, which everybody may ask; only its user and root may change it.";
+A balancer belongs to a network namespace. Others in it find the balancer by its name: everybody may ask one of root, only its user and root may change it.";
 
 /// One of the words behind `fathom balancer`.
 struct Subcommand {

@@ -67,7 +67,7 @@ pub(super) fn define(command: Command) -> Command {
         text("fragment-ttl", "TIME", "life of an entry of the fragment table [default: 200ms]"),
         text("fragments-stored", "N", "fragments that may wait for the first one of their datagram [default: 1024]")
             .value_parser(clap::value_parser!(u32)),
-        text("queue-length", "N", "packets that may wait for a verdict in each queue")
+        text("queue-length", "N", "packets that may wait for a verdict in each queue [default: 4096]")
             .value_parser(clap::value_parser!(u32)),
         text(
             "verdicts",
@@ -116,11 +116,15 @@ fn about(settings: &DeviceSettings) -> String {
     let targets = if targets.is_empty() { "no target yet".to_owned() } else { targets };
     let (first, last) = (settings.queues.start(), settings.queues.end());
     let queues = if first == last { format!("queue {first}") } else { format!("queues {first}-{last}") };
-    let before = match settings.data_path {
-        DataPath::Nfqueue => String::new(),
-        DataPath::Xdp => format!("XDP on {} before ", list(settings.interfaces.clone())),
+    let interfaces = list(settings.interfaces.clone());
+    let by = match (settings.data_path, settings.balancer.defects.beside_table()) {
+        (DataPath::Nfqueue, _) => queues,
+        (DataPath::Xdp, None) => format!("XDP on {interfaces} before {queues}"),
+        (DataPath::Xdp, Some(defects)) => {
+            format!("XDP on {interfaces} leaves everything to {queues}, because of defect {defects},")
+        }
     };
-    format!("{addresses} among {targets}; mode {}; {before}{queues}", settings.mode)
+    format!("{addresses} among {targets}; mode {}; {by}", settings.mode)
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
@@ -176,6 +180,19 @@ fn queues(text: &str) -> Option<RangeInclusive<u16>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_defect_leaves_to_the_queues_is_told() {
+        let about = |further: &[&str]| {
+            let words = ["run", "--vip", "198.18.8.1", "--data-path", "xdp", "--interface", "eth0"];
+            let matches = define(Command::new("run")).try_get_matches_from([&words, further].concat()).unwrap();
+            about(&settings(&matches).unwrap())
+        };
+        assert!(about(&["--defect", "tiny-table"]).ends_with("; XDP on eth0 before queue 0"));
+        let left = about(&["--defect", "mis-hash=1/2"]);
+        let expected = "; XDP on eth0 leaves everything to queue 0, because of defect mis-hash=1/2,";
+        assert!(left.ends_with(expected), "{left}");
+    }
 
     #[test]
     fn queues_are_a_number_or_two() {

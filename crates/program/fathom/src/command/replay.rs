@@ -22,7 +22,7 @@ Examples:
   fathom replay day.pcap
   fathom replay day.pcapng --json
 
-A capture is made so: tcpdump -s 0 -w day.pcap 'tcp port 80'. Nothing is sent.";
+To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'. Nothing is sent.";
 
 /// The format of the document.
 const FORMAT: &str = "fathom.capture/1";
@@ -101,7 +101,7 @@ impl CaptureDocument {
         let span = traffic.last.zip(traffic.first).map(|(last, first)| format!(" in {}", last.since(first)));
         let mut text = format!("{}: {} packets{}\n", self.file, grouped(n_packets), span.unwrap_or_default());
         if let Some(damage) = &self.damage {
-            let _ = writeln!(text, "  {damage}: nothing behind that is counted");
+            let _ = writeln!(text, "  {damage}: nothing after that is counted");
         }
         let mut section = |title: &str, rows: Vec<(String, u64)>| {
             let total: u64 = rows.iter().map(|(_, n)| n).sum();
@@ -118,8 +118,8 @@ impl CaptureDocument {
         section("hosts", most(&http.hosts));
         section("statuses", most(&http.statuses));
         section("conversations", rows(&http.conversations, conversation_words));
-        section("connections, by their begin", rows(&traffic.begins, begin_words));
-        section("connections, by their end", rows(&traffic.ends, end_words));
+        section("connections, by how they began", rows(&traffic.begins, begin_words));
+        section("connections, by how they ended", rows(&traffic.ends, end_words));
         section("packets", rows(&traffic.packets, packet_words));
         section("bytes of TCP payload", self.bytes());
         section("bytes of conversations that are not in the capture", rows(&traffic.missing_bytes, side_words));
@@ -227,7 +227,7 @@ const fn packet_words(class: PacketClass) -> &'static str {
         PacketClass::CutPayload => "payload cut by the capture (snap length)",
         PacketClass::CutHeader => "header cut by the capture (snap length)",
         PacketClass::Unattributed => "payload of no conversation",
-        PacketClass::AfterEnd => "payload behind the end of its connection",
+        PacketClass::AfterEnd => "payload after the end of its connection",
         PacketClass::OutOfWindow => "sequence number out of the window",
         PacketClass::Fragment => "IP fragments",
         PacketClass::NotTcp => "IP without TCP",

@@ -126,6 +126,7 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     }
     let stage = TestBed::beside_others();
     fs::write(stage.path("plan.jmx"), JMX).unwrap();
+    fs::copy(tree().join("fuzz/corpus/traffic/get"), stage.path("day.pcap")).unwrap();
     fs::write(stage.path("script.lua"), "wrk.method = 'GET'\n").unwrap();
     let lab = stage.lab("readme");
     let (_server, key) = lab.serve(&["--iperf", "--iperf3", "--netperf", "--identity"]);

@@ -126,3 +126,12 @@ pub fn capture(connections: &[SentConnection], fates: &[PacketFate], losses: Los
     placed.sort_by_key(|(place, number, _)| (*place, *number));
     placed.into_iter().map(|(.., packet)| packet).collect()
 }
+
+/// A block of a pcapng file in big-endian order (draft-ietf-opsawg-pcapng section 3.1), padded to 32 bits.
+pub fn pcapng_block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len().next_multiple_of(4) + 12).unwrap().to_be_bytes();
+    let mut bytes = [&kind.to_be_bytes()[..], &length, body].concat();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes.extend(length);
+    bytes
+}

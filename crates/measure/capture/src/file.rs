@@ -246,6 +246,8 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
+    use fathom_testkit::traffic::pcapng_block as block;
+
     use super::*;
     use crate::ETHERNET;
 
@@ -279,14 +281,6 @@ mod tests {
                 assert_eq!((frames, end), (vec![(Some(time), ETHERNET, vec![1, 2], 3)], Ok(1)));
             }
         }
-    }
-
-    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(body.len().next_multiple_of(4) + 12).unwrap().to_be_bytes();
-        let mut bytes = [&kind.to_be_bytes()[..], &length, body].concat();
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes.extend(length);
-        bytes
     }
 
     fn section() -> Vec<u8> {

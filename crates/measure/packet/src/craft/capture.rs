@@ -123,6 +123,8 @@ pub(super) fn vlan_tag_length(frame: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use fathom_testkit::traffic::pcapng_block as block;
+
     use super::*;
 
     /// A classic pcap capture in host byte order with frames of these lengths.
@@ -146,14 +148,6 @@ mod tests {
         assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [64, 100]);
         let error = read_capture(&pcap(0x2400_0001, &[(68, 104)])[..], 1514).unwrap_err();
         assert_eq!(error, CaptureError::CutOff { number: 1, kept: 64, length: 100 });
-    }
-
-    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(body.len().next_multiple_of(4) + 12).unwrap().to_be_bytes();
-        let mut bytes = [&kind.to_be_bytes()[..], &length, body].concat();
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes.extend(length);
-        bytes
     }
 
     /// A pcapng capture in big-endian order, with a block of an unknown type in it.

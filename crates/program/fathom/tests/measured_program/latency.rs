@@ -129,23 +129,12 @@ fn of_device(run: &Run, counter: &str) -> u64 {
     hosts.flat_map(|host| host.series_of(counter)).map(fathom_model::record::Series::growth).sum()
 }
 
-/// How far apart, in microseconds, the paths of two runs through the same device may be on a machine that is at rest.
-const SAME_PATH: f64 = 10.0;
-
-/// Returns by how many microseconds 50 µs more in one direction make the path longer. `None` on a machine that is not at rest: one of
-/// the runs says that it was disturbed, or two runs through the same device differ.
+/// Returns by how many microseconds 50 µs more in one direction make the path longer. `None` if one of the runs says that it was disturbed.
 ///
 /// The device waits awake for the end of a delay, and then sends from warm caches: a path without any delay is not this much shorter.
 fn growth_of_the_path() -> Option<f64> {
     let (short, long) = ("impair:delay=50us,direction=forward", "impair:delay=100us,direction=forward");
     let runs = [short, long, long, short].map(path_through);
-    let [first, second, third, fourth] = runs.each_ref().map(|(path, _)| *path);
-    if (first - fourth).abs() > SAME_PATH || (second - third).abs() > SAME_PATH {
-        let paths =
-            format!("paths of {first:.0} and {fourth:.0} µs with 50 µs, {second:.0} and {third:.0} µs with 100 µs");
-        fathom_testkit::skip_everywhere(&paths);
-        return None;
-    }
     if runs.iter().any(|(_, run)| is_disturbed(run)) {
         return None;
     }
@@ -153,19 +142,25 @@ fn growth_of_the_path() -> Option<f64> {
         let late = of_device(run, host::IMPAIR_LATE_NS) / of_device(run, host::IMPAIR_DELAYED).max(1);
         assert!(late < 20_000, "the device kept its delay {late} ns late");
     }
+    let [first, second, third, fourth] = runs.each_ref().map(|(path, _)| *path);
     Some((second + third - first - fourth) / 2.0)
 }
 
-/// On a machine at rest the path grows by 50 µs to within 5.
+/// On a machine at rest the path grows by 50 µs to within 5. One that takes its cores away for moments moves single blocks by 15.
 #[test]
 fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
-    const ATTEMPTS: usize = 4;
+    const ATTEMPTS: usize = 5;
+    const BLOCKS: usize = 3;
     if lacks_root() {
         return;
     }
-    // A disturbed block is not repeated until it passes: it is not judged at all, and the first one at rest decides.
-    let Some(growth) = (0..ATTEMPTS).find_map(|_| growth_of_the_path()) else { return };
-    assert!((35.0..65.0).contains(&growth), "{growth} µs");
+    // A disturbed block is not repeated until it passes: it is not judged at all.
+    let mut growths: Vec<f64> = (0..ATTEMPTS).filter_map(|_| growth_of_the_path()).take(BLOCKS).collect();
+    if growths.len() < BLOCKS {
+        return fathom_testkit::skip_everywhere("too many runs were disturbed");
+    }
+    growths.sort_by(f64::total_cmp);
+    assert!((35.0..65.0).contains(&growths[BLOCKS / 2]), "{growths:?} µs");
 }
 
 #[test]

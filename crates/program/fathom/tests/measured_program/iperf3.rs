@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use fathom_model::run::Completeness;
 use fathom_sys::process::{Pidfd, signal::Signal};
 use rsa::{
     RsaPrivateKey,
@@ -621,6 +622,19 @@ fn nonsense_costs_a_server_nothing_and_real_clients_are_served_beside_it() {
     ours(&stage, &port, &["-n", "1M"]).succeeded();
     drop(half_open);
     assert!(!server.handle().wait(fathom_model::units::Nanos::ZERO).unwrap(), "the server lives");
+}
+
+#[test]
+fn a_server_that_goes_after_the_first_round_leaves_that_rounds_results() {
+    let stage = TestBed::new();
+    let (_server, port) = serving(&stage, &[], &["-1"]);
+    let target = format!("127.0.0.1:{port}");
+    let brief = ["--duration", "900ms", "--warmup", "100ms", "--rounds", "3", "--json"];
+    let run = stage.fathom([&["tcp", &target, "--protocol", "iperf3"][..], &brief].concat()).code(4).run();
+    assert_eq!((run.tests[0].trials.len(), &run.tests[0].unavailable), (1, &None));
+    assert!(run.tests[0].summaries.iter().any(|summary| summary.value.is_some()));
+    let Completeness::Incomplete { reason } = &run.completeness else { panic!("complete") };
+    assert!(reason.contains("Connection refused"), "{reason}");
 }
 
 #[test]

@@ -497,6 +497,11 @@ impl RunExecutor<'_> {
             _ if is_alone && into.trials.is_empty() && into.curve.is_none() && !has_results(into) => {
                 Err(fleet_error(error).into())
             }
+            // The rounds before it have results, and the next one may have.
+            _ if matches!(test.method, TestMethod::Rounds) && !into.trials.is_empty() => {
+                *completeness = Completeness::Incomplete { reason: format!("{}: {}", into.name, reason(error)) };
+                Ok(true)
+            }
             ErrorClass::Preflight | ErrorClass::Usage => {
                 into.unavailable = Some(reason(error));
                 Ok(true)
@@ -590,10 +595,8 @@ fn data_exhausted(trial: &Trial) -> Option<String> {
 /// Returns the reason of an error for a person who did not see what was attempted.
 pub(super) fn reason(error: &Error) -> String {
     match error {
-        Error::RoleFailed { failure, .. } => match failure.causes.first() {
-            Some(cause) => format!("{} ({cause})", failure.message),
-            None => failure.message.clone(),
-        },
+        Error::RoleFailed { failure, .. } if failure.causes.is_empty() => failure.message.clone(),
+        Error::RoleFailed { failure, .. } => format!("{} ({})", failure.message, failure.causes.join(": ")),
         other => other.to_string(),
     }
 }

@@ -1,52 +1,27 @@
-//! `fathom replay FILE`: the requests in a capture, and what became of every packet, request and answer.
+//! What a capture holds: its packets, connections, requests and answers.
 
-use std::{
-    fmt::Write as _,
-    fs::File,
-    io::{self, Write as _},
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write as _, fs::File, path::Path};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use fathom_capture::{
     ByteClass, CaptureFileError, ConnectionBegin, ConnectionEnd, ConversationSide, PacketClass, TrafficCounts,
     TrafficLimits, TrafficReader, read_frames,
 };
 use fathom_model::units::grouped;
 use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RequestFate};
-use fathom_run::exit::{Exit, UserError};
+use fathom_run::exit::UserError;
 use serde::Serialize;
 
-const NOTES: &str = "\
-Examples:
-  fathom replay day.pcap
-  fathom replay day.pcapng --json
-
-To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'. Nothing is sent.";
+use super::{
+    table::{add_section, most, rows},
+    unusable,
+};
 
 /// The format of the document.
 const FORMAT: &str = "fathom.capture/1";
-/// The most frequent names and statuses that are shown.
-const SHOWN_MAX: usize = 8;
-/// The width of the words before a number.
-const WORDS_WIDTH: usize = 56;
-
-pub(super) fn define(command: Command) -> Command {
-    command
-        .arg(
-            Arg::new("file")
-                .value_name("FILE")
-                .required(true)
-                .value_parser(value_parser!(PathBuf))
-                .help("pcap or pcapng, of any size"),
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print one JSON document"))
-        .after_help(NOTES)
-}
 
 /// What a capture holds.
 #[derive(Debug, Serialize)]
-struct CaptureDocument {
+pub(super) struct CaptureDocument {
     format: &'static str,
     file: String,
     /// Why the file was not read to its end.
@@ -55,24 +30,9 @@ struct CaptureDocument {
     http: ExchangeCounts,
 }
 
-pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
-    let document = read(path)?;
-    let mut out = io::stdout().lock();
-    if matches.get_flag("json") {
-        serde_json::to_writer_pretty(&mut out, &document)?;
-        out.write_all(b"\n")?;
-    } else {
-        out.write_all(document.text().as_bytes())?;
-    }
-    out.flush()?;
-    Ok(Exit::Pass)
-}
-
-fn read(path: &Path) -> Result<CaptureDocument, UserError> {
-    let unusable =
-        |why: String| UserError::new(Exit::Usage, format!("cannot use {}", path.display())).with_line("why", why);
-    let file = File::open(path).map_err(|error| unusable(error.to_string()))?;
+/// Reads a capture from start to end.
+pub(super) fn read(path: &Path) -> Result<CaptureDocument, UserError> {
+    let file = File::open(path).map_err(|error| unusable(path, &error))?;
     let mut reader = TrafficReader::new(HttpObserver::new(drop), TrafficLimits::USUAL);
     let end = read_frames(file, |frame| {
         reader.take(&frame);
@@ -82,7 +42,7 @@ fn read(path: &Path) -> Result<CaptureDocument, UserError> {
         Ok(_) => None,
         Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
         Err(error) => {
-            let refused = unusable(error.to_string());
+            let refused = unusable(path, &error);
             return Err(match error.hint() {
                 Some(hint) => refused.with_line("fix", hint),
                 None => refused,
@@ -95,7 +55,7 @@ fn read(path: &Path) -> Result<CaptureDocument, UserError> {
 }
 
 impl CaptureDocument {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let Self { traffic, http, .. } = self;
         let n_packets: u64 = traffic.packets.values().sum();
         let span = traffic.last.zip(traffic.first).map(|(last, first)| format!(" in {}", last.since(first)));
@@ -103,15 +63,7 @@ impl CaptureDocument {
         if let Some(damage) = &self.damage {
             let _ = writeln!(text, "  {damage}: nothing after that is counted");
         }
-        let mut section = |title: &str, rows: Vec<(String, u64)>| {
-            let total: u64 = rows.iter().map(|(_, n)| n).sum();
-            if total > 0 {
-                let _ = writeln!(text, "\n{title:<width$} {:>15}", grouped(total), width = WORDS_WIDTH + 2);
-            }
-            for (words, n) in rows.into_iter().filter(|(_, n)| *n > 0) {
-                let _ = writeln!(text, "  {words:<WORDS_WIDTH$} {:>15}", grouped(n));
-            }
-        };
+        let mut section = |title, rows| add_section(&mut text, title, rows);
         section("requests", rows(&http.requests, request_words));
         section("answers to whole requests", rows(&http.answers, answer_words));
         section("methods", most(&http.methods));
@@ -139,23 +91,6 @@ impl CaptureDocument {
         rows.push(("in no conversation".to_owned(), of(ByteClass::Unattributed)));
         rows
     }
-}
-
-fn rows<'a, K: Copy + 'a>(
-    counts: impl IntoIterator<Item = (&'a K, &'a u64)>,
-    words: fn(K) -> &'static str,
-) -> Vec<(String, u64)> {
-    counts.into_iter().map(|(key, n)| (words(*key).to_owned(), *n)).collect()
-}
-
-/// The most frequent ones, and the rest together.
-fn most<'a, K: ToString + 'a>(counts: impl IntoIterator<Item = (&'a K, &'a u64)>) -> Vec<(String, u64)> {
-    let name = |key: &K| Some(key.to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| "(none)".to_owned());
-    let mut rows: Vec<_> = counts.into_iter().map(|(key, n)| (name(key), *n)).collect();
-    rows.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    let rest: u64 = rows.drain(rows.len().min(SHOWN_MAX)..).map(|(_, n)| n).sum();
-    rows.push(("all others".to_owned(), rest));
-    rows
 }
 
 const fn request_words(fate: RequestFate) -> &'static str {

@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("targets", &["model", "sys", "engine", "transport"]),
     ("http", &["model", "statistics", "sys", "engine"]),
     ("scenario", &["model", "sys", "engine", "http"]),
-    ("replay", &["model", "capture", "http"]),
+    ("replay", &["model", "statistics", "sys", "engine", "capture", "http"]),
     ("lua", &["model", "sys", "engine", "http"]),
     ("import", &["model", "http", "scenario"]),
     ("monitor", &["model", "statistics", "sys", "engine"]),

@@ -9,6 +9,7 @@ use crate::{
     failure::FailureCounts,
     histogram::Histogram,
     probe::ProbeRecord,
+    replay::ReplayRecord,
     role::Side,
     steps::UsersRecord,
     targets::{EventRecord, TargetsRecord},
@@ -156,6 +157,9 @@ pub struct Record {
     /// Who answered for one address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<TargetsRecord>,
+    /// What became of the requests of a recording.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayRecord>,
     /// The failures with their number, such as `connect: connection refused`.
     #[serde(default)]
     pub errors: FailureCounts,
@@ -188,6 +192,7 @@ impl Record {
             users: None,
             probe: None,
             targets: None,
+            replay: None,
             errors: FailureCounts::default(),
             notes: Vec::new(),
         }

@@ -16,6 +16,7 @@ use crate::{
     metric::Layer,
     plan::Plan,
     record::Trial,
+    replay::ReplaySummary,
     search::LoadCurve,
     settings::Settings,
     steps::UsersSummary,
@@ -119,6 +120,9 @@ pub struct TestRun {
     /// Which targets behind an address answered, and what events did to them; absent for other tests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<TargetsSummary>,
+    /// What became of the requests of a recording; absent for other tests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplaySummary>,
     /// Where the time of a unit of work went, if the kind samples that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anatomy: Option<Anatomy>,
@@ -169,6 +173,7 @@ impl TestRun {
             flows: Vec::new(),
             interventions: Vec::new(),
             targets: None,
+            replay: None,
             anatomy: None,
             time: Vec::new(),
             summaries: Vec::new(),

@@ -21,7 +21,7 @@ pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, fra
 pub use majority::Votes;
 pub use moments::{LEVEL, mean, mean_interval, proportion_interval, share_interval, stdev, student_t};
 pub use paired::PairedDifferences;
-pub use quantile::{Quantile, quantile_interval, quantile_summary, samples_needed};
+pub use quantile::{Quantile, quantile_interval, quantile_ranks, quantile_summary, samples_needed};
 pub use splitmix::splitmix;
 pub use spread::{median, spread};
 pub use steadiness::Steadiness;

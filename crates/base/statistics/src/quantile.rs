@@ -38,14 +38,22 @@ pub fn samples_needed(q: f64) -> u64 {
 /// there are too few samples for one of its ends.
 #[must_use]
 pub fn quantile_interval(histogram: &Histogram, q: f64) -> Option<Confidence> {
-    if q <= 0.0 || q >= 1.0 {
+    let (low, high) = quantile_ranks(histogram.count(), q)?;
+    let (low, high) = (histogram.value_at_rank(low)?, histogram.value_at_rank(high)?);
+    Some(Confidence { low: approximate(low), high: approximate(high), level: LEVEL, n_trials: 1 })
+}
+
+/// The ranks of the two of `n` samples between which a quantile lies, from 1; those outside of 1 to `n` do not exist.
+///
+/// Returns `None` without samples and for the minimum and the maximum.
+#[must_use]
+pub fn quantile_ranks(n: u64, q: f64) -> Option<(u64, u64)> {
+    if q <= 0.0 || q >= 1.0 || n == 0 {
         return None;
     }
-    let below = Binomial::new(q, histogram.count()).ok()?;
+    let below = Binomial::new(q, n).ok()?;
     let tail = (1.0 - LEVEL) / 2.0;
-    let low = histogram.value_at_rank(below.inverse_cdf(tail))?;
-    let high = histogram.value_at_rank(below.inverse_cdf(1.0 - tail) + 1)?;
-    Some(Confidence { low: approximate(low), high: approximate(high), level: LEVEL, n_trials: 1 })
+    Some((below.inverse_cdf(tail), below.inverse_cdf(1.0 - tail) + 1))
 }
 
 /// The quantile of merged counts, with an interval that covers the variation between trials and within them.

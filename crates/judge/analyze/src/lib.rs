@@ -40,6 +40,7 @@ mod gap;
 mod growth;
 mod limits;
 mod repeat_command;
+mod replay;
 mod tested;
 
 // Findings, what proves or refutes them, and the verdict.
@@ -111,6 +112,7 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         }
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].targets = targets::summary(&run.tests[idx]);
+        run.tests[idx].replay = replay::summary(&run.tests[idx]);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
         run.tests[idx].time = time_division::time_division(&run.tests[idx]);
         sharing::fill_in_links(&mut run.tests[idx], &run.hosts);

@@ -24,6 +24,22 @@ pub enum RequestFate {
     Upgrade,
 }
 
+impl RequestFate {
+    /// The words that follow a number of such requests.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Incomplete => "ended by the connection or the capture",
+            Self::MissingBytes => "with packets lost or cut by the capture",
+            Self::TooLong => "too long to be kept",
+            Self::Malformed => "malformed",
+            Self::Tunnel => "for a tunnel (CONNECT)",
+            Self::Upgrade => "for another protocol (upgrade)",
+        }
+    }
+}
+
 /// What became of the answer to a whole request. Each whole request has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

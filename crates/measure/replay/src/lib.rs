@@ -1,6 +1,6 @@
-//! Layer 7, recorded traffic: the requests in a capture with their answers, and what became of each.
+//! Layer 7, recorded traffic: the requests in a capture with their answers, and what became of each; and the same requests, sent again.
 //!
-//! This crate knows no socket and no clock.
+//! What reads a recording knows no socket and no clock. `sending` is the kind of test that sends it.
 
 mod answers;
 mod conversation;
@@ -9,7 +9,12 @@ mod digest;
 mod exchange;
 mod observer;
 mod requests;
+mod sending;
 
 pub use counts::{AnswerFate, ConversationFate, ExchangeCounts, RequestFate};
 pub use exchange::{RecordedAnswer, RecordedExchange};
 pub use observer::HttpObserver;
+pub use sending::{HttpReplay, Timing};
+
+/// All kinds of this crate.
+pub const KINDS: &[&dyn fathom_engine::TestKind] = &[&HttpReplay];

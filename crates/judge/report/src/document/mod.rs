@@ -16,6 +16,7 @@ mod intervention;
 mod notes;
 mod overview;
 mod probe;
+mod replay;
 mod sharing;
 mod steps;
 mod targets;

@@ -13,7 +13,7 @@ use super::{
     hosts::is_one_machine,
     intervention, notes,
     overview::{marker, sum, why_not},
-    probe, sharing, steps, targets, time_division,
+    probe, replay, sharing, steps, targets, time_division,
 };
 use crate::{
     plot::{
@@ -44,6 +44,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
         blocks.extend(steps::blocks(test));
         blocks.extend(probe::with_heading(test).into_iter().take(1).map(Block::on_page));
         blocks.extend(probe::blocks(test));
+        blocks.extend(replay::blocks(test));
         blocks.extend(targets::blocks(test));
         blocks.extend(events::blocks(test));
         blocks.extend(targets::hurt_flows(test));

@@ -1,5 +1,7 @@
 //! When users arrive: a fixed number over a time, or on a schedule.
 
+use std::sync::Arc;
+
 use fathom_engine::pace::{ArrivalProcess, Arrivals, Profile, WorkShare};
 use fathom_model::units::Nanos;
 
@@ -22,6 +24,13 @@ pub enum UserArrivals {
         /// The most concurrent users, at least 1.
         n_slots: u64,
     },
+    /// At given times; a user that finds no free slot waits for one.
+    Times {
+        /// Since the start, in order.
+        times: Arc<[Nanos]>,
+        /// The most concurrent users, at least 1.
+        n_slots: u64,
+    },
 }
 
 impl UserArrivals {
@@ -30,18 +39,22 @@ impl UserArrivals {
     pub fn n_slots(&self) -> u64 {
         match self {
             Self::Population { n, .. } => *n,
-            Self::Arrivals { n_slots: n_seats, .. } => *n_seats,
+            Self::Arrivals { n_slots, .. } | Self::Times { n_slots, .. } => *n_slots,
         }
     }
 
     /// Whether arrivals follow a schedule instead of the start of the trial.
     pub(super) fn is_scheduled(&self) -> bool {
-        matches!(self, Self::Arrivals { .. })
+        matches!(self, Self::Arrivals { .. } | Self::Times { .. })
     }
 
     /// Whether the arrivals end by themselves, so that everything counts until then.
     pub(super) fn has_end(&self) -> bool {
-        matches!(self, Self::Arrivals { profile, .. } if profile.length().is_some())
+        match self {
+            Self::Population { .. } => false,
+            Self::Arrivals { profile, .. } => profile.length().is_some(),
+            Self::Times { .. } => true,
+        }
     }
 
     /// The arrival times of one worker's users, since the start.
@@ -53,6 +66,9 @@ impl UserArrivals {
             Self::Arrivals { profile, process, .. } => {
                 ArrivalTimes::Arrivals(Arrivals::new(profile.clone(), *process, share))
             }
+            Self::Times { times, .. } => {
+                ArrivalTimes::Given(GivenArrivals { times: Arc::clone(times), next: share.idx, step: share.of })
+            }
         }
     }
 }
@@ -62,6 +78,7 @@ impl UserArrivals {
 pub(super) enum ArrivalTimes {
     Spread(EvenArrivals),
     Arrivals(Arrivals),
+    Given(GivenArrivals),
 }
 
 impl Iterator for ArrivalTimes {
@@ -71,7 +88,26 @@ impl Iterator for ArrivalTimes {
         match self {
             Self::Spread(spread) => spread.next(),
             Self::Arrivals(arrivals) => arrivals.next(),
+            Self::Given(given) => given.next(),
         }
+    }
+}
+
+/// Every n-th of the users that come at given times.
+#[derive(Debug, Clone)]
+pub(super) struct GivenArrivals {
+    times: Arc<[Nanos]>,
+    next: usize,
+    step: usize,
+}
+
+impl Iterator for GivenArrivals {
+    type Item = Nanos;
+
+    fn next(&mut self) -> Option<Nanos> {
+        let time = self.times.get(self.next).copied()?;
+        self.next += self.step;
+        Some(time)
     }
 }
 

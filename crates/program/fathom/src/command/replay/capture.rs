@@ -12,6 +12,7 @@ use fathom_run::exit::UserError;
 use serde::Serialize;
 
 use super::{
+    send::RecordingSize,
     table::{add_section, most, rows},
     unusable,
 };
@@ -55,6 +56,13 @@ pub(super) fn read(path: &Path) -> Result<CaptureDocument, UserError> {
 }
 
 impl CaptureDocument {
+    /// How much of it can be sent.
+    pub(super) fn size(&self) -> RecordingSize {
+        let n_requests = self.http.requests.get(&RequestFate::Whole).copied().unwrap_or_default();
+        let span = self.traffic.last.zip(self.traffic.first).map(|(last, first)| last.since(first));
+        RecordingSize { n_requests, span: span.unwrap_or_default() }
+    }
+
     pub(super) fn text(&self) -> String {
         let Self { traffic, http, .. } = self;
         let n_packets: u64 = traffic.packets.values().sum();
@@ -96,12 +104,7 @@ impl CaptureDocument {
 const fn request_words(fate: RequestFate) -> &'static str {
     match fate {
         RequestFate::Whole => "whole, can be sent again",
-        RequestFate::Incomplete => "ended by the connection or the capture",
-        RequestFate::MissingBytes => "with packets lost or cut by the capture",
-        RequestFate::TooLong => "too long to be kept",
-        RequestFate::Malformed => "malformed",
-        RequestFate::Tunnel => "for a tunnel (CONNECT)",
-        RequestFate::Upgrade => "for another protocol (upgrade)",
+        other => other.words(),
     }
 }
 

@@ -1,22 +1,19 @@
-//! `fathom replay FILE`: the requests in a file, and what became of everything in it.
+//! `fathom replay FILE`: the requests in a file, and what became of everything in it; with a target they are sent there.
 
 use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use fathom_run::exit::{Exit, UserError};
 
 mod capture;
+mod send;
 mod table;
 
-const NOTES: &str = "\
-Examples:
-  fathom replay day.pcap
-  fathom replay day.pcapng --json
-
-To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'. Nothing is sent.";
+/// The end of the help, behind the examples.
+const NOTES: &str = "To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'";
 
 pub(super) fn define(command: Command) -> Command {
     command
@@ -27,13 +24,17 @@ pub(super) fn define(command: Command) -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("pcap or pcapng, of any size"),
         )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("print one JSON document"))
-        .after_help(NOTES)
+        .args(send::arguments())
+        .after_help(format!("Examples:\n  fathom replay day.pcap\n{}\n\n{NOTES}", send::EXAMPLES))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
+    let is_sent = send::is_asked(matches)?;
     let document = capture::read(path)?;
+    if is_sent {
+        return send::run(matches, path, &document.size());
+    }
     let mut out = io::stdout().lock();
     if matches.get_flag("json") {
         serde_json::to_writer_pretty(&mut out, &document)?;

@@ -1,0 +1,116 @@
+//! Which requests of a recording are sent.
+
+use fathom_engine::Error;
+use fathom_model::{Settings, settings::SettingError};
+use fathom_statistics::splitmix;
+use regex::bytes::Regex;
+
+use crate::RecordedExchange;
+
+/// The requests that are sent, as the options choose them.
+#[derive(Debug)]
+pub(super) struct Choice {
+    /// Empty for all.
+    methods: Vec<String>,
+    only: Option<Regex>,
+    skip: Option<Regex>,
+    /// The share of the connections, from 0 to 1.
+    sessions: f64,
+    seed: u64,
+}
+
+impl Choice {
+    /// Reads the options `methods`, `only`, `skip` and `sessions`.
+    ///
+    /// # Errors
+    /// Names the option that is wrong.
+    pub(super) fn of(settings: &Settings, seed: u64) -> Result<Self, Error> {
+        let methods = settings.text("methods").unwrap_or_default();
+        let methods = methods.split(',').map(|word| word.trim().to_ascii_uppercase()).filter(|word| !word.is_empty());
+        Ok(Self {
+            methods: methods.collect(),
+            only: pattern(settings, "only")?,
+            skip: pattern(settings, "skip")?,
+            sessions: share(settings)?,
+            seed,
+        })
+    }
+
+    /// Says why a request is not sent; `None` if it is.
+    pub(super) fn refuses(&self, exchange: &RecordedExchange) -> Option<&'static str> {
+        let line = exchange.request.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
+        let mut words = line.split(|byte| *byte == b' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        if !self.methods.is_empty() && !self.methods.iter().any(|chosen| chosen.as_bytes() == method) {
+            return Some("of other methods than --methods");
+        }
+        if self.only.as_ref().is_some_and(|only| !only.is_match(target)) {
+            return Some("not matched by --only");
+        }
+        if self.skip.as_ref().is_some_and(|skip| skip.is_match(target)) {
+            return Some("matched by --skip");
+        }
+        (!self.has_session(exchange.connection)).then_some("on connections that --sessions leaves out")
+    }
+
+    /// Whether a connection is among those that are chosen at random.
+    fn has_session(&self, connection: u64) -> bool {
+        // 53 bits fit in the fraction of a float.
+        let drawn = (splitmix(self.seed, connection) >> 11) as f64 / (1_u64 << 53) as f64;
+        drawn < self.sessions
+    }
+}
+
+fn pattern(settings: &Settings, name: &str) -> Result<Option<Regex>, Error> {
+    let Some(text) = settings.text(name) else { return Ok(None) };
+    Regex::new(&text).map(Some).map_err(|_| {
+        let expected = "a regular expression for targets such as '^/api/'".to_owned();
+        SettingError::NotAllowed { name: name.to_owned(), expected, given: text }.into()
+    })
+}
+
+fn share(settings: &Settings) -> Result<f64, Error> {
+    let Some(text) = settings.text("sessions") else { return Ok(1.0) };
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    percent.filter(|percent| *percent > 0.0 && *percent <= 100.0).map(|percent| percent / 100.0).ok_or_else(|| {
+        let expected = "a share of the connections, above 0 % and up to 100 %, such as 10%".to_owned();
+        SettingError::NotAllowed { name: "sessions".to_owned(), expected, given: text }.into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sending::spool::tests::exchange;
+
+    fn choice(options: &[(&str, &str)]) -> Result<Choice, Error> {
+        let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
+        Choice::of(&settings, 1)
+    }
+
+    #[test]
+    fn requests_are_chosen_by_method_and_target() {
+        let chosen = choice(&[("methods", "get, head"), ("only", "^/api/"), ("skip", "secret")]).unwrap();
+        let refused = |line: &str| chosen.refuses(&exchange(0, 0, &format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")));
+        assert_eq!(refused("GET /api/orders"), None);
+        assert_eq!(refused("POST /api/orders"), Some("of other methods than --methods"));
+        assert_eq!(refused("GET /"), Some("not matched by --only"));
+        assert_eq!(refused("HEAD /api/secret"), Some("matched by --skip"));
+    }
+
+    #[test]
+    fn a_share_of_the_connections_is_chosen_with_all_of_their_requests() {
+        let chosen = choice(&[("sessions", "10%")]).unwrap();
+        let n = (0..10_000).filter(|connection| chosen.has_session(*connection)).count();
+        assert!((900..1100).contains(&n), "{n}");
+        assert!((0..100).all(|connection| choice(&[]).unwrap().has_session(connection)));
+    }
+
+    #[test]
+    fn a_wrong_option_is_named() {
+        for (name, value) in [("only", "("), ("sessions", "0%"), ("sessions", "101%"), ("sessions", "ten")] {
+            let error = choice(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Sends the requests of a recording again.
+//!
+//! A [`recording::Recording`] is read before the start: its requests lie on disk, and in memory is when each is due and which one follows
+//! it on its connection. [`sessions::Sessions`] are the users of the load driver who send them, one per recorded connection.
+
+mod choice;
+mod compare;
+mod kind;
+mod recording;
+mod rewrite;
+mod sessions;
+mod spool;
+mod timing;
+
+pub use self::{kind::HttpReplay, timing::Timing};

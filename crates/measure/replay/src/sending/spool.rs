@@ -1,0 +1,240 @@
+//! Exchanges on disk: what is sent, and what the recorded answer was.
+//!
+//! The file has no name, so nothing is left of it. Its layout is known to this module alone.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write as _},
+    os::unix::fs::FileExt as _,
+    sync::Arc,
+};
+
+use fathom_model::units::Nanos;
+
+use crate::{AnswerFate, RecordedExchange};
+
+/// A request that is read brings the following ones with it, since they are due next.
+const BLOCK: usize = 256 << 10;
+/// A longer head of an answer is not compared.
+const HEAD_MAX: usize = 64 << 10;
+/// The numbers before the bytes: two lengths, the status, the content's length and digest, and the time.
+const NUMBERS: usize = 4 + 4 + 2 + 8 + 8 + 8;
+/// The status of an answer that is not whole in the recording.
+const NO_STATUS: u16 = 0;
+
+/// Where an exchange lies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SpoolPlace {
+    offset: u64,
+    length: u32,
+}
+
+/// Writes exchanges one after another.
+#[derive(Debug)]
+pub(super) struct SpoolWriter {
+    file: BufWriter<File>,
+    offset: u64,
+    keeps_answers: bool,
+}
+
+impl SpoolWriter {
+    /// Creates a file without a name in the folder for temporary files. Answers are kept if they will be compared.
+    ///
+    /// # Errors
+    /// There is no place for it.
+    pub(super) fn new(keeps_answers: bool) -> io::Result<Self> {
+        Ok(Self { file: BufWriter::with_capacity(BLOCK, tempfile::tempfile()?), offset: 0, keeps_answers })
+    }
+
+    /// Adds an exchange.
+    ///
+    /// # Errors
+    /// The disk is full, for example.
+    pub(super) fn add(&mut self, exchange: &RecordedExchange) -> io::Result<SpoolPlace> {
+        let whole =
+            exchange.answer.as_ref().filter(|_| self.keeps_answers && exchange.answer_fate == AnswerFate::Whole);
+        let whole = whole.filter(|answer| answer.head.len() <= HEAD_MAX);
+        let head = whole.map_or(&[][..], |answer| &answer.head);
+        let took = whole.map_or(Nanos::ZERO, |answer| answer.last_byte.since(exchange.first_byte));
+        let fits = |length: usize| u32::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge));
+        let length = NUMBERS + exchange.request.len() + head.len();
+        self.file.write_all(&fits(exchange.request.len())?.to_ne_bytes())?;
+        self.file.write_all(&fits(head.len())?.to_ne_bytes())?;
+        self.file.write_all(&whole.map_or(NO_STATUS, |answer| answer.status).to_ne_bytes())?;
+        self.file.write_all(&whole.map_or(0, |answer| answer.content_bytes).to_ne_bytes())?;
+        self.file.write_all(&whole.and_then(|answer| answer.content_digest).unwrap_or_default().to_ne_bytes())?;
+        self.file.write_all(&took.0.to_ne_bytes())?;
+        self.file.write_all(&exchange.request)?;
+        self.file.write_all(head)?;
+        let place = SpoolPlace { offset: self.offset, length: fits(length)? };
+        self.offset += length as u64;
+        Ok(place)
+    }
+
+    /// Returns the file for its readers.
+    ///
+    /// # Errors
+    /// The disk is full, for example.
+    pub(super) fn finish(self) -> io::Result<Arc<File>> {
+        self.file.into_inner().map(Arc::new).map_err(io::IntoInnerError::into_error)
+    }
+}
+
+/// An exchange as it was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SpooledExchange<'a> {
+    /// The bytes to send.
+    pub(super) request: &'a [u8],
+    /// Absent if the recording has no whole answer, or if answers are not compared.
+    pub(super) answer: Option<SpooledAnswer<'a>>,
+}
+
+/// The recorded answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SpooledAnswer<'a> {
+    pub(super) status: u16,
+    pub(super) head: &'a [u8],
+    pub(super) content_bytes: u64,
+    pub(super) content_digest: u64,
+    /// From the first byte of the request to the last of the answer.
+    pub(super) took: Nanos,
+}
+
+/// Reads exchanges for one worker.
+#[derive(Debug)]
+pub(super) struct SpoolReader {
+    file: Arc<File>,
+    block: Vec<u8>,
+    block_offset: u64,
+}
+
+impl SpoolReader {
+    pub(super) fn new(file: Arc<File>) -> Self {
+        Self { file, block: Vec::new(), block_offset: 0 }
+    }
+
+    /// Returns the exchange at a place.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub(super) fn read(&mut self, place: SpoolPlace) -> io::Result<SpooledExchange<'_>> {
+        let length = place.length as usize;
+        let end = self.block_offset + self.block.len() as u64;
+        if place.offset < self.block_offset || place.offset + length as u64 > end {
+            self.fill(place.offset, length)?;
+        }
+        let begin = usize::try_from(place.offset - self.block_offset).unwrap_or(usize::MAX);
+        self.block.get(begin..begin + length).and_then(exchange).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn fill(&mut self, offset: u64, least: usize) -> io::Result<()> {
+        self.block.resize(least.max(BLOCK), 0);
+        self.block_offset = offset;
+        let mut n = 0;
+        // A file that ends earlier has no more exchanges.
+        while n < self.block.len() {
+            match self.file.read_at(&mut self.block[n..], offset + n as u64) {
+                Ok(0) => break,
+                Ok(read) => n += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.block.clear();
+                    return Err(error);
+                }
+            }
+        }
+        self.block.truncate(n);
+        Ok(())
+    }
+}
+
+/// Divides the bytes of an exchange.
+fn exchange(bytes: &[u8]) -> Option<SpooledExchange<'_>> {
+    let (request_length, rest) = bytes.split_first_chunk()?;
+    let (head_length, rest) = rest.split_first_chunk()?;
+    let (status, rest) = rest.split_first_chunk()?;
+    let (content_bytes, rest) = rest.split_first_chunk()?;
+    let (content_digest, rest) = rest.split_first_chunk()?;
+    let (took, rest) = rest.split_first_chunk()?;
+    let (request, rest) = rest.split_at_checked(u32::from_ne_bytes(*request_length) as usize)?;
+    let status = u16::from_ne_bytes(*status);
+    let answer = SpooledAnswer {
+        status,
+        head: rest.get(..u32::from_ne_bytes(*head_length) as usize)?,
+        content_bytes: u64::from_ne_bytes(*content_bytes),
+        content_digest: u64::from_ne_bytes(*content_digest),
+        took: Nanos(u64::from_ne_bytes(*took)),
+    };
+    Some(SpooledExchange { request, answer: (status != NO_STATUS).then_some(answer) })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::RecordedAnswer;
+
+    /// A request of a connection at a time, in milliseconds, without an answer.
+    pub(in crate::sending) fn exchange(connection: u64, at: u64, request: &str) -> RecordedExchange {
+        let at = Nanos::from_millis(at);
+        RecordedExchange {
+            connection,
+            opened: at,
+            request: request.as_bytes().to_vec(),
+            head_length: request.find("\r\n\r\n").map_or(request.len(), |end| end + 4),
+            first_byte: at,
+            last_byte: at,
+            answer_fate: AnswerFate::Absent,
+            answer: None,
+        }
+    }
+
+    /// The same with a whole answer after a millisecond.
+    pub(in crate::sending) fn answered(exchange: RecordedExchange, head: &str, content: &str) -> RecordedExchange {
+        let mut digest = crate::digest::Digest::EMPTY;
+        digest.add(content.as_bytes());
+        let answer = RecordedAnswer {
+            status: head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(200),
+            head: head.as_bytes().to_vec(),
+            content_bytes: content.len() as u64,
+            content_digest: Some(digest.value()),
+            first_byte: exchange.last_byte + Nanos::from_millis(1),
+            last_byte: exchange.last_byte + Nanos::from_millis(1),
+        };
+        RecordedExchange { answer_fate: AnswerFate::Whole, answer: Some(answer), ..exchange }
+    }
+
+    #[test]
+    fn every_exchange_is_read_as_it_was_written_in_any_order() {
+        let mut writer = SpoolWriter::new(true).unwrap();
+        let body = "x".repeat(BLOCK / 3);
+        let exchanges: Vec<RecordedExchange> = (0..20)
+            .map(|n| {
+                let request = exchange(n, n, &format!("POST /{n} HTTP/1.1\r\n\r\n{}", &body[..n as usize * 4000]));
+                if n % 3 == 0 { request } else { answered(request, "HTTP/1.1 201 Created\r\n\r\n", &n.to_string()) }
+            })
+            .chain([exchange(20, 20, &body.repeat(9))])
+            .collect();
+        let places: Vec<SpoolPlace> = exchanges.iter().map(|exchange| writer.add(exchange).unwrap()).collect();
+        let mut reader = SpoolReader::new(writer.finish().unwrap());
+        for number in (0..exchanges.len()).chain((0..exchanges.len()).rev()) {
+            let read = reader.read(places[number]).unwrap();
+            let written = &exchanges[number];
+            assert_eq!(read.request, written.request);
+            let answer = written.answer.as_ref();
+            assert_eq!(read.answer.map(|answer| answer.head), answer.map(|answer| &answer.head[..]));
+            assert_eq!(
+                read.answer.map(|answer| answer.content_digest),
+                answer.and_then(|answer| answer.content_digest)
+            );
+            assert_eq!(read.answer.map(|answer| answer.took), answer.map(|_| Nanos::from_millis(1)));
+        }
+    }
+
+    #[test]
+    fn answers_that_nobody_compares_take_no_room() {
+        let recorded = answered(exchange(0, 0, "GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 OK\r\n\r\n", "text");
+        let mut writer = SpoolWriter::new(false).unwrap();
+        let place = writer.add(&recorded).unwrap();
+        assert_eq!(SpoolReader::new(writer.finish().unwrap()).read(place).unwrap().answer, None);
+    }
+}

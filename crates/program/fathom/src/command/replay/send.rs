@@ -1,0 +1,117 @@
+//! `fathom replay FILE --to URL`: the requests of a capture become a test of a plan.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches};
+use fathom_http::url::Url;
+use fathom_model::{TestPlan, TrialTimes, units::Nanos};
+use fathom_replay::Timing;
+use fathom_run::{
+    exit::{Exit, UserError},
+    registry,
+};
+
+use crate::{
+    command::measurement::{self, KeepResult},
+    options,
+};
+
+const KIND: &str = "http_replay";
+/// The argument of `--to`. Other commands name hosts by an argument `to`.
+const TARGET: &str = "target";
+/// One round by default: a recording is sent once.
+const ROUNDS: u32 = 1;
+/// Beyond the time of the last request, for the answers and for connections that were late.
+const GRACE: Nanos = Nanos::from_secs(10);
+/// A replay that only the server paces ends by itself; this time only limits it.
+const PACED_BY_ANSWERS_MAX: Nanos = Nanos::from_secs(3600);
+
+pub(super) const EXAMPLES: &str = "\
+  fathom replay day.pcap --to http://127.0.0.1:8080 --compare
+  fathom replay day.pcap --to staging.example --header 'Host: shop.example' --allow staging.example --speed 2x
+  fathom replay day.pcap --to 127.0.0.1:8080 --speed max --methods GET,HEAD
+  fathom replay day.pcap --lab pair --rate 5k";
+
+fn kind() -> options::NamedKind {
+    ("replay", registry::kind(KIND).expect("the program has this kind"))
+}
+
+/// Returns the options of sending.
+pub(super) fn arguments() -> Vec<Arg> {
+    let is_own = |option: &Arg| !["file", "url"].contains(&option.get_id().as_str());
+    let to = Arg::new(TARGET)
+        .long("to")
+        .value_name("URL")
+        .help("send the requests there: URL, HOST or HOST:PORT; without it and without a --lab nothing is sent");
+    let mut arguments = vec![to];
+    arguments.extend(options::arguments(&[kind()]).into_iter().filter(is_own));
+    arguments.extend(measurement::arguments());
+    arguments
+}
+
+/// Returns true if the requests are to be sent, and not only shown.
+///
+/// # Errors
+/// If the command line says how to send them and not where.
+pub(super) fn is_asked(matches: &ArgMatches) -> Result<bool, UserError> {
+    let is_asked = matches.contains_id(TARGET) || measurement::lab_option(matches).is_some();
+    match options::settings(matches, &[kind().1]).0.keys().next() {
+        Some(option) if !is_asked => {
+            let user_error = UserError::new(Exit::Usage, format!("--{option} has no meaning without a target"));
+            Err(user_error.with_line("add", "--to URL, or --lab pair for our own responder"))
+        }
+        _ => Ok(is_asked),
+    }
+}
+
+/// How much a recording holds.
+pub(super) struct RecordingSize {
+    /// Whole requests.
+    pub(super) n_requests: u64,
+    /// From the first to the last.
+    pub(super) span: Nanos,
+}
+
+/// Sends the requests of a recording.
+pub(super) fn run(matches: &ArgMatches, path: &Path, size: &RecordingSize) -> anyhow::Result<Exit> {
+    let (_, kind) = kind();
+    let url = matches.get_one::<String>(TARGET).map(|text| target(text)).transpose()?;
+    let mut settings = options::settings(matches, &[kind]);
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    settings.set("file", absolute.display().to_string());
+    if let Some(url) = &url {
+        settings.set("url", url.to_string());
+    }
+    let settings =
+        settings.complete(kind.options()).map_err(|error| UserError::new(Exit::Usage, format!("replay: {error}")))?;
+    let timing = Timing::of(&settings).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
+    let length = timing.length(size.n_requests, size.span);
+    let duration = length.map_or(PACED_BY_ANSWERS_MAX, |length| length + GRACE);
+    let times = TrialTimes { warmup: Nanos::ZERO, duration };
+    let times = measurement::trial_times(matches, times, ROUNDS)?;
+    let ends = measurement::initiators(matches)?;
+    let mut tests =
+        vec![TestPlan { to: url.is_none().then(|| ends.to().to_owned()), options: settings, ..ends.test(KIND, times) }];
+    measurement::add_promises(&mut tests, matches)?;
+    let to = url.map(|url| format!(" to {url}")).unwrap_or_default();
+    let title = format!("replay of {}{to}", path.display());
+    measurement::run_and_report(
+        measurement::plan(title, ROUNDS, ends, tests, matches),
+        matches,
+        KeepResult::IfRequested,
+    )
+}
+
+/// Reads the target: a URL without a path, or a host with or without a port.
+fn target(text: &str) -> Result<Url, UserError> {
+    let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let url: Url = whole.parse().map_err(|error: fathom_http::url::UrlError| {
+        UserError::new(Exit::Usage, format!("--to {text}: {error}")).with_line("use", error.hint())
+    })?;
+    if url.target != "/" {
+        let user_error = UserError::new(Exit::Usage, format!("--to {text}: the recording has the paths"));
+        let without_path = Url { target: "/".to_owned(), ..url };
+        return Err(user_error.with_line("use", format!("--to {without_path}")));
+    }
+    Ok(url)
+}

@@ -100,6 +100,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         users: None,
         probe: None,
         targets: None,
+        replay: None,
         notes: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! Which requests of a recording are sent.
 
 use fathom_engine::Error;
-use fathom_model::{Settings, settings::SettingError};
+use fathom_model::{Settings, settings::SettingError, units::approximate};
 use fathom_statistics::splitmix;
 use regex::bytes::Regex;
 
@@ -55,9 +55,7 @@ impl Choice {
 
     /// Whether a connection is among those that are chosen at random.
     fn has_session(&self, connection: u64) -> bool {
-        // 53 bits fit in the fraction of a float.
-        let drawn = (splitmix(self.seed, connection) >> 11) as f64 / (1_u64 << 53) as f64;
-        drawn < self.sessions
+        approximate(splitmix(self.seed, connection)) < self.sessions * approximate(u64::MAX)
     }
 }
 

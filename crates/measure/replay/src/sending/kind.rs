@@ -316,7 +316,7 @@ fn nothing_to_send(recording: &Recording) -> Error {
     let why = if reasons.is_empty() { "it has no requests of HTTP/1".to_owned() } else { reasons.join(", ") };
     Error::Unsupported {
         what: format!("the recording has no request to send: {why}"),
-        hint: Some("fathom replay FILE shows the requests of a capture".to_owned()),
+        hint: Some("see what it holds: fathom replay FILE".to_owned()),
     }
 }
 

@@ -7,13 +7,13 @@ use std::{
     sync::Arc,
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::units::{Nanos, PerSec};
 
 use super::{
     choice::Choice,
     rewrite::Rewrite,
     spool::{SpoolPlace, SpoolReader, SpoolWriter},
-    timing::Timing,
+    timing::{Timing, rate_time},
 };
 use crate::RecordedExchange;
 
@@ -147,20 +147,22 @@ impl RecordingBuilder {
         }
         let first = self.requests.iter().map(|request| request.due).min().unwrap_or_default();
         let last = self.requests.iter().map(|request| request.due).max().unwrap_or_default();
-        for (order, number) in self.order().into_iter().enumerate() {
-            let request = &mut self.requests[number as usize];
-            request.due = self.timing.due(order, request.due.since(first));
+        match self.timing {
+            Timing::Rate(rate) => self.spread(rate),
+            timing => self.requests.iter_mut().for_each(|request| request.due = timing.due(request.due.since(first))),
         }
         let Self { requests, mut sessions, writer, left_out, .. } = self;
         sessions.sort_by_key(|session| requests[session.0 as usize].due);
         Ok(Recording { file: writer.finish()?, requests, sessions, span: last.since(first), left_out })
     }
 
-    /// The requests in the order of their times.
-    fn order(&self) -> Vec<u32> {
+    /// Makes requests due at a rate, in the order of their times.
+    fn spread(&mut self, rate: PerSec) {
         let mut order: Vec<u32> = (0..).take(self.requests.len()).collect();
-        order.sort_by_key(|number| self.requests[*number as usize].due);
-        order
+        order.sort_unstable_by_key(|number| (self.requests[*number as usize].due, *number));
+        for (place, number) in order.into_iter().enumerate() {
+            self.requests[number as usize].due = rate_time(rate, place as u64);
+        }
     }
 }
 
@@ -175,7 +177,9 @@ pub(super) mod tests {
     pub(in crate::sending) fn recording(timing: Timing, exchanges: Vec<RecordedExchange>) -> Recording {
         let choice = Choice::of(&Settings::default(), 0).unwrap();
         let mut builder = RecordingBuilder::new(choice, Rewrite::default(), timing, true).unwrap();
-        exchanges.into_iter().for_each(|exchange| builder.add(exchange));
+        for exchange in exchanges {
+            builder.add(exchange);
+        }
         builder.finish([]).unwrap()
     }
 

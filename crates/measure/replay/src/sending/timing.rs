@@ -4,7 +4,7 @@ use fathom_engine::Error;
 use fathom_model::{
     Settings,
     settings::SettingError,
-    units::{Nanos, PerSec},
+    units::{Nanos, PerSec, approximate, rounded},
 };
 
 /// The slowest and the fastest speed.
@@ -46,20 +46,29 @@ impl Timing {
             .ok_or_else(|| wrong("speed", "0.001x to 10000x, or max for as fast as answers come", text))
     }
 
-    /// The time from the start at which the request number `order` of all is due; `after` is its time in the recording.
-    pub(super) fn due(self, order: usize, after: Nanos) -> Nanos {
+    /// The time from the start at which a request is due, by its time since the first one in the recording; at once if that does not
+    /// decide.
+    pub(super) fn due(self, after: Nanos) -> Nanos {
         match self {
-            Self::Recorded { speed } => Nanos((after.0 as f64 / speed) as u64),
-            Self::Rate(rate) => Nanos((order as f64 / rate.get() * 1e9) as u64),
-            Self::AsAnswered => Nanos::ZERO,
+            Self::Recorded { speed } => Nanos(rounded(approximate(after.0) / speed)),
+            Self::Rate(_) | Self::AsAnswered => Nanos::ZERO,
         }
     }
 
     /// The time that a recording of `n` requests over a span takes; `None` if only the server decides.
     #[must_use]
     pub fn length(self, n: u64, span: Nanos) -> Option<Nanos> {
-        (self != Self::AsAnswered).then(|| self.due(usize::try_from(n).unwrap_or(usize::MAX), span))
+        match self {
+            Self::Recorded { .. } => Some(self.due(span)),
+            Self::Rate(rate) => Some(rate_time(rate, n)),
+            Self::AsAnswered => None,
+        }
     }
+}
+
+/// The time from the start at which the request number `n`, from 0, is due at a rate.
+pub(super) fn rate_time(rate: PerSec, n: u64) -> Nanos {
+    Nanos(rounded(approximate(n) / rate.get() * 1e9))
 }
 
 fn wrong(name: &str, expected: &str, given: String) -> Error {
@@ -78,17 +87,17 @@ mod tests {
     #[test]
     fn requests_are_due_as_recorded_or_at_a_rate() {
         let second = Nanos::from_secs(1);
-        for (options, due) in [
-            (&[][..], 1000),
-            (&[("speed", "2x")], 500),
-            (&[("speed", "0.5")], 2000),
-            (&[("rate", "100")], 70),
-            (&[("speed", "max")], 0),
+        for (options, due, length) in [
+            (&[][..], 1000, Some(1000)),
+            (&[("speed", "2x")], 500, Some(500)),
+            (&[("speed", "0.5")], 2000, Some(2000)),
+            (&[("rate", "100")], 0, Some(90)),
+            (&[("speed", "max")], 0, None),
         ] {
-            assert_eq!(timing(options).unwrap().due(7, second), Nanos::from_millis(due), "{options:?}");
+            let timing = timing(options).unwrap();
+            assert_eq!(timing.due(second), Nanos::from_millis(due), "{options:?}");
+            assert_eq!(timing.length(9, second), length.map(Nanos::from_millis), "{options:?}");
         }
-        assert_eq!(timing(&[("speed", "4x")]).unwrap().length(9, second), Some(Nanos::from_millis(250)));
-        assert_eq!(timing(&[("speed", "max")]).unwrap().length(9, second), None);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod probes;
 mod proofs;
 mod readme;
 mod refusals;
+mod replays;
 mod scenarios;
 mod scripts;
 mod search;

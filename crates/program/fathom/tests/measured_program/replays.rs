@@ -1,0 +1,236 @@
+//! The requests of a capture are sent again: each once, on a connection of its own recorded one, and answers are compared.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fathom_model::{ReplayRecord, Run};
+use fathom_testkit::traffic::SentConnection;
+
+use crate::test_bed::TestBed;
+
+/// One packet of the captures here comes so long after the one before it.
+const PACKET_GAP: Duration = Duration::from_millis(20);
+/// A server thread of a busy machine waits at most so long for a core.
+const SERVER_DELAY: Duration = Duration::from_millis(4);
+/// The link type of raw IP packets.
+const RAW_IP: u32 = 101;
+
+/// A connection with these requests, each with its answer.
+fn connection(exchanges: &[(&str, &str)]) -> SentConnection {
+    let turns = exchanges
+        .iter()
+        .flat_map(|(request, answer)| [(0, request.as_bytes().to_vec()), (1, answer.as_bytes().to_vec())]);
+    SentConnection { first: [17, 99], turns: turns.collect(), sizes: vec![1000] }
+}
+
+/// Writes the connections one after another into a capture.
+fn capture(stage: &TestBed, connections: &[SentConnection]) -> PathBuf {
+    let mut bytes = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, RAW_IP].map(u32::to_ne_bytes).concat();
+    let mut time = Duration::from_secs(1_700_000_000);
+    for (number, connection) in (0..).zip(connections) {
+        for packet in connection.packets(number) {
+            time += PACKET_GAP;
+            let length = u32::try_from(packet.len()).unwrap();
+            let seconds = u32::try_from(time.as_secs()).unwrap();
+            bytes.extend([seconds, time.subsec_micros(), length, length].map(u32::to_ne_bytes).concat());
+            bytes.extend(packet);
+        }
+    }
+    let path = stage.path("day.pcap");
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// A request as a server got it: the number of its connection, its bytes, and its time.
+type SeenRequest = (usize, String, Instant);
+
+/// A server that answers a request by its path, and keeps what it got.
+struct Server {
+    address: String,
+    seen: Arc<Mutex<Vec<SeenRequest>>>,
+}
+
+impl Server {
+    /// `answer` returns the bytes of an answer, or none to close the connection.
+    fn start(answer: fn(&str) -> Option<String>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let log = Arc::clone(&log);
+                thread::spawn(move || serve(&stream.unwrap(), number, answer, &log));
+            }
+        });
+        Self { address, seen }
+    }
+
+    fn seen(&self) -> Vec<SeenRequest> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+/// Serves a connection until its client closes it.
+fn serve(stream: &TcpStream, number: usize, answer: fn(&str) -> Option<String>, log: &Mutex<Vec<SeenRequest>>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut request = String::new();
+        while !request.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut request).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let length =
+            request.lines().find_map(|line| line.strip_prefix("Content-Length: ")).map_or(0, |n| n.parse().unwrap());
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        request.push_str(&String::from_utf8(body).unwrap());
+        log.lock().unwrap().push((number, request.clone(), Instant::now()));
+        let path = request.split(' ').nth(1).unwrap();
+        let Some(answer) = answer(path) else { return };
+        if (&*stream).write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn ok(content: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{content}", content.len())
+}
+
+fn account(run: &Run) -> &ReplayRecord {
+    &run.tests[0].replay.as_ref().expect("a replay has an account").all
+}
+
+const GET: &str = "GET /a HTTP/1.1\r\nHost: recorded\r\nCookie: id=1\r\n\r\n";
+const POST: &str = "POST /b HTTP/1.1\r\nHost: recorded\r\nContent-Length: 11\r\n\r\nhello=world";
+const LAST: &str = "GET /c HTTP/1.0\r\nX-Odd:   kept as it is\r\n\r\n";
+
+/// Two connections with three requests.
+fn recorded() -> [SentConnection; 2] {
+    [connection(&[(GET, &ok("a")), (POST, &ok("b"))]), connection(&[(LAST, &ok("c"))])]
+}
+
+#[test]
+fn every_request_is_sent_once_byte_for_byte_on_its_own_connection_and_not_before_its_time() {
+    let stage = TestBed::beside_others();
+    let file = capture(&stage, &recorded());
+    let server = Server::start(|path| Some(ok(&path[1..])));
+    let run = stage
+        .fathom(["replay", file.to_str().unwrap(), "--to", &server.address, "--compare", "--json"])
+        .succeeded()
+        .run();
+    let account = account(&run);
+    assert_eq!((account.n_recorded, account.n_sessions, account.n_answered), (3, 2, 3));
+    let compared = account.compared.as_ref().unwrap();
+    assert_eq!((compared.n_same, compared.n_different), (3, 0), "{:?}", compared.differences);
+    let seen = server.seen();
+    // The second connection begins after the first one is over, so the order is certain.
+    assert_eq!(seen.iter().map(|seen| seen.1.as_str()).collect::<Vec<_>>(), [GET, POST, LAST]);
+    let [first, second, third] = [0, 1, 2].map(|number: usize| seen[number].0);
+    assert!(first == second && third != first);
+    // A request and its answer lie between the two requests of the first connection.
+    let gap = seen[1].2.duration_since(seen[0].2);
+    // The first request may have come late, and the server may have noticed it later still.
+    let lag = run.tests[0].summaries.iter().find(|summary| summary.metric.name == "lag_ns_max").unwrap();
+    let most_late = Duration::from_secs_f64(lag.value.unwrap() / 1e9);
+    assert!(gap + most_late + SERVER_DELAY >= PACKET_GAP * 2, "{gap:?}, {most_late:?}");
+}
+
+#[test]
+fn copies_choices_and_fields_change_what_is_sent_and_the_account_says_how_much() {
+    let stage = TestBed::beside_others();
+    let file = capture(&stage, &recorded());
+    let server = Server::start(|path| Some(ok(&path[1..])));
+    let words = ["replay", file.to_str().unwrap(), "--to", &server.address, "--speed", "max", "--json"];
+    let chosen = ["--methods", "GET", "--skip", "^/c", "--copies", "4", "--header", "Host: new\nCookie:"];
+    let run = stage.fathom(words.iter().chain(&chosen)).succeeded().run();
+    let account = account(&run);
+    let left_out: Vec<(&str, u64)> = account.left_out.iter().map(|(why, n)| (why.as_str(), *n)).collect();
+    assert_eq!(left_out, [("matched by --skip", 1), ("of other methods than --methods", 1)]);
+    assert_eq!((account.n_recorded, account.n_copies, account.n_to_send(), account.n_answered), (3, 4, 4, 4));
+    let seen = server.seen();
+    assert_eq!(seen.len(), 4);
+    assert!(seen.iter().all(|(_, request, _)| request == "GET /a HTTP/1.1\r\nHost: new\r\n\r\n"), "{seen:?}");
+}
+
+#[test]
+fn answers_that_differ_are_told_with_their_difference() {
+    let stage = TestBed::beside_others();
+    let file = capture(&stage, &recorded());
+    let server = Server::start(|path| {
+        Some(match path {
+            "/a" => "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_owned(),
+            "/b" => {
+                "HTTP/1.1 200 OK\r\nServer: new\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nB\r\n0\r\n\r\n".to_owned()
+            }
+            _ => ok("c"),
+        })
+    });
+    let words = ["replay", file.to_str().unwrap(), "--to", &server.address, "--compare", "--speed", "10x"];
+    let result = stage.fathom(words).succeeded();
+    for line in [
+        "3 answers compared: 2 differ",
+        "status 200 is now 503",
+        "other content of the same length",
+        "a new field server",
+    ] {
+        assert!(result.stdout.contains(line), "{line}: {}", result.stdout);
+    }
+    let promised = [&words[..], &["--expect", "http_replay.different_ratio=0"]].concat();
+    stage.fathom(promised).broke_its_promise();
+    let ignored = [&words[..], &["--ignore", "content,server", "--json"]].concat();
+    let run = stage.fathom(ignored).succeeded().run();
+    let compared = account(&run).compared.as_ref().unwrap();
+    assert_eq!((compared.n_same, compared.n_different), (2, 1));
+}
+
+#[test]
+fn requests_without_an_answer_are_counted_and_the_ones_behind_them_are_sent() {
+    let stage = TestBed::beside_others();
+    let file = capture(&stage, &recorded());
+    let server = Server::start(|path| (path != "/a").then(|| ok(&path[1..])));
+    let words = ["replay", file.to_str().unwrap(), "--to", &server.address, "--json"];
+    let run = stage.fathom(words).succeeded().run();
+    assert_eq!((account(&run).n_answered, account(&run).n_failed), (2, 1));
+    let paths: Vec<String> = server.seen().into_iter().map(|(_, request, _)| request[..7].to_owned()).collect();
+    assert_eq!(paths, ["GET /a ", "POST /b", "GET /c "]);
+    // The time ends before the second connection begins.
+    let cut = stage.fathom(words.into_iter().chain(["--speed", "0.1x", "--duration", "200ms"])).code(4).run();
+    let account = account(&cut);
+    let n_told = account.n_answered + account.n_failed + account.n_cut_off + account.n_not_sent;
+    assert_eq!((n_told, account.n_not_sent > 0), (3, true), "{account:?}");
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_before_anything_is() {
+    let stage = TestBed::beside_others();
+    let file = capture(&stage, &recorded());
+    let file = file.to_str().unwrap();
+    let server = Server::start(|_| None);
+    stage.fathom(["replay", file, "--speed", "2x"]).refused(2, &["--speed", "--to"]);
+    stage.fathom(["replay", file, "--to", "http://127.0.0.1:1/path"]).refused(2, &["has the paths"]);
+    stage.fathom(["replay", file, "--to", "192.0.2.1"]).refused(3, &["--allow 192.0.2.1"]);
+    for (option, value, word) in [
+        ("--speed", "fast", "speed"),
+        ("--only", "(", "only"),
+        ("--sessions", "0%", "sessions"),
+        ("--header", "Content-Length: 1", "header"),
+        ("--ignore", "a b", "ignore"),
+        ("--methods", "PATCH", "no request to send"),
+    ] {
+        let result = stage.fathom(["replay", file, "--to", &server.address, option, value]);
+        assert!(!result.has_succeeded() && result.stderr.contains(word), "{option}: {}", result.stderr);
+    }
+    assert_eq!(server.seen().len(), 0);
+}

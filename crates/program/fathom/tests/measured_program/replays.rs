@@ -206,7 +206,7 @@ fn requests_without_an_answer_are_counted_and_the_ones_behind_them_are_sent() {
     let paths: Vec<String> = server.seen().into_iter().map(|(_, request, _)| request[..7].to_owned()).collect();
     assert_eq!(paths, ["GET /a ", "POST /b", "GET /c "]);
     // The time ends before the second connection begins.
-    let cut = stage.fathom(words.into_iter().chain(["--speed", "0.1x", "--duration", "200ms"])).code(4).run();
+    let cut = stage.fathom(words.into_iter().chain(["--speed", "0.1x", "--duration", "800ms"])).code(4).run();
     let account = account(&cut);
     let n_told = account.n_answered + account.n_failed + account.n_cut_off + account.n_not_sent;
     assert_eq!((n_told, account.n_not_sent > 0), (3, true), "{account:?}");

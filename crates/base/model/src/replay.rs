@@ -27,6 +27,9 @@ pub struct ReplayRecord {
     pub n_cut_off: u64,
     /// Not sent before the trial ended.
     pub n_not_sent: u64,
+    /// Not sent because as many connections as may be open were busy.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_without_connection: u64,
     /// How the answers compare with those of the recording; absent unless they were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<ComparedAnswers>,
@@ -50,6 +53,7 @@ impl ReplayRecord {
         self.n_failed += other.n_failed;
         self.n_cut_off += other.n_cut_off;
         self.n_not_sent += other.n_not_sent;
+        self.n_without_connection += other.n_without_connection;
         if let Some(compared) = &other.compared {
             self.compared.get_or_insert_default().merge(compared);
         }
@@ -120,6 +124,11 @@ pub struct DifferenceExample {
     pub recorded: String,
     /// In this run.
     pub replayed: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 fn add(into: &mut BTreeMap<String, u64>, from: &BTreeMap<String, u64>) {

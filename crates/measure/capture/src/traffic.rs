@@ -32,14 +32,26 @@ pub struct TrafficReader<O: ConversationObserver> {
     n_ended: u64,
     /// The time of the frame before.
     time: Nanos,
+    /// Whether the connection between two ends is followed; all are without it.
+    is_chosen: Option<Box<ConnectionChoice>>,
 }
+
+/// Says whether the connection between two ends is followed.
+type ConnectionChoice = dyn Fn(SocketAddr, SocketAddr) -> bool;
 
 impl<O: ConversationObserver> TrafficReader<O> {
     /// Nothing has been read yet.
     pub fn new(observer: O, limits: TrafficLimits) -> Self {
         let shared = Shared { observer, counts: TrafficCounts::default(), limits, n_held: 0 };
         let (connections, ended) = (HashMap::new(), VecDeque::new());
-        Self { shared, connections, ended, n_begun: 0, n_ended: 0, time: Nanos::ZERO }
+        Self { shared, connections, ended, n_begun: 0, n_ended: 0, time: Nanos::ZERO, is_chosen: None }
+    }
+
+    /// Follows only the connections between ends for which `is_chosen` returns true.
+    #[must_use]
+    pub fn choosing(mut self, is_chosen: impl Fn(SocketAddr, SocketAddr) -> bool + 'static) -> Self {
+        self.is_chosen = Some(Box::new(is_chosen));
+        self
     }
 
     /// Takes the next frame. One without a time has the time of the frame before.
@@ -50,6 +62,7 @@ impl<O: ConversationObserver> TrafficReader<O> {
             self.shared.counts.last = Some(time);
         }
         let class = match segment(frame) {
+            Ok(segment) if self.is_left_out(&segment) => PacketClass::NotChosen,
             Ok(segment) => self.take_segment(&segment),
             Err(class) => class,
         };
@@ -67,6 +80,10 @@ impl<O: ConversationObserver> TrafficReader<O> {
             self.end(connection, how);
         }
         (self.shared.observer, self.shared.counts)
+    }
+
+    fn is_left_out(&self, segment: &Segment<'_>) -> bool {
+        self.is_chosen.as_ref().is_some_and(|is_chosen| !is_chosen(segment.source, segment.destination))
     }
 
     fn take_segment(&mut self, segment: &Segment<'_>) -> PacketClass {

@@ -9,7 +9,7 @@ use fathom_model::units::Nanos;
 use crate::{
     answers::{AnswerSplitter, EndedAnswer},
     counts::{AnswerFate, ConversationFate, ExchangeCounts, RequestFate, count_name},
-    exchange::{RecordedAnswer, RecordedExchange},
+    exchange::{ExchangeSink, RecordedAnswer, RecordedExchange},
     requests::{BegunRequest, RequestProgress, RequestSplitter},
 };
 
@@ -22,9 +22,19 @@ const PENDING_MAX: usize = 1024;
 /// Bytes of a server that wait for their request, which packets out of order may bring later.
 const EARLY_MAX: usize = 256 << 10;
 
+/// When requests are given to the sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandOver {
+    /// When their answers are known, or will not be.
+    WithAnswer,
+    /// When they are whole.
+    AtOnce,
+}
+
 /// What all conversations share.
-pub(crate) struct Shared<F> {
-    pub(crate) take: F,
+pub(crate) struct Shared<S> {
+    pub(crate) sink: S,
+    hand_over: HandOver,
     pub(crate) counts: ExchangeCounts,
     /// Readers of answers to HEAD, and to all other methods.
     to_head: HeadReader,
@@ -33,10 +43,10 @@ pub(crate) struct Shared<F> {
     n_kept: usize,
 }
 
-impl<F: FnMut(RecordedExchange)> Shared<F> {
-    pub(crate) fn new(take: F) -> Self {
+impl<S: ExchangeSink> Shared<S> {
+    pub(crate) fn new(sink: S, hand_over: HandOver) -> Self {
         let (to_head, to_get) = (HeadReader::new(Method::Head), HeadReader::new(Method::Get));
-        Self { take, counts: ExchangeCounts::default(), to_head, to_get, n_kept: 0 }
+        Self { sink, hand_over, counts: ExchangeCounts::default(), to_head, to_get, n_kept: 0 }
     }
 }
 
@@ -44,6 +54,8 @@ impl<F: FnMut(RecordedExchange)> Shared<F> {
 #[derive(Debug)]
 struct Pending {
     request: BegunRequest,
+    /// Whether the sink has it.
+    is_taken: bool,
     answer: Option<(AnswerFate, Option<RecordedAnswer>)>,
 }
 
@@ -86,13 +98,18 @@ impl HttpConversation {
         }
     }
 
+    /// The number of its connection.
+    pub(crate) fn connection(&self) -> u64 {
+        self.start.connection
+    }
+
     /// The next bytes of one side.
-    pub(crate) fn on_bytes<F: FnMut(RecordedExchange)>(
+    pub(crate) fn on_bytes<S: ExchangeSink>(
         &mut self,
         side: ConversationSide,
         bytes: &[u8],
         time: Nanos,
-        shared: &mut Shared<F>,
+        shared: &mut Shared<S>,
     ) {
         match side {
             ConversationSide::Client => self.on_client(bytes, time, shared),
@@ -101,7 +118,7 @@ impl HttpConversation {
         self.hand_over(shared);
     }
 
-    fn on_client<F: FnMut(RecordedExchange)>(&mut self, mut bytes: &[u8], time: Nanos, shared: &mut Shared<F>) {
+    fn on_client<S: ExchangeSink>(&mut self, mut bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
         while !bytes.is_empty() {
             if self.is_client_over {
                 shared.counts.other_client_bytes += bytes.len() as u64;
@@ -128,10 +145,10 @@ impl HttpConversation {
     }
 
     /// A head has come: its answer may come from now on.
-    fn begin<F: FnMut(RecordedExchange)>(&mut self, request: BegunRequest, shared: &mut Shared<F>) {
+    fn begin<S: ExchangeSink>(&mut self, request: BegunRequest, shared: &mut Shared<S>) {
         self.n_requests += 1;
         shared.n_kept += request.bytes.len();
-        self.pending.push_back(Pending { request, answer: None });
+        self.pending.push_back(Pending { request, is_taken: false, answer: None });
         if self.pending.len() - self.n_answered > PENDING_MAX {
             let begun = self.stop_answers();
             self.end_answer((AnswerFate::Absent, begun));
@@ -144,7 +161,7 @@ impl HttpConversation {
     }
 
     /// What the client sends cannot be understood further. `n` bytes of a body were not counted.
-    fn refuse_request<F>(&mut self, n: usize, shared: &mut Shared<F>) {
+    fn refuse_request<S>(&mut self, n: usize, shared: &mut Shared<S>) {
         self.is_client_over = true;
         if let Some(pending) = self.pending.back_mut().filter(|pending| pending.request.fate.is_none()) {
             pending.request.fate = Some(RequestFate::Malformed);
@@ -173,7 +190,7 @@ impl HttpConversation {
         *counts.request_bytes.entry(fate).or_default() += n;
     }
 
-    fn on_server<F: FnMut(RecordedExchange)>(&mut self, mut bytes: &[u8], time: Nanos, shared: &mut Shared<F>) {
+    fn on_server<S: ExchangeSink>(&mut self, mut bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
         while !bytes.is_empty() {
             if self.is_server_over {
                 shared.counts.other_server_bytes += bytes.len() as u64;
@@ -199,7 +216,7 @@ impl HttpConversation {
         }
     }
 
-    fn keep_early<F>(&mut self, bytes: &[u8], time: Nanos, shared: &mut Shared<F>) {
+    fn keep_early<S>(&mut self, bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
         self.n_early += bytes.len();
         self.early.push((bytes.to_vec(), time));
         if self.n_early > EARLY_MAX {
@@ -215,7 +232,7 @@ impl HttpConversation {
     }
 
     /// What the server sends cannot be understood further. `n` bytes were not counted.
-    fn refuse_answer<F>(&mut self, fault: Malformed, n: usize, shared: &mut Shared<F>) {
+    fn refuse_answer<S>(&mut self, fault: Malformed, n: usize, shared: &mut Shared<S>) {
         if fault == Malformed::Switched {
             shared.counts.answer_bytes += n as u64;
             if let Some(pending) = self.pending.get_mut(self.n_answered) {
@@ -254,11 +271,11 @@ impl HttpConversation {
     }
 
     /// The next bytes of one side are not in the capture.
-    pub(crate) fn on_missing<F: FnMut(RecordedExchange)>(
+    pub(crate) fn on_missing<S: ExchangeSink>(
         &mut self,
         side: ConversationSide,
         n: u64,
-        shared: &mut Shared<F>,
+        shared: &mut Shared<S>,
     ) -> AfterMissing {
         let after = match side {
             ConversationSide::Client if self.is_client_over => AfterMissing::Continues,
@@ -284,7 +301,7 @@ impl HttpConversation {
     }
 
     /// One side has closed its direction.
-    pub(crate) fn on_finished<F: FnMut(RecordedExchange)>(&mut self, side: ConversationSide, shared: &mut Shared<F>) {
+    pub(crate) fn on_finished<S: ExchangeSink>(&mut self, side: ConversationSide, shared: &mut Shared<S>) {
         if side == ConversationSide::Server {
             self.is_server_finished = true;
             self.finish_answer();
@@ -301,7 +318,7 @@ impl HttpConversation {
     }
 
     /// The conversation ends.
-    pub(crate) fn end<F: FnMut(RecordedExchange)>(mut self, end: ConversationEnd, shared: &mut Shared<F>) {
+    pub(crate) fn end<S: ExchangeSink>(mut self, end: ConversationEnd, shared: &mut Shared<S>) {
         let (request_fate, answer_fate) = match end {
             ConversationEnd::Missing => (RequestFate::MissingBytes, AnswerFate::MissingBytes),
             ConversationEnd::Connection | ConversationEnd::Capture => (RequestFate::Incomplete, AnswerFate::Incomplete),
@@ -332,26 +349,43 @@ impl HttpConversation {
     }
 
     /// Hands over the first requests, of which everything is known.
-    fn hand_over<F: FnMut(RecordedExchange)>(&mut self, shared: &mut Shared<F>) {
+    fn hand_over<S: ExchangeSink>(&mut self, shared: &mut Shared<S>) {
+        if shared.hand_over == HandOver::AtOnce {
+            self.give_requests(&mut shared.sink);
+        }
         let is_known = |pending: &Pending| pending.request.fate.is_some() && pending.answer.is_some();
         while self.pending.front().is_some_and(is_known) {
-            let Some(Pending { request, answer: Some(answer) }) = self.pending.pop_front() else { return };
+            let Some(Pending { request, is_taken, answer: Some(answer) }) = self.pending.pop_front() else { return };
             self.n_answered -= 1;
             shared.n_kept = shared.n_kept.saturating_sub(request.bytes.len());
             let fate = request.fate.unwrap_or(RequestFate::Incomplete);
             *shared.counts.requests.entry(fate).or_default() += 1;
             *shared.counts.request_bytes.entry(fate).or_default() += request.n_captured;
             if fate == RequestFate::Whole {
-                self.hand_over_whole(request, answer, shared);
+                self.hand_over_whole(request, answer, is_taken, shared);
             }
         }
     }
 
-    fn hand_over_whole<F: FnMut(RecordedExchange)>(
+    /// Gives the sink the requests that are whole and that it does not have.
+    fn give_requests(&mut self, sink: &mut impl ExchangeSink) {
+        // The only ones that it does not have are the last ones.
+        let n_taken = self.pending.iter().rev().take_while(|pending| !pending.is_taken).count();
+        let from = self.pending.len() - n_taken;
+        for pending in self.pending.range_mut(from..) {
+            if pending.request.fate == Some(RequestFate::Whole) {
+                pending.is_taken = true;
+                sink.take(exchange(&self.start, pending.request.clone(), (AnswerFate::Absent, None)));
+            }
+        }
+    }
+
+    fn hand_over_whole<S: ExchangeSink>(
         &self,
         request: BegunRequest,
         (answer_fate, answer): (AnswerFate, Option<RecordedAnswer>),
-        shared: &mut Shared<F>,
+        is_taken: bool,
+        shared: &mut Shared<S>,
     ) {
         let counts = &mut shared.counts;
         *counts.answers.entry(answer_fate).or_default() += 1;
@@ -362,13 +396,21 @@ impl HttpConversation {
             count_name(&mut counts.methods, method);
             count_name(&mut counts.hosts, host);
         });
-        let BegunRequest { bytes, head_length, first_byte, last_byte, .. } = request;
-        let (connection, opened) = (self.start.connection, self.start.time);
-        let request = bytes;
-        let exchange =
-            RecordedExchange { connection, opened, request, head_length, first_byte, last_byte, answer_fate, answer };
-        (shared.take)(exchange);
+        if !is_taken {
+            shared.sink.take(exchange(&self.start, request, (answer_fate, answer)));
+        }
     }
+}
+
+/// A request as the sink gets it.
+fn exchange(
+    start: &ConversationStart,
+    request: BegunRequest,
+    (answer_fate, answer): (AnswerFate, Option<RecordedAnswer>),
+) -> RecordedExchange {
+    let BegunRequest { bytes, head_length, first_byte, last_byte, .. } = request;
+    let (connection, opened) = (start.connection, start.time);
+    RecordedExchange { connection, opened, request: bytes, head_length, first_byte, last_byte, answer_fate, answer }
 }
 
 /// Whether the first line of bytes names the version, so that they are a request, if a malformed one.

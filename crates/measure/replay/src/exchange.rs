@@ -39,3 +39,18 @@ pub struct RecordedAnswer {
     /// The time of its last byte in the capture.
     pub last_byte: Nanos,
 }
+
+/// Takes the requests that an observer finds.
+pub trait ExchangeSink {
+    /// A whole request. Those of a conversation come in their order; conversations are not in order with each other.
+    fn take(&mut self, exchange: RecordedExchange);
+
+    /// A connection is over: no more requests of it follow.
+    fn end_connection(&mut self, _connection: u64) {}
+}
+
+impl<F: FnMut(RecordedExchange)> ExchangeSink for F {
+    fn take(&mut self, exchange: RecordedExchange) {
+        self(exchange);
+    }
+}

@@ -12,9 +12,9 @@ mod requests;
 mod sending;
 
 pub use counts::{AnswerFate, ConversationFate, ExchangeCounts, RequestFate};
-pub use exchange::{RecordedAnswer, RecordedExchange};
+pub use exchange::{ExchangeSink, RecordedAnswer, RecordedExchange};
 pub use observer::HttpObserver;
-pub use sending::{HttpReplay, Timing};
+pub use sending::{HttpReplay, LiveReplay, Timing};
 
 /// All kinds of this crate.
-pub const KINDS: &[&dyn fathom_engine::TestKind] = &[&HttpReplay];
+pub const KINDS: &[&dyn fathom_engine::TestKind] = &[&HttpReplay, &LiveReplay];

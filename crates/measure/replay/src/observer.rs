@@ -4,33 +4,41 @@ use fathom_capture::{AfterMissing, ConversationEnd, ConversationObserver, Conver
 use fathom_model::units::Nanos;
 
 use crate::{
-    conversation::{HttpConversation, Shared},
+    conversation::{HandOver, HttpConversation, Shared},
     counts::ExchangeCounts,
-    exchange::RecordedExchange,
+    exchange::ExchangeSink,
 };
 
-/// Finds the requests of a capture, and gives each that is whole to a function, with its answer.
-///
-/// The requests of a conversation come in their order; conversations are not in order with each other.
-pub struct HttpObserver<F>(Shared<F>);
+/// Finds the requests of a capture, and gives each that is whole to a sink.
+pub struct HttpObserver<S>(Shared<S>);
 
 /// The methods that a conversation is joined at (RFC 9110 section 9.3, RFC 5789). None ends like another, so that the rest of a
 /// method whose first bytes were in a lost packet is not taken for one.
 const BEGINNINGS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-impl<F: FnMut(RecordedExchange)> HttpObserver<F> {
-    /// `take` gets each whole request.
-    pub fn new(take: F) -> Self {
-        Self(Shared::new(take))
+impl<S: ExchangeSink> HttpObserver<S> {
+    /// `sink` gets each whole request once its answer is known, or will not be.
+    pub fn new(sink: S) -> Self {
+        Self(Shared::new(sink, HandOver::WithAnswer))
+    }
+
+    /// `sink` gets each request as soon as it is whole, without an answer.
+    pub fn of_requests(sink: S) -> Self {
+        Self(Shared::new(sink, HandOver::AtOnce))
     }
 
     /// What was counted. It is complete once the capture is.
     pub fn into_counts(self) -> ExchangeCounts {
         self.0.counts
     }
+
+    /// The sink, and what was counted.
+    pub fn finish(self) -> (S, ExchangeCounts) {
+        (self.0.sink, self.0.counts)
+    }
 }
 
-impl<F: FnMut(RecordedExchange)> ConversationObserver for HttpObserver<F> {
+impl<S: ExchangeSink> ConversationObserver for HttpObserver<S> {
     type Conversation = HttpConversation;
 
     fn begins(&self, payload: &[u8]) -> bool {
@@ -59,6 +67,10 @@ impl<F: FnMut(RecordedExchange)> ConversationObserver for HttpObserver<F> {
     }
 
     fn on_end(&mut self, conversation: HttpConversation, end: ConversationEnd) {
+        let connection = conversation.connection();
         conversation.end(end, &mut self.0);
+        if end != ConversationEnd::Missing {
+            self.0.sink.end_connection(connection);
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::counts::RequestFate;
 const HEAD_MAX: usize = 128 << 10;
 
 /// A request that has begun.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BegunRequest {
     pub(crate) bytes: Vec<u8>,
     pub(crate) head_length: usize,

@@ -197,6 +197,16 @@ impl Receiver {
         Ok(receiver)
     }
 
+    /// Like [`Receiver::open_stamped`], but it gets what the device sends too.
+    ///
+    /// # Errors
+    /// As [`Receiver::open`].
+    pub fn open_both_ways(ifindex: u32, buffer: Bytes) -> Result<Self> {
+        let receiver = Self::open_stamped(ifindex, buffer)?;
+        set_option(&receiver.fd, libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING", 0)?;
+        Ok(receiver)
+    }
+
     fn make_room(&self, buffer: Bytes) -> Result<()> {
         let (level, value) = (libc::SOL_SOCKET, option_value(buffer));
         let forced = set_option(&self.fd, level, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE", value);

@@ -37,6 +37,7 @@ fn account(all: &ReplayRecord) -> Table {
     rows.extend(part("answered", all.n_answered, Mark::Plain));
     rows.extend(part("failed", all.n_failed, Mark::Broken));
     rows.extend(part("cut off by the end of the run", all.n_cut_off, Mark::Open));
+    rows.extend(part("not sent: every connection was busy", all.n_without_connection, Mark::Open));
     rows.extend(part("not sent before the end of the run", all.n_not_sent, Mark::Open));
     Table { columns: vec![Column::text("recording"), Column::number("requests")], rows, ..Table::default() }
 }

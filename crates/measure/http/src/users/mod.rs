@@ -15,6 +15,7 @@ mod user_loop;
 mod user_pool;
 mod virtual_users;
 
+use fathom_engine::load::TICK;
 use fathom_model::units::Nanos;
 
 pub use self::{
@@ -169,9 +170,14 @@ pub trait Users {
     /// A request or a connect has failed. The connection is closed.
     fn failed(&mut self, slot: UserSlot, failed: &UserFailure<'_>);
 
-    /// Returns a slot whose wait is over, each once. Called in each round of the loop, at least every 10 ms.
+    /// Returns a slot whose wait is over, each once. Called in each round of the loop, at least as often as [`Users::woken_within`] says.
     fn next_woken(&mut self, _now: Nanos) -> Option<UserSlot> {
         None
+    }
+
+    /// The longest time from one call of [`Users::next_woken`] to the next.
+    fn woken_within(&self) -> Nanos {
+        TICK
     }
 
     /// Whether all users of this worker have decided to stop before the time is over.

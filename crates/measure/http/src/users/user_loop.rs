@@ -6,7 +6,7 @@
 
 use fathom_engine::{
     Error,
-    load::{LoadLoop, OfferedLoad, SendTimes, TICK},
+    load::{LoadLoop, OfferedLoad, SendTimes},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -64,7 +64,7 @@ impl<'a, R: Reactor, U: Users> LoadLoop<'a> for UserLoop<'a, R, U> {
         self.start_connects();
         let faults = &self.pool.recorder.results.faults;
         self.pool.connector.check_reached(self.pool.connections.len(), faults)?;
-        Ok(now + TICK)
+        Ok(now + self.users.woken_within())
     }
 
     fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {

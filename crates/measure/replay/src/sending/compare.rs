@@ -13,6 +13,8 @@ use fathom_model::{
 use super::spool::SpooledAnswer;
 use crate::digest::Digest;
 
+/// The content of a longer recorded answer is not compared: it would have to be held in memory.
+pub(super) const COMPARED_MAX: u64 = 8 << 20;
 /// The groups of differences that are told apart.
 const GROUPS_MAX: usize = 256;
 /// The bytes of a field that an example shows.

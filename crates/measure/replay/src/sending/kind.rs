@@ -1,30 +1,26 @@
 //! The kind of test that sends the requests of a recording.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{cell::RefCell, io, path::PathBuf, sync::Arc};
 
 use fathom_capture::{CaptureFileError, TrafficLimits, TrafficReader, read_frames};
 use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::{
     HttpClosed,
-    metric_definitions::MetricPage,
     users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options},
 };
 use fathom_model::{
-    Better::Neither,
-    Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
-    metric::{MetricName, UnitAndSense},
-    names::distribution,
-    replay::ReplayRecord,
-    units::Nanos,
+    Endpoints, Layer, Metric, Note, OptionDoc, Record, ReplayRecord, Role, Settings, Side, ValueKind, units::Nanos,
 };
 use fathom_sys::policy::Policy;
 
 use super::{
     choice::Choice,
-    compare::Comparison,
+    metrics::METRICS,
+    options::{self, WHAT_IS_SENT},
     recording::{Recording, RecordingBuilder, RequestNumber},
+    results,
     rewrite::Rewrite,
-    sessions::{SessionResults, Sessions, Shared},
+    sessions::{Sessions, Shared},
     timing::Timing,
 };
 use crate::{HttpObserver, RequestFate};
@@ -37,13 +33,7 @@ const NAME: &str = "http_replay";
 const CONNECTIONS_AS_RECORDED: u64 = 4096;
 /// The same if connections follow each other as fast as they can.
 const CONNECTIONS_AS_ANSWERED: u64 = 64;
-/// The number of answers that were compared, and of those that differ.
-const COMPARED: &str = "answers_compared";
-const DIFFERENT: &str = "answers_different";
-/// The distribution of the times of answers in the recording.
-const RECORDED_TIME: &str = "recorded_time_ns";
-
-const OWN: [OptionDoc; 11] = [
+const OWN: [OptionDoc; 4] = [
     OptionDoc { name: "file", value: ValueKind::File, default: None, help: "the capture, pcap or pcapng" },
     OptionDoc {
         name: "speed",
@@ -58,104 +48,15 @@ const OWN: [OptionDoc; 11] = [
         help: "requests per second, in the recorded order, instead of the recorded times",
     },
     OptionDoc {
-        name: "copies",
-        value: ValueKind::Count(1, 10_000),
-        default: Some("1"),
-        help: "send each connection so many times, each on connections of its own",
-    },
-    OptionDoc {
-        name: "sessions",
-        value: ValueKind::Text,
-        default: None,
-        help: "share of the recorded connections to send, chosen at random by the seed, such as 10%",
-    },
-    OptionDoc {
         name: "connections",
         value: ValueKind::Count(1, 1_000_000),
         default: None,
         help: "most connections at the same time; default: 4096, and 64 with --speed max",
     },
-    OptionDoc {
-        name: "methods",
-        value: ValueKind::Text,
-        default: None,
-        help: "send only requests of these methods, such as GET,HEAD",
-    },
-    OptionDoc {
-        name: "only",
-        value: ValueKind::Text,
-        default: None,
-        help: "send only requests whose path and query match this regular expression",
-    },
-    OptionDoc {
-        name: "skip",
-        value: ValueKind::Text,
-        default: None,
-        help: "leave out requests whose path and query match this regular expression",
-    },
-    OptionDoc {
-        name: "header",
-        value: ValueKind::Fields,
-        default: None,
-        help: "header fields to set, one `Name: value` per line; `Name:` alone removes it",
-    },
-    OptionDoc {
-        name: "compare",
-        value: ValueKind::Flag,
-        default: None,
-        help: "compare status, header fields, content and time of each answer with the recorded one",
-    },
 ];
 
-/// What the comparison leaves out; on its own, so that the table above is that of sending.
-const IGNORE: [OptionDoc; 1] = [OptionDoc {
-    name: "ignore",
-    value: ValueKind::Text,
-    default: None,
-    help: "not compared: `content`, `headers` or names of fields, with commas between them",
-}];
-
-const ALL: [OptionDoc; OWN.len() + IGNORE.len() + OPTIONS.len()] = concat_options(&[&OWN, &IGNORE, &OPTIONS]);
-
-/// Why some values are absent.
-const NOT_DUE: &str = "no request is due at a time with --speed max";
-const NOT_COMPARED: &str = "answers are not compared without --compare";
-
-const PAGE: MetricPage = MetricPage("docs/methods/http_replay.md");
-
-const METRICS: &[Metric] = &[
-    PAGE.answered_rate(),
-    PAGE.quantile(MetricName("latency_ns_p50", "p50"), distribution::SERVICE_TIME, 0.5),
-    PAGE.quantile(MetricName("latency_ns_p90", "p90"), distribution::SERVICE_TIME, 0.9),
-    PAGE.quantile(MetricName("latency_ns_p99", "p99"), distribution::SERVICE_TIME, 0.99),
-    PAGE.quantile(MetricName("latency_ns_p999", "p99.9"), distribution::SERVICE_TIME, 0.999),
-    PAGE.quantile(MetricName("latency_ns_max", "max"), distribution::SERVICE_TIME, 1.0),
-    PAGE.quantile(MetricName("response_ns_p50", "from due time p50"), distribution::RESPONSE_TIME, 0.5).unless(NOT_DUE),
-    PAGE.quantile(MetricName("response_ns_p99", "from due time p99"), distribution::RESPONSE_TIME, 0.99)
-        .unless(NOT_DUE),
-    PAGE.quantile(MetricName("lag_ns_p50", "lag p50"), distribution::SCHEDULE_LAG, 0.5).unless(NOT_DUE),
-    PAGE.quantile(MetricName("lag_ns_p99", "lag p99"), distribution::SCHEDULE_LAG, 0.99).unless(NOT_DUE),
-    PAGE.quantile(MetricName("lag_ns_max", "lag max"), distribution::SCHEDULE_LAG, 1.0).unless(NOT_DUE),
-    PAGE.metric(
-        MetricName("recorded_ns_p50", "recorded p50"),
-        UnitAndSense(Unit::Nanos, Neither),
-        Derivation::quantile(Side::Initiator, RECORDED_TIME, 0.5),
-    )
-    .unless(NOT_COMPARED),
-    PAGE.metric(
-        MetricName("recorded_ns_p99", "recorded p99"),
-        UnitAndSense(Unit::Nanos, Neither),
-        Derivation::quantile(Side::Initiator, RECORDED_TIME, 0.99),
-    )
-    .unless(NOT_COMPARED),
-    PAGE.quantile(MetricName("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
-    PAGE.quantile(MetricName("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
-    PAGE.received_rate(),
-    PAGE.error_share("errors"),
-    PAGE.not_2xx(),
-    PAGE.share(MetricName("different_ratio", "answers that differ"), (DIFFERENT, COMPARED)).unless(NOT_COMPARED),
-    PAGE.cpu_cost(),
-];
+const ALL: [OptionDoc; OWN.len() + WHAT_IS_SENT.len() + OPTIONS.len()] =
+    concat_options(&[&OWN, &WHAT_IS_SENT, &OPTIONS]);
 
 impl TestKind for HttpReplay {
     fn name(&self) -> &'static str {
@@ -207,9 +108,7 @@ impl TestKind for HttpReplay {
             });
         }
         Timing::of(settings)?;
-        Choice::of(settings, 0)?;
-        Rewrite::of(settings)?;
-        Comparison::of(settings).map(drop)
+        options::check(settings)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
@@ -233,16 +132,15 @@ impl ReplayTest {
     fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let settings = &role.settings;
         let timing = Timing::of(settings)?;
-        let comparison = settings.flag("compare").then(|| Comparison::of(settings)).transpose()?;
+        let comparison = options::comparison(settings)?;
         let (recording, damage) = read(role, policy, timing, comparison.is_some())?;
         if recording.n_requests() == 0 {
             return Err(nothing_to_send(&recording));
         }
-        let n_copies = usize::try_from(settings.count("copies").unwrap_or(1)).unwrap_or(usize::MAX);
         let goes_on = timing == Timing::AsAnswered;
         let shared = Arc::new(Shared {
             recording,
-            n_copies,
+            n_copies: options::n_copies(settings),
             comparison,
             goes_on,
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
@@ -292,7 +190,7 @@ fn read(
     let file = policy.open(&path).map_err(|error| unusable(error.to_string(), None))?;
     let choice = Choice::of(settings, role.seed)?;
     let builder = RecordingBuilder::new(choice, Rewrite::of(settings)?, timing, keeps_answers).map_err(not_kept)?;
-    let builder = std::cell::RefCell::new(builder);
+    let builder = RefCell::new(builder);
     let mut reader =
         TrafficReader::new(HttpObserver::new(|exchange| builder.borrow_mut().add(exchange)), TrafficLimits::USUAL);
     let end = read_frames(file, |frame| {
@@ -328,58 +226,19 @@ impl Test for ReplayTest {
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let make = |share: &WorkerShare| Ok(Sessions::new(&self.shared, share));
         let (mut record, workers) = self.users.run(session, make)?;
-        let mut all = self.books();
-        let (mut lag, mut response, mut recorded) = <(fathom_model::Histogram, _, _)>::default();
-        for worker in workers {
-            let SessionResults { n_answered, n_failed, n_cut_off, compared, error, .. } = worker;
-            all.merge(&ReplayRecord { n_answered, n_failed, n_cut_off, compared, ..ReplayRecord::default() });
-            lag.merge(&worker.lag);
-            fathom_model::Histogram::merge(&mut response, &worker.response);
-            fathom_model::Histogram::merge(&mut recorded, &worker.recorded);
-            if let Some(error) = error {
-                record.complete = false;
-                record
-                    .notes
-                    .push(Note::new("recording-unreadable", format!("the recording could not be read on: {error}")));
-            }
-        }
-        all.n_not_sent = all.n_to_send().saturating_sub(all.n_answered + all.n_failed + all.n_cut_off);
-        // The load driver knows only when users came.
-        record.distributions.remove(distribution::SCHEDULE_LAG);
-        let named =
-            [(distribution::SCHEDULE_LAG, lag), (distribution::RESPONSE_TIME, response), (RECORDED_TIME, recorded)];
-        let present = named.into_iter().filter(|(_, times)| times.count() > 0);
-        record.distributions.extend(present.map(|(name, times)| (name.to_owned(), times)));
+        let all = results::add(&mut record, self.account(), workers);
+        let n_unfinished = all.n_not_sent + all.n_cut_off;
+        let note = unfinished(n_unfinished, all.n_to_send());
+        record.complete &= n_unfinished == 0;
+        record.notes.extend(note);
         record.notes.extend(self.notes);
-        record.totals.extend(totals(&all));
-        record.notes.extend(unfinished(&all));
-        record.complete &= all.n_not_sent + all.n_cut_off == 0;
-        record.replay = Some(all);
         Ok(record)
     }
 }
 
-/// The counts of compared answers, for their metric.
-fn totals(all: &ReplayRecord) -> impl Iterator<Item = (String, u64)> + use<> {
-    let compared = all
-        .compared
-        .as_ref()
-        .map(|compared| [(DIFFERENT, compared.n_different), (COMPARED, compared.n_different + compared.n_same)]);
-    compared.into_iter().flatten().map(|(name, n)| (name.to_owned(), n))
-}
-
-/// A note on requests that the end of the trial prevented.
-fn unfinished(all: &ReplayRecord) -> Option<Note> {
-    let n = all.n_not_sent + all.n_cut_off;
-    (n > 0).then(|| Note::new("requests-not-sent", format!(
-            "{n} of {} requests were not sent or not answered when the time was over: a longer --duration, or more --connections, sends them",
-            all.n_to_send()
-        )))
-}
-
 impl ReplayTest {
     /// The requests of the recording, before any is sent.
-    fn books(&self) -> ReplayRecord {
+    fn account(&self) -> ReplayRecord {
         let recording = &self.shared.recording;
         let n_left_out: u64 = recording.left_out.values().sum();
         ReplayRecord {
@@ -391,4 +250,15 @@ impl ReplayTest {
             ..ReplayRecord::default()
         }
     }
+}
+
+/// A note on requests that the end of the trial prevented.
+fn unfinished(n: u64, n_all: u64) -> Option<Note> {
+    (n > 0).then(|| {
+        let text = format!(
+            "{n} of {n_all} requests were not sent or not answered when the time was over: a longer --duration, or more \
+             --connections, sends them"
+        );
+        Note::new("requests-not-sent", text)
+    })
 }

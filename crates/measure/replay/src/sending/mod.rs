@@ -6,10 +6,14 @@
 mod choice;
 mod compare;
 mod kind;
+mod live;
+mod metrics;
+mod options;
 mod recording;
+mod results;
 mod rewrite;
 mod sessions;
 mod spool;
 mod timing;
 
-pub use self::{kind::HttpReplay, timing::Timing};
+pub use self::{kind::HttpReplay, live::LiveReplay, timing::Timing};

@@ -1,21 +1,19 @@
 //! The users of a replay: each sends the requests of one recorded connection, then those of the next one.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use fathom_http::users::{
     AnswerDetail, BodyFraming, MeasurePhase, UserAction, UserAnswer, UserFailure, UserRequest, UserSlot, Users,
     WorkerShare,
 };
-use fathom_model::{Histogram, replay::ComparedAnswers, units::Nanos};
+use fathom_model::units::Nanos;
 
 use super::{
-    compare::{AnswerComparer, Comparison},
+    compare::{AnswerComparer, COMPARED_MAX, Comparison},
     recording::{Recording, RequestNumber},
+    results::SentResults,
     spool::SpoolReader,
 };
-
-/// The content of a longer recorded answer is not compared: it would have to be held in memory.
-const COMPARED_MAX: u64 = 8 << 20;
 
 /// What all workers of a replay share.
 #[derive(Debug)]
@@ -29,23 +27,6 @@ pub(super) struct Shared {
     pub(super) timeout: Nanos,
 }
 
-/// What one worker did.
-#[derive(Debug, Default)]
-pub(super) struct SessionResults {
-    pub(super) n_answered: u64,
-    pub(super) n_failed: u64,
-    pub(super) n_cut_off: u64,
-    /// From when a request was due to when it was sent.
-    pub(super) lag: Histogram,
-    /// From when a request was due to its last byte.
-    pub(super) response: Histogram,
-    /// The times in the recording, of the requests that were compared.
-    pub(super) recorded: Histogram,
-    pub(super) compared: Option<ComparedAnswers>,
-    /// Why the worker could not read on.
-    pub(super) error: Option<io::Error>,
-}
-
 /// A user, and the request that it sends next or waits for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Session {
@@ -53,7 +34,6 @@ struct Session {
     is_sent: bool,
     /// Whether its answer is kept for the comparison.
     is_kept: bool,
-    has_connection: bool,
 }
 
 /// The users of one worker.
@@ -66,7 +46,7 @@ pub(super) struct Sessions {
     next: usize,
     step: usize,
     comparer: Option<AnswerComparer>,
-    results: SessionResults,
+    results: SentResults,
 }
 
 impl Sessions {
@@ -78,7 +58,7 @@ impl Sessions {
             next: share.idx,
             step: share.n_workers,
             comparer: shared.comparison.clone().map(AnswerComparer::new),
-            results: SessionResults::default(),
+            results: SentResults::default(),
             shared: Arc::clone(shared),
         }
     }
@@ -123,7 +103,7 @@ impl Sessions {
 }
 
 impl Users for Sessions {
-    type Outcome = SessionResults;
+    type Outcome = SentResults;
 
     fn arrive(&mut self, slot: UserSlot, _: Nanos, _: Nanos) {
         self.by_slot[slot.0 as usize] = Session { request: self.take_session(), ..Session::default() };
@@ -132,14 +112,8 @@ impl Users for Sessions {
     fn next_action(&mut self, slot: UserSlot, now: Nanos) -> UserAction<'_> {
         let Some((number, due)) = self.due(slot) else {
             let next = if self.shared.goes_on { self.take_session() } else { None };
-            let session = &mut self.by_slot[slot.0 as usize];
-            session.request = next;
-            return match (next, std::mem::take(&mut session.has_connection)) {
-                (None, _) => UserAction::Leave,
-                (Some(_), true) => UserAction::CloseConnection,
-                // It ran when it had come, or when its connection had failed; it has nothing to close.
-                (Some(_), false) => self.next_action(slot, now),
-            };
+            self.by_slot[slot.0 as usize].request = next;
+            return if next.is_some() { UserAction::CloseConnection } else { UserAction::Leave };
         };
         if now < due {
             return UserAction::Sleep { until: due };
@@ -152,7 +126,7 @@ impl Users for Sessions {
             }
         };
         let session = &mut self.by_slot[slot.0 as usize];
-        (session.is_sent, session.has_connection) = (true, true);
+        session.is_sent = true;
         session.is_kept = exchange.answer.is_some_and(|answer| answer.content_bytes <= COMPARED_MAX);
         UserAction::Send(UserRequest {
             bytes: exchange.request,
@@ -166,18 +140,13 @@ impl Users for Sessions {
 
     fn answered(&mut self, slot: UserSlot, answer: &UserAnswer<'_>) {
         let Some((number, due)) = self.due(slot) else { return };
-        self.results.n_answered += 1;
-        if !self.shared.goes_on {
-            self.results.lag.record(answer.sent_at.since(due).0);
-            self.results.response.record(answer.ended_at.since(due).0);
-        }
+        self.results.count_answer(answer, (!self.shared.goes_on).then_some(due));
         self.compare(number, self.by_slot[slot.0 as usize].is_kept, answer);
         self.advance(slot);
     }
 
     fn failed(&mut self, slot: UserSlot, _: &UserFailure<'_>) {
         self.results.n_failed += 1;
-        self.by_slot[slot.0 as usize].has_connection = false;
         self.advance(slot);
     }
 
@@ -187,7 +156,7 @@ impl Users for Sessions {
 
     fn on_phase(&mut self, _: MeasurePhase, _: Nanos) {}
 
-    fn finish(mut self, _: Nanos) -> SessionResults {
+    fn finish(mut self, _: Nanos) -> SentResults {
         let n_cut_off = self.by_slot.iter().filter(|session| session.request.is_some() && session.is_sent).count();
         self.results.n_cut_off = n_cut_off as u64;
         self.results.compared = self.comparer.map(AnswerComparer::finish);

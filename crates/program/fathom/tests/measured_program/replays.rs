@@ -1,11 +1,15 @@
 //! The requests of a capture are sent again: each once, on a connection of its own recorded one, and answers are compared.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -13,7 +17,7 @@ use std::{
 use fathom_model::{ReplayRecord, Run};
 use fathom_testkit::traffic::SentConnection;
 
-use crate::test_bed::TestBed;
+use crate::test_bed::{TestBed, lacks_root};
 
 /// One packet of the captures here comes so long after the one before it.
 const PACKET_GAP: Duration = Duration::from_millis(20);
@@ -60,7 +64,11 @@ struct Server {
 impl Server {
     /// `answer` returns the bytes of an answer, or none to close the connection.
     fn start(answer: fn(&str) -> Option<String>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at("127.0.0.1", answer)
+    }
+
+    fn at(address: &str, answer: fn(&str) -> Option<String>) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
@@ -233,4 +241,64 @@ fn what_cannot_be_sent_is_refused_before_anything_is() {
         assert!(!result.has_succeeded() && result.stderr.contains(word), "{option}: {}", result.stderr);
     }
     assert_eq!(server.seen().len(), 0);
+}
+
+/// The addresses of two hosts of a star.
+const SUT: &str = "198.18.0.1";
+const C2: &str = "198.18.0.3";
+
+/// Sends requests, each with a path of its own, on two connections until it is told to stop. Returns the number of answers.
+fn ask(server: &str, is_over: &AtomicBool) -> usize {
+    let connections = [(); 2].map(|()| TcpStream::connect(server).unwrap());
+    let mut n = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        for mut connection in &connections {
+            connection.write_all(format!("GET /{n} HTTP/1.1\r\nHost: production\r\n\r\n").as_bytes()).unwrap();
+            let mut answer = vec![0; ok(&n.to_string()).len()];
+            connection.read_exact(&mut answer).unwrap();
+            assert_eq!(String::from_utf8(answer).unwrap(), ok(&n.to_string()), "each answer is that of production");
+            n += 1;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    n
+}
+
+#[test]
+fn requests_that_a_device_carries_are_copied_once_each_and_the_client_sees_no_answer_of_a_copy() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("star:3", "copied");
+    let production = lab.enter_with("sut", || Server::at(SUT, |path| Some(ok(&path[1..]))));
+    let staging = lab.enter_with("c2", || Server::at(C2, |path| Some(ok(&format!("copy of {path}")))));
+    let port = production.address.rsplit(':').next().unwrap();
+    let is_over = AtomicBool::new(false);
+    let (run, n_answers) = thread::scope(|scope| {
+        let client = scope.spawn(|| lab.enter_with("c1", || ask(&production.address, &is_over)));
+        let words = ["replay", "--live", "eth0", "--ports", port, "--to", &staging.address, "--allow", C2];
+        let run = lab.fathom("sut", &[&words[..], &["--compare", "--duration", "1500ms", "--json"]].concat());
+        is_over.store(true, Ordering::Relaxed);
+        (run.succeeded().run(), client.join().unwrap())
+    });
+    let account = account(&run);
+    let compared = account.compared.as_ref().unwrap();
+    assert_eq!((compared.n_same, compared.n_different), (0, account.n_answered));
+    // Without its histograms it can be read.
+    let account = ReplayRecord { compared: None, ..account.clone() };
+    let n_ended = account.n_answered + account.n_cut_off + account.n_not_sent;
+    assert_eq!((n_ended, account.n_failed, account.n_without_connection), (account.n_to_send(), 0, 0), "{account:?}");
+    assert!(account.n_answered > 10 && account.n_sessions == 2, "{account:?}");
+    let asked: HashSet<String> = production.seen().into_iter().map(|seen| seen.1).collect();
+    let copies: Vec<String> = staging.seen().into_iter().map(|seen| seen.1).collect();
+    assert_eq!(copies.iter().collect::<HashSet<_>>().len(), copies.len(), "each is copied once");
+    assert!(copies.iter().all(|copy| asked.contains(copy)) && asked.len() == n_answers);
+    let n_copies = copies.len() as u64;
+    assert!(
+        (account.n_answered..=account.n_answered + account.n_cut_off).contains(&n_copies),
+        "{n_copies}: {account:?}"
+    );
+    let connections: HashSet<usize> = staging.seen().into_iter().map(|seen| seen.0).collect();
+    assert_eq!(connections.len(), 2, "one for each connection of the client");
 }

@@ -169,6 +169,7 @@ const fn packet_words(class: PacketClass) -> &'static str {
         PacketClass::OutOfWindow => "sequence number out of the window",
         PacketClass::Fragment => "IP fragments",
         PacketClass::NotTcp => "IP without TCP",
+        PacketClass::NotChosen => "of connections that are not followed",
         PacketClass::NotIp => "no IP",
         PacketClass::UnknownLink => "unknown link type",
         PacketClass::Malformed => "malformed headers",

@@ -20,7 +20,8 @@ pub(super) fn define(command: Command) -> Command {
         .arg(
             Arg::new("file")
                 .value_name("FILE")
-                .required(true)
+                .required_unless_present(send::LIVE_OPTION)
+                .conflicts_with(send::LIVE_OPTION)
                 .value_parser(value_parser!(PathBuf))
                 .help("pcap or pcapng, of any size"),
         )
@@ -29,8 +30,11 @@ pub(super) fn define(command: Command) -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
     let is_sent = send::is_asked(matches)?;
+    if let Some(device) = matches.get_one::<String>(send::LIVE_OPTION) {
+        return send::run_live(matches, device);
+    }
+    let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
     let document = capture::read(path)?;
     if is_sent {
         return send::run(matches, path, &document.size());

@@ -1,10 +1,11 @@
-//! `fathom replay FILE --to URL`: the requests of a capture become a test of a plan.
+//! `fathom replay FILE --to URL` and `--live DEVICE --to URL`: the requests of a recording, or those that a device carries, become a test.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches};
+use fathom_engine::TestKind;
 use fathom_http::url::Url;
-use fathom_model::{TestPlan, TrialTimes, units::Nanos};
+use fathom_model::{Settings, TestPlan, TrialTimes, units::Nanos};
 use fathom_replay::Timing;
 use fathom_run::{
     exit::{Exit, UserError},
@@ -16,7 +17,9 @@ use crate::{
     options,
 };
 
-const KIND: &str = "http_replay";
+/// The kinds for recordings and for live traffic.
+const RECORDED: &str = "http_replay";
+const LIVE: &str = "http_replay_live";
 /// The argument of `--to`. Other commands name hosts by an argument `to`.
 const TARGET: &str = "target";
 /// One round by default: a recording is sent once.
@@ -26,14 +29,20 @@ const GRACE: Nanos = Nanos::from_secs(10);
 /// A replay that only the server paces ends by itself; this time only limits it.
 const PACED_BY_ANSWERS_MAX: Nanos = Nanos::from_secs(3600);
 
+/// The measured time of a live replay, unless the command line says otherwise.
+const LIVE_DURATION: Nanos = Nanos::from_secs(60);
+/// The option with the device to follow.
+pub(super) const LIVE_OPTION: &str = "live";
+
 pub(super) const EXAMPLES: &str = "\
   fathom replay day.pcap --to http://127.0.0.1:8080 --compare
   fathom replay day.pcap --to staging.example --header 'Host: shop.example' --allow staging.example --speed 2x
   fathom replay day.pcap --to 127.0.0.1:8080 --speed max --methods GET,HEAD
-  fathom replay day.pcap --lab pair --rate 5k";
+  fathom replay day.pcap --lab pair --rate 5k
+  fathom replay --live eth0 --ports 80 --to staging.example --allow staging.example --duration 10min";
 
-fn kind() -> options::NamedKind {
-    ("replay", registry::kind(KIND).expect("the program has this kind"))
+fn kind(name: &str) -> &'static dyn TestKind {
+    registry::kind(name).expect("the program has this kind")
 }
 
 /// Returns the options of sending.
@@ -44,7 +53,8 @@ pub(super) fn arguments() -> Vec<Arg> {
         .value_name("URL")
         .help("send the requests there: URL, HOST or HOST:PORT; without it and without a --lab nothing is sent");
     let mut arguments = vec![to];
-    arguments.extend(options::arguments(&[kind()]).into_iter().filter(is_own));
+    arguments
+        .extend(options::arguments(&[("FILE", kind(RECORDED)), (LIVE_OPTION, kind(LIVE))]).into_iter().filter(is_own));
     arguments.extend(measurement::arguments());
     arguments
 }
@@ -55,7 +65,7 @@ pub(super) fn arguments() -> Vec<Arg> {
 /// If the command line says how to send them and not where.
 pub(super) fn is_asked(matches: &ArgMatches) -> Result<bool, UserError> {
     let is_asked = matches.contains_id(TARGET) || measurement::lab_option(matches).is_some();
-    match options::settings(matches, &[kind().1]).0.keys().next() {
+    match options::settings(matches, &[kind(RECORDED), kind(LIVE)]).0.keys().next() {
         Some(option) if !is_asked => {
             let user_error = UserError::new(Exit::Usage, format!("--{option} has no meaning without a target"));
             Err(user_error.with_line("add", "--to URL, or --lab pair for our own responder"))
@@ -74,32 +84,44 @@ pub(super) struct RecordingSize {
 
 /// Sends the requests of a recording.
 pub(super) fn run(matches: &ArgMatches, path: &Path, size: &RecordingSize) -> anyhow::Result<Exit> {
-    let (_, kind) = kind();
-    let url = matches.get_one::<String>(TARGET).map(|text| target(text)).transpose()?;
-    let mut settings = options::settings(matches, &[kind]);
     let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-    settings.set("file", absolute.display().to_string());
-    if let Some(url) = &url {
-        settings.set("url", url.to_string());
-    }
     let settings =
-        settings.complete(kind.options()).map_err(|error| UserError::new(Exit::Usage, format!("replay: {error}")))?;
+        options::settings(matches, &[kind(RECORDED), kind(LIVE)]).with("file", absolute.display().to_string());
     let timing = Timing::of(&settings).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
     let length = timing.length(size.n_requests, size.span);
     let duration = length.map_or(PACED_BY_ANSWERS_MAX, |length| length + GRACE);
-    let times = TrialTimes { warmup: Nanos::ZERO, duration };
-    let times = measurement::trial_times(matches, times, ROUNDS)?;
+    measure(matches, RECORDED, settings, duration, &format!("replay of {}", path.display()))
+}
+
+/// Copies the requests that a device carries.
+pub(super) fn run_live(matches: &ArgMatches, device: &str) -> anyhow::Result<Exit> {
+    let settings = options::settings(matches, &[kind(RECORDED), kind(LIVE)]);
+    measure(matches, LIVE, settings, LIVE_DURATION, &format!("copies of requests on {device}"))
+}
+
+/// Measures a test of one of the kinds.
+fn measure(
+    matches: &ArgMatches,
+    name: &str,
+    mut settings: Settings,
+    duration: Nanos,
+    title: &str,
+) -> anyhow::Result<Exit> {
+    let url = matches.get_one::<String>(TARGET).map(|text| target(text)).transpose()?;
+    if let Some(url) = &url {
+        settings.set("url", url.to_string());
+    }
+    let settings = settings
+        .complete(kind(name).options())
+        .map_err(|error| UserError::new(Exit::Usage, format!("replay: {error}")))?;
+    let times = measurement::trial_times(matches, TrialTimes { warmup: Nanos::ZERO, duration }, ROUNDS)?;
     let ends = measurement::initiators(matches)?;
     let mut tests =
-        vec![TestPlan { to: url.is_none().then(|| ends.to().to_owned()), options: settings, ..ends.test(KIND, times) }];
+        vec![TestPlan { to: url.is_none().then(|| ends.to().to_owned()), options: settings, ..ends.test(name, times) }];
     measurement::add_promises(&mut tests, matches)?;
     let to = url.map(|url| format!(" to {url}")).unwrap_or_default();
-    let title = format!("replay of {}{to}", path.display());
-    measurement::run_and_report(
-        measurement::plan(title, ROUNDS, ends, tests, matches),
-        matches,
-        KeepResult::IfRequested,
-    )
+    let plan = measurement::plan(format!("{title}{to}"), ROUNDS, ends, tests, matches);
+    measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }
 
 /// Reads the target: a URL without a path, or a host with or without a port.

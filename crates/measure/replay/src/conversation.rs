@@ -365,8 +365,17 @@ impl HttpConversation {
         let BegunRequest { bytes, head_length, first_byte, last_byte, .. } = request;
         let (connection, opened) = (self.start.connection, self.start.time);
         let request = bytes;
-        let exchange =
-            RecordedExchange { connection, opened, request, head_length, first_byte, last_byte, answer_fate, answer };
+        let exchange = RecordedExchange {
+            connection,
+            opened,
+            request,
+            head_length,
+            first_byte,
+            last_byte,
+            answer_fate,
+            answer,
+            logged: None,
+        };
         (shared.take)(exchange);
     }
 }

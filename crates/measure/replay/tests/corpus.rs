@@ -18,7 +18,7 @@ fn every_seed_of_traffic_is_counted_whole() {
 
 #[test]
 fn every_line_of_the_seeds_of_access_log_has_one_fate() {
-    Changes { bytes: b"\0\n\"\\[ -9{\xff", n_places_max: 64, longest: usize::MAX }.check(
+    Changes { bytes: b"\0\n\"\\[ -9{\xff", n_places_max: 24, longest: usize::MAX }.check(
         "access_log",
         10,
         access_log::access_log,

@@ -75,6 +75,12 @@ const CASES: &[Case] = &[
         begin: 0,
     },
     Case {
+        line: r#"shop.example ::1 - - [26/Nov/2026:09:51:48 +0000] "GET /i HTTP/1.1" 200 245 1234 more"#,
+        request: "GET /i HTTP/1.1\r\nHost: shop.example\r\n\r\n",
+        answer: (200, Some(245), None),
+        begin: 0,
+    },
+    Case {
         line: r#"[2026-11-26T09:51:48.310Z] "POST /api/v1/locations HTTP/2" 204 - 0 0 226 100 "10.0.35.28" "nsq2http" "cc21d9b0" "locations" "tcp://10.0.2.1:80""#,
         request: "POST /api/v1/locations HTTP/1.1\r\nHost: locations\r\nUser-Agent: nsq2http\r\nContent-Length: 0\r\n\r\n",
         answer: (204, Some(0), Some(226_000)),
@@ -140,7 +146,7 @@ fn the_formats_of_servers_are_recognised_and_their_requests_rebuilt() {
     }
 }
 
-const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent"#;
+const COMMON: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent"#;
 
 #[test]
 fn every_line_has_one_fate() {
@@ -167,7 +173,7 @@ fn every_line_has_one_fate() {
     ];
     for (request, fate) in cases {
         let line = format!(r#"127.0.0.1 - - [26/Nov/2026:09:51:48 +0000] "{request}" 200 6"#);
-        let (contents, exchanges) = read(line.as_bytes(), &in_format(COMBINED)).unwrap();
+        let (contents, exchanges) = read(line.as_bytes(), &in_format(COMMON)).unwrap();
         assert_eq!(contents.counts.lines, [(fate, 1)].into(), "{line}");
         assert_eq!(exchanges.len(), usize::from(fate == LineFate::Whole), "{line}");
     }
@@ -180,9 +186,9 @@ fn every_line_has_one_fate() {
         whole.replace("GET /", &format!("GET /{}", "a".repeat(1 << 20))),
         String::new(),
     ];
-    let (contents, _) = read(lines.join("\n").as_bytes(), &in_format(COMBINED)).unwrap();
+    let (contents, _) = read(lines.join("\n").as_bytes(), &in_format(COMMON)).unwrap();
     assert_eq!(contents.counts.n_lines(), 5, "the last line has no end and no character: it is none");
-    let (contents, _) = read((lines.join("\n") + "\n").as_bytes(), &in_format(COMBINED)).unwrap();
+    let (contents, _) = read((lines.join("\n") + "\n").as_bytes(), &in_format(COMMON)).unwrap();
     let fates = [
         LineFate::Whole,
         LineFate::Upgrade,
@@ -306,6 +312,8 @@ fn what_is_no_log_is_refused() {
     let refusal = |bytes: &[u8]| read(bytes, &USUAL).unwrap_err();
     assert_eq!(refusal(b""), LogError::Empty);
     assert_eq!(refusal(b"some\nother\ntext"), LogError::Unknown);
+    let other = read(lines([1]).as_bytes(), &in_format("$remote_addr|$time_local|$request")).unwrap_err();
+    assert_eq!(other, LogError::OtherFormat);
     assert_eq!(refusal(br#"{"level":"info","msg":"no request"}"#), LogError::Unknown);
     assert!(matches!(refusal(b"\x1f\x8bno gzip"), LogError::Unreadable(_)));
 }

@@ -78,5 +78,6 @@ fn every_line_of_an_access_log_is_told() {
     assert!(text.contains(": 5 lines in ") && text.contains("$http_referer"), "{text}");
     assert_eq!(document["log"]["lines"], lines, "{text}");
     refused(&log, &["--log-format", "$status"], &["cannot use --log-format", "$request_method"]);
+    refused(&log, &["--log-format", "$msec|$request"], &["in the format that was given"]);
     refused(&seed("get"), &["--empty-bodies"], &["a capture", "--empty-bodies"]);
 }

@@ -52,7 +52,7 @@ impl LineFate {
             Self::Malformed => "malformed",
             Self::Tunnel => "for a tunnel (CONNECT)",
             Self::Upgrade => "for another protocol (upgrade)",
-            Self::OutOfOrder => "more than a minute out of order",
+            Self::OutOfOrder => "too far out of order",
             Self::NoTime => "without a time",
             Self::OtherFormat => "not in the format of the log",
             Self::TooLong => "longer than 1 MiB",

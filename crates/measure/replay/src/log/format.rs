@@ -36,7 +36,7 @@ impl LogFormat {
     }
 
     /// Whether a line is in this format.
-    fn is_of(&self, line: &[u8]) -> bool {
+    pub(super) fn is_of(&self, line: &[u8]) -> bool {
         let other = [LineFate::OtherFormat, LineFate::NoTime, LineFate::Empty];
         !matches!(self.read(line, BodiesNotLogged::Empty), Err(fate) if other.contains(&fate))
     }

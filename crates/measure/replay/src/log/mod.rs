@@ -67,6 +67,9 @@ pub enum LogError {
     /// Its first lines are in no known format.
     #[error("its first lines are in no known format of access logs, and it does not begin like a capture")]
     Unknown,
+    /// Its first lines are in another format than the one that was given.
+    #[error("none of its first lines is in the format that was given")]
+    OtherFormat,
 }
 
 /// Reads a log, compressed by gzip or not, and gives its whole requests in the order of their times.
@@ -102,10 +105,14 @@ fn read_lines<E: From<LogError>>(
             Err(error) => damage = Some(error),
         }
     }
+    if sample.is_empty() {
+        return Err(LogError::Empty.into());
+    }
+    let mut lines = sample.iter().map(|(_, line)| &line[..]);
     let format = match &options.format {
-        Some(format) => format.clone(),
-        None if sample.is_empty() => return Err(LogError::Empty.into()),
-        None => LogFormat::recognise(&sample.iter().map(|(_, line)| &line[..])).ok_or(LogError::Unknown)?,
+        None => LogFormat::recognise(&lines).ok_or(LogError::Unknown)?,
+        Some(format) if lines.any(|line| format.is_of(line)) => format.clone(),
+        Some(_) => return Err(LogError::OtherFormat.into()),
     };
     let mut reader = LogReader {
         format: &format,

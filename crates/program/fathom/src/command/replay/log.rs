@@ -45,7 +45,7 @@ pub(super) fn options(matches: &ArgMatches) -> Result<LogOptions, UserError> {
         text.parse::<LogFormat>().map_err(|error| {
             UserError::new(Exit::Usage, "cannot use --log-format")
                 .with_line("why", error.to_string())
-                .with_line("example", r#"--log-format '$remote_addr - $remote_user [$time_local] "$request" $status'"#)
+                .with_line("use", r#"--log-format '$remote_addr - $remote_user [$time_local] "$request" $status'"#)
         })
     });
     let is_empty = matches.get_flag("empty-bodies");

@@ -4,7 +4,11 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::{unescape::unescape, values::LoggedValues, variables::Variable};
+use super::{
+    unescape::unescape,
+    values::{Field, LoggedValues},
+    variables::Variable,
+};
 
 /// What is wrong with the text of a format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +89,7 @@ impl Pattern {
     }
 
     /// Returns the values of a line, or `None` if it is not in this format.
-    pub(super) fn read<'a>(&self, line: &'a [u8]) -> Option<LoggedValues<'a>> {
+    pub(super) fn read<'a>(&'a self, line: &'a [u8]) -> Option<LoggedValues<'a>> {
         let mut rest = line.strip_prefix(&self.before[..])?;
         let mut values = LoggedValues::default();
         let n_parts = self.parts.len();
@@ -116,7 +120,7 @@ impl Pattern {
 }
 
 /// Puts a value in its place, unless it has not the form of the variable.
-fn take<'a>(values: &mut LoggedValues<'a>, variable: &Variable, value: Cow<'a, [u8]>) -> Option<()> {
+fn take<'a>(values: &mut LoggedValues<'a>, variable: &'a Variable, value: Cow<'a, [u8]>) -> Option<()> {
     match variable {
         Variable::Field(field, rank) => {
             if !field.accepts(&value) {
@@ -124,10 +128,10 @@ fn take<'a>(values: &mut LoggedValues<'a>, variable: &Variable, value: Cow<'a, [
             }
             values.set(*field, *rank, value);
         }
-        Variable::Header(name) => values.add_header(Cow::Owned(name.clone()), value),
+        Variable::Header(name) => values.add_header(Cow::Borrowed(name), value),
         Variable::Forwarded(name) => {
-            values.set(super::values::Field::Forwarded, 0, value.clone());
-            values.add_header(Cow::Owned(name.clone()), value);
+            values.set(Field::Forwarded, 0, value.clone());
+            values.add_header(Cow::Borrowed(name), value);
         }
         Variable::Other => {}
     }

@@ -87,3 +87,37 @@ const fn spread(step: u64, place: u64, n: u64) -> u64 {
     // Neither overflows: the quotient is less than the step, and a step is a second at most, or there is one request.
     step / n * place + step % n * place / n
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counts::AnswerFate;
+
+    fn request(at: Nanos) -> LoggedRequest {
+        LoggedRequest {
+            bytes: Vec::new(),
+            head_length: 0,
+            time: LoggedTime { at, resolution: Nanos::from_secs(1) },
+            client: None,
+            answer_fate: AnswerFate::Absent,
+            answer: None,
+        }
+    }
+
+    #[test]
+    fn a_full_window_lets_its_first_second_go_and_what_comes_later_of_it_is_behind() {
+        let mut window = Window::new();
+        let second = Nanos::from_secs(7);
+        let (mut n, mut last) = (0, Nanos::ZERO);
+        for _ in 0..REQUESTS_MAX * 2 {
+            window.add(request(second)).unwrap();
+            for (time, _) in window.next(false).into_iter().flatten() {
+                assert!(last <= time && (second..second + Nanos::from_secs(1)).contains(&time));
+                (n, last) = (n + 1, time);
+            }
+        }
+        assert_eq!((n, window.n_requests), (REQUESTS_MAX + 1, REQUESTS_MAX - 1));
+        assert_eq!(window.add(request(Nanos::from_secs(6))), Err(OutOfOrder));
+        assert!(window.next(true).unwrap().all(|(time, _)| time == last));
+    }
+}

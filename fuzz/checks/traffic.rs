@@ -3,7 +3,7 @@
 //! Shared by the fuzz target and by the test of `replay` that runs the corpus.
 
 use fathom_capture::{ByteClass, CaptureFileError, TrafficLimits, TrafficReader, read_frames};
-use fathom_replay::{HttpObserver, RequestFate};
+use fathom_replay::{HttpObserver, RecordedExchange, RequestFate};
 
 /// So little that captures of a few packets reach the limits.
 const LIMITS: TrafficLimits =
@@ -18,7 +18,7 @@ pub(crate) fn traffic(bytes: &[u8]) {
 
 fn check(bytes: &[u8], limits: TrafficLimits) {
     let (mut n_frames, mut n_whole, mut n_answered) = (0, 0, 0);
-    let observer = HttpObserver::new(|exchange| {
+    let observer = HttpObserver::new(|exchange: RecordedExchange| {
         n_whole += 1;
         n_answered += u64::from(exchange.answer.is_some());
         assert!((1..=exchange.request.len()).contains(&exchange.head_length));

@@ -23,6 +23,16 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 /// Interfaces are kept in memory; no file of a program has as many.
 const INTERFACES_MAX: usize = 4096;
 
+/// Whether a file that begins with these bytes is a capture.
+#[must_use]
+pub fn is_capture(begin: &[u8]) -> bool {
+    /// The magic numbers of pcap, with microseconds and with nanoseconds.
+    const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
+    let pcap =
+        MAGICS.iter().any(|magic| begin.starts_with(&magic.to_le_bytes()) || begin.starts_with(&magic.to_be_bytes()));
+    pcap || begin.starts_with(SECTION)
+}
+
 /// Why a file cannot be read further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureFileError {

@@ -14,7 +14,7 @@ mod stream;
 mod traffic;
 
 pub use counts::{ByteClass, ConnectionBegin, ConnectionEnd, PacketClass, TrafficCounts};
-pub use file::{CaptureFileError, CapturedFrame, read_frames};
+pub use file::{CaptureFileError, CapturedFrame, is_capture, read_frames};
 pub use limits::TrafficLimits;
 pub use link::{ETHERNET, LinkType, NetworkPacket};
 pub use observer::{

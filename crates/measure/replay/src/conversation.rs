@@ -410,7 +410,17 @@ fn exchange(
 ) -> RecordedExchange {
     let BegunRequest { bytes, head_length, first_byte, last_byte, .. } = request;
     let (connection, opened) = (start.connection, start.time);
-    RecordedExchange { connection, opened, request: bytes, head_length, first_byte, last_byte, answer_fate, answer }
+    RecordedExchange {
+        connection,
+        opened,
+        request: bytes,
+        head_length,
+        first_byte,
+        last_byte,
+        answer_fate,
+        answer,
+        logged: None,
+    }
 }
 
 /// Whether the first line of bytes names the version, so that they are a request, if a malformed one.

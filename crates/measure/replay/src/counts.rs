@@ -52,8 +52,10 @@ pub enum AnswerFate {
     MissingBytes,
     /// It is not as RFC 9112 says.
     Malformed,
-    /// The capture has none.
+    /// The capture has none, or the log says that there was none.
     Absent,
+    /// A log has its status, and none of its bytes.
+    Logged,
 }
 
 /// What a conversation was. Each has one; what happened first counts.

@@ -1,4 +1,4 @@
-//! A request of a capture with its answer.
+//! A recorded request with its answer.
 
 use fathom_model::units::Nanos;
 
@@ -7,9 +7,9 @@ use crate::counts::AnswerFate;
 /// A request as it was sent, and what is known of its answer. Times are since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedExchange {
-    /// The number of its connection in the capture, from 0.
+    /// The number of its connection in the recording, from 0.
     pub connection: u64,
-    /// When the connection was opened, as far as the capture shows.
+    /// When the connection was opened, as far as the recording shows.
     pub opened: Nanos,
     /// The request, from the first byte of its head to the last of its body.
     pub request: Vec<u8>,
@@ -20,8 +20,20 @@ pub struct RecordedExchange {
     /// The time of its last byte.
     pub last_byte: Nanos,
     pub answer_fate: AnswerFate,
-    /// The answer, from its final head on; absent if the capture has none.
+    /// The answer, from its final head on; absent if the recording has none of its bytes.
     pub answer: Option<RecordedAnswer>,
+    /// What a log says of the answer; absent unless its fate is [`AnswerFate::Logged`].
+    pub logged: Option<LoggedAnswer>,
+}
+
+/// What a log says of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoggedAnswer {
+    pub status: u16,
+    /// The length of its content; absent if it is not logged. Some formats count its head too (`%O` of Apache).
+    pub content_bytes: Option<u64>,
+    /// The time that the request took, as the server measured it; absent if it is not logged.
+    pub took: Option<Nanos>,
 }
 
 /// The answer to a request, as far as the capture has it.

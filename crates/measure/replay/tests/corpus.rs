@@ -1,7 +1,9 @@
-//! Runs the seeds of the fuzz target: unchanged, truncated, and with each byte changed.
+//! Runs the seeds of the fuzz targets: unchanged, truncated, and with each byte changed.
 
 use fathom_testkit::corpus::Changes;
 
+#[path = "../../../../fuzz/checks/access_log.rs"]
+mod access_log;
 #[path = "../../../../fuzz/checks/traffic.rs"]
 mod traffic;
 
@@ -11,5 +13,14 @@ fn every_seed_of_traffic_is_counted_whole() {
         "traffic",
         10,
         traffic::traffic,
+    );
+}
+
+#[test]
+fn every_line_of_the_seeds_of_access_log_has_one_fate() {
+    Changes { bytes: b"\0\n\"\\[ -9{\xff", n_places_max: 24, longest: usize::MAX }.check(
+        "access_log",
+        10,
+        access_log::access_log,
     );
 }

@@ -1,4 +1,4 @@
-//! `fathom replay` as a user starts it, with captures from the corpus of the fuzz target.
+//! `fathom replay` as a user starts it, with captures and logs from the corpora of the fuzz targets.
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
@@ -11,7 +11,11 @@ use std::{
 use serde_json::Value;
 
 fn seed(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/traffic").join(name)
+    corpus("traffic").join(name)
+}
+
+fn corpus(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target)
 }
 
 fn replay(file: &Path, words: &[&str]) -> Output {
@@ -51,9 +55,29 @@ fn a_capture_that_is_cut_off_is_read_up_to_there() {
     assert_eq!(document["damage"], "it is damaged or cut off after frame 5");
     assert_eq!(document["http"]["answers"], serde_json::json!({ "whole": 1 }));
     fs::write(&file, b"no capture").unwrap();
-    let refused = replay(&file, &[]);
+    refused(&file, &[], &["in no known format", "tcpdump -w", "nginx", "--log-format"]);
+    fs::write(&file, b"").unwrap();
+    refused(&file, &[], &["it is empty"]);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+fn refused(file: &Path, words: &[&str], reasons: &[&str]) {
+    let refused = replay(file, words);
     assert_eq!(refused.status.code(), Some(2));
     let error = String::from_utf8(refused.stderr).unwrap();
-    assert!(error.contains("neither pcap nor pcapng") && error.contains("tcpdump -w"), "{error}");
-    fs::remove_dir_all(folder).unwrap();
+    assert!(reasons.iter().all(|reason| error.contains(reason)), "{error}");
+}
+
+#[test]
+fn every_line_of_an_access_log_is_told() {
+    let log = corpus("access_log").join("nginx_combined");
+    let document = document(&log);
+    assert_eq!(document["format"], "fathom.access_log/1");
+    let lines = serde_json::json!({ "whole": 2, "body_not_logged": 1, "other_protocol": 1, "malformed": 1 });
+    let text = String::from_utf8(replay(&log, &["--empty-bodies"]).stdout).unwrap();
+    assert!(text.contains(": 5 lines in ") && text.contains("$http_referer"), "{text}");
+    assert_eq!(document["log"]["lines"], lines, "{text}");
+    refused(&log, &["--log-format", "$status"], &["cannot use --log-format", "$request_method"]);
+    refused(&log, &["--log-format", "$msec|$request"], &["in the format that was given"]);
+    refused(&seed("get"), &["--empty-bodies"], &["a capture", "--empty-bodies"]);
 }

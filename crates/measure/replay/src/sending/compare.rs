@@ -13,8 +13,6 @@ use fathom_model::{
 use super::spool::SpooledAnswer;
 use crate::digest::Digest;
 
-/// The content of a longer recorded answer is not compared: it would have to be held in memory.
-pub(super) const COMPARED_MAX: u64 = 8 << 20;
 /// The groups of differences that are told apart.
 const GROUPS_MAX: usize = 256;
 /// The bytes of a field that an example shows.
@@ -121,9 +119,11 @@ impl AnswerComparer {
 
     /// Compares an answer, as it was received, with the recorded one. `request` are the bytes that were sent.
     pub(super) fn compare(&mut self, request: &[u8], recorded: &SpooledAnswer<'_>, message: &[u8], took: Nanos) {
-        match took.0.checked_sub(recorded.took.0) {
-            Some(longer @ 1..) => self.result.slower.record(longer),
-            _ => self.result.faster.record(recorded.took.0 - took.0),
+        if let Some(before) = recorded.took {
+            match took.0.checked_sub(before.0) {
+                Some(longer @ 1..) => self.result.slower.record(longer),
+                _ => self.result.faster.record(before.0 - took.0),
+            }
         }
         let differences = self.differences(recorded, message);
         if differences.is_empty() {
@@ -148,19 +148,18 @@ impl AnswerComparer {
         }
         let (head_bytes, body) = message.split_at(length);
         let mut found = Vec::new();
-        if !self.comparison.ignores_content {
-            let (n, digest) = content(body, head.framing);
-            if (n, digest) != (recorded.content_bytes, recorded.content_digest) {
-                let what =
-                    if n == recorded.content_bytes { "other content of the same length" } else { "other content" };
+        if let Some((before, digest)) = recorded.content.filter(|_| !self.comparison.ignores_content) {
+            let (now, digest_now) = content(body, head.framing);
+            if (now, digest_now) != (before, digest) {
+                let what = if now == before { "other content of the same length" } else { "other content" };
                 found.push(Difference {
                     what: what.to_owned(),
-                    recorded: format!("{} B", grouped(recorded.content_bytes)),
-                    replayed: format!("{} B", grouped(n)),
+                    recorded: format!("{} B", grouped(before)),
+                    replayed: format!("{} B", grouped(now)),
                 });
             }
         }
-        if !self.comparison.ignores_headers && head_bytes != recorded.head {
+        if !recorded.head.is_empty() && !self.comparison.ignores_headers && head_bytes != recorded.head {
             self.compare_fields(recorded.head, head_bytes, &mut found);
         }
         found
@@ -280,9 +279,8 @@ mod tests {
         let answer = SpooledAnswer {
             status: answer.status,
             head: &answer.head,
-            content_bytes: answer.content_bytes,
-            content_digest: answer.content_digest.unwrap(),
-            took: Nanos::from_millis(1),
+            content: answer.content_digest.map(|digest| (answer.content_bytes, digest)),
+            took: Some(Nanos::from_millis(1)),
         };
         comparer.compare(&recorded.request, &answer, message.as_bytes(), Nanos::from_micros(1400));
         comparer.finish()

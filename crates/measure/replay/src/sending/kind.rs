@@ -1,11 +1,11 @@
 //! The kind of test that sends the requests of a recording.
 
-use std::{cell::RefCell, io, path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
-use fathom_capture::{CaptureFileError, TrafficLimits, TrafficReader, read_frames};
 use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::{
     HttpClosed,
+    url::Url,
     users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options},
 };
 use fathom_model::{
@@ -21,10 +21,9 @@ use super::{
     results,
     rewrite::Rewrite,
     sessions::{Sessions, Shared},
+    source,
     timing::Timing,
 };
-use crate::{HttpObserver, RequestFate};
-
 #[derive(Debug, Clone, Copy)]
 pub struct HttpReplay;
 
@@ -33,8 +32,25 @@ const NAME: &str = "http_replay";
 const CONNECTIONS_AS_RECORDED: u64 = 4096;
 /// The same if connections follow each other as fast as they can.
 const CONNECTIONS_AS_ANSWERED: u64 = 64;
-const OWN: [OptionDoc; 4] = [
-    OptionDoc { name: "file", value: ValueKind::File, default: None, help: "the capture, pcap or pcapng" },
+const OWN: [OptionDoc; 6] = [
+    OptionDoc {
+        name: "file",
+        value: ValueKind::File,
+        default: None,
+        help: "the recording: pcap, pcapng or an access log",
+    },
+    OptionDoc {
+        name: "log-format",
+        value: ValueKind::Text,
+        default: None,
+        help: "format of the lines of an access log, as nginx's log_format says it; recognised without this",
+    },
+    OptionDoc {
+        name: "empty-bodies",
+        value: ValueKind::Flag,
+        default: None,
+        help: "take requests whose body is not in an access log as ones with an empty body",
+    },
     OptionDoc {
         name: "speed",
         value: ValueKind::Text,
@@ -64,7 +80,7 @@ impl TestKind for HttpReplay {
     }
 
     fn about(&self) -> &'static str {
-        "the HTTP/1 requests of a capture, sent again at their times, on connections like the recorded ones"
+        "the HTTP/1 requests of a capture or an access log, sent again at their times, on connections like the recorded ones"
     }
 
     fn layer(&self) -> Layer {
@@ -104,10 +120,11 @@ impl TestKind for HttpReplay {
         if settings.text("file").is_none() {
             return Err(Error::Unsupported {
                 what: "there is no recording".to_owned(),
-                hint: Some("name a capture by the option file".to_owned()),
+                hint: Some("name a capture or an access log by the option file".to_owned()),
             });
         }
         Timing::of(settings)?;
+        source::log_options(settings)?;
         options::check(settings)
     }
 
@@ -133,7 +150,13 @@ impl ReplayTest {
         let settings = &role.settings;
         let timing = Timing::of(settings)?;
         let comparison = options::comparison(settings)?;
-        let (recording, damage) = read(role, policy, timing, comparison.is_some())?;
+        let builder = RecordingBuilder::new(
+            Choice::of(settings, role.seed)?,
+            Rewrite::of(settings)?.with_host(host(role)),
+            timing,
+            comparison.is_some(),
+        );
+        let (recording, damage) = source::read(settings, policy, builder)?;
         if recording.n_requests() == 0 {
             return Err(nothing_to_send(&recording));
         }
@@ -148,7 +171,7 @@ impl ReplayTest {
         let arrivals = arrivals(&shared, settings.count("connections"));
         let users = VirtualUsers::prepare(NAME, role, policy, arrivals)?.count_everything();
         let notes = damage.map(|damage| {
-            Note::new("capture-damaged", format!("{damage}: nothing after that place of the capture is sent"))
+            Note::new("recording-damaged", format!("{damage}: nothing after that place of the recording is sent"))
         });
         Ok(Self { users, shared, notes: notes.into_iter().collect() })
     }
@@ -167,51 +190,15 @@ fn arrivals(shared: &Shared, connections: Option<u64>) -> UserArrivals {
     UserArrivals::Times { times, n_slots: connections.unwrap_or(CONNECTIONS_AS_RECORDED).min(n) }
 }
 
-/// Reads the capture. Returns what is to be sent, and why the file was not read to its end.
-fn read(
-    role: &Role,
-    policy: &Policy,
-    timing: Timing,
-    keeps_answers: bool,
-) -> Result<(Recording, Option<String>), Error> {
-    let settings = &role.settings;
-    let path = PathBuf::from(settings.text("file").unwrap_or_default());
-    let unusable = |why: String, hint: Option<&str>| Error::Unsupported {
-        what: format!("cannot send the requests of {}: {why}", path.display()),
-        hint: hint.map(str::to_owned),
-    };
-    let not_kept = |error: io::Error| {
-        let folder = std::env::temp_dir();
-        unusable(
-            format!("they do not fit in {}: {error}", folder.display()),
-            Some("set TMPDIR to a folder with more room"),
-        )
-    };
-    let file = policy.open(&path).map_err(|error| unusable(error.to_string(), None))?;
-    let choice = Choice::of(settings, role.seed)?;
-    let builder = RecordingBuilder::new(choice, Rewrite::of(settings)?, timing, keeps_answers).map_err(not_kept)?;
-    let builder = RefCell::new(builder);
-    let mut reader =
-        TrafficReader::new(HttpObserver::new(|exchange| builder.borrow_mut().add(exchange)), TrafficLimits::USUAL);
-    let end = read_frames(file, |frame| {
-        reader.take(&frame);
-        Ok(())
-    });
-    let damage = match end {
-        Ok(_) => None,
-        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
-        Err(error) => return Err(unusable(error.to_string(), error.hint())),
-    };
-    let counts = reader.finish().0.into_counts();
-    let left_out = counts.requests.into_iter().filter(|(fate, _)| *fate != RequestFate::Whole);
-    let left_out = left_out.map(|(fate, n)| (fate.words(), n));
-    let recording = builder.into_inner().finish(left_out).map_err(not_kept)?;
-    Ok((recording, damage))
+/// The host of the target, for requests of a log that lacks theirs.
+fn host(role: &Role) -> Option<String> {
+    let url = role.settings.text("url").and_then(|text| text.parse::<Url>().ok());
+    url.map(|url| url.host_field()).or_else(|| role.peer.get("address").cloned())
 }
 
 fn nothing_to_send(recording: &Recording) -> Error {
     let reasons: Vec<String> = recording.left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
-    let why = if reasons.is_empty() { "it has no requests of HTTP/1".to_owned() } else { reasons.join(", ") };
+    let why = if reasons.is_empty() { "it has none".to_owned() } else { reasons.join(", ") };
     Error::Unsupported {
         what: format!("the recording has no request to send: {why}"),
         hint: Some("see what it holds: fathom replay FILE".to_owned()),

@@ -13,6 +13,7 @@ mod recording;
 mod results;
 mod rewrite;
 mod sessions;
+mod source;
 mod spool;
 mod timing;
 

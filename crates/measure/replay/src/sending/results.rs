@@ -25,6 +25,13 @@ pub(super) struct SentResults {
 }
 
 impl SentResults {
+    /// Counts the time of a recorded answer.
+    pub(super) fn count_recorded(&mut self, took: Option<Nanos>) {
+        if let Some(took) = took {
+            self.recorded.record(took.0);
+        }
+    }
+
     /// Counts an answer, and its times if its request was due at one.
     pub(super) fn count_answer(&mut self, answer: &UserAnswer<'_>, due: Option<Nanos>) {
         self.n_answered += 1;

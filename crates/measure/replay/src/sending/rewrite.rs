@@ -3,7 +3,7 @@
 use fathom_engine::Error;
 use fathom_model::{Settings, settings::SettingError};
 
-use crate::RecordedExchange;
+use crate::{AnswerFate, RecordedExchange};
 
 /// Fields that say where a request ends. With other values it would be another request, or none.
 const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
@@ -13,6 +13,8 @@ const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
 pub(super) struct Rewrite {
     /// The name and the whole line; no line for a field that is only removed.
     fields: Vec<(String, Option<String>)>,
+    /// The host of requests of a log that lacks theirs.
+    host: Option<String>,
 }
 
 impl Rewrite {
@@ -23,12 +25,19 @@ impl Rewrite {
     pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
         let lines = settings.text("header").unwrap_or_default();
         let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
-        Ok(Self { fields: lines.map(field).collect::<Result<_, _>>()? })
+        Ok(Self { fields: lines.map(field).collect::<Result<_, _>>()?, host: None })
+    }
+
+    /// Gives requests of a log that lacks their host this one (RFC 9112 section 3.2).
+    pub(super) fn with_host(self, host: Option<String>) -> Self {
+        Self { host, ..self }
     }
 
     /// Rewrites the head of a request.
     pub(super) fn apply(&self, exchange: &mut RecordedExchange) {
-        if self.fields.is_empty() {
+        let lacks_host = exchange.answer_fate == AnswerFate::Logged && !has_host(exchange);
+        let host = self.host.as_ref().filter(|_| lacks_host && !self.replaces(b"host:"));
+        if self.fields.is_empty() && host.is_none() {
             return;
         }
         let (head, body) = exchange.request.split_at(exchange.head_length);
@@ -38,7 +47,8 @@ impl Rewrite {
         for line in lines.clone().filter(|line| !line.trim_ascii().is_empty() && !self.replaces(line)) {
             bytes.extend_from_slice(line);
         }
-        for line in self.fields.iter().filter_map(|(_, line)| line.as_ref()) {
+        let host = host.map(|host| format!("Host: {host}"));
+        for line in host.iter().chain(self.fields.iter().filter_map(|(_, line)| line.as_ref())) {
             bytes.extend_from_slice(line.as_bytes());
             bytes.extend_from_slice(b"\r\n");
         }
@@ -52,6 +62,12 @@ impl Rewrite {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
         self.fields.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
     }
+}
+
+fn has_host(exchange: &RecordedExchange) -> bool {
+    let head = &exchange.request[..exchange.head_length];
+    let mut lines = head.split(|byte| *byte == b'\n');
+    lines.any(|line| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"host:")))
 }
 
 fn field(line: &str) -> Result<(String, Option<String>), Error> {
@@ -91,6 +107,20 @@ mod tests {
         let before = request.clone();
         rewrite("").unwrap().apply(&mut request);
         assert_eq!(request, before);
+    }
+
+    #[test]
+    fn a_request_of_a_log_without_its_host_gets_that_of_the_target() {
+        let rewritten = |rewrite: &str, request: &str, answer_fate| {
+            let mut request = RecordedExchange { answer_fate, ..exchange(0, 0, request) };
+            self::rewrite(rewrite).unwrap().with_host(Some("target:80".to_owned())).apply(&mut request);
+            String::from_utf8(request.request).unwrap()
+        };
+        let (bare, named) = ("GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHOST: a\r\n\r\n");
+        assert_eq!(rewritten("", bare, AnswerFate::Logged), "GET / HTTP/1.1\r\nHost: target:80\r\n\r\n");
+        assert_eq!(rewritten("Host: b", bare, AnswerFate::Logged), "GET / HTTP/1.1\r\nHost: b\r\n\r\n");
+        assert_eq!(rewritten("", named, AnswerFate::Logged), named);
+        assert_eq!(rewritten("", bare, AnswerFate::Absent), bare, "a capture has what was sent");
     }
 
     #[test]

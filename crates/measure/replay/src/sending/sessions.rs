@@ -9,7 +9,7 @@ use fathom_http::users::{
 use fathom_model::units::Nanos;
 
 use super::{
-    compare::{AnswerComparer, COMPARED_MAX, Comparison},
+    compare::{AnswerComparer, Comparison},
     recording::{Recording, RequestNumber},
     results::SentResults,
     spool::SpoolReader,
@@ -94,7 +94,7 @@ impl Sessions {
         };
         match exchange.answer.filter(|_| is_kept) {
             Some(recorded) => {
-                self.results.recorded.record(recorded.took.0);
+                self.results.count_recorded(recorded.took);
                 comparer.compare(exchange.request, &recorded, answer.message, answer.ended_at.since(answer.sent_at));
             }
             None => comparer.skip(),
@@ -127,7 +127,7 @@ impl Users for Sessions {
         };
         let session = &mut self.by_slot[slot.0 as usize];
         session.is_sent = true;
-        session.is_kept = exchange.answer.is_some_and(|answer| answer.content_bytes <= COMPARED_MAX);
+        session.is_kept = exchange.answer.is_some_and(|answer| answer.is_comparable());
         UserAction::Send(UserRequest {
             bytes: exchange.request,
             n_requests: 1,

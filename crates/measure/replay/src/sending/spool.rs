@@ -17,10 +17,14 @@ use crate::{AnswerFate, RecordedExchange};
 const BLOCK: usize = 256 << 10;
 /// A longer head of an answer is not compared.
 const HEAD_MAX: usize = 64 << 10;
+/// The content of a longer recorded answer is not compared: it would have to be held in memory.
+const COMPARED_MAX: u64 = 8 << 20;
 /// The numbers before the bytes: two lengths, the status, the content's length and digest, and the time.
 const NUMBERS: usize = 4 + 4 + 2 + 8 + 8 + 8;
-/// The status of an answer that is not whole in the recording.
+/// The status of an answer that is not whole in the recording, and the length and the time that are not known.
 const NO_STATUS: u16 = 0;
+const NO_CONTENT: u64 = u64::MAX;
+const NO_TIME: Nanos = Nanos::MAX;
 
 /// Where an exchange lies.
 #[derive(Debug, Clone, Copy)]
@@ -51,19 +55,17 @@ impl SpoolWriter {
     /// # Errors
     /// The disk is full, for example.
     pub(super) fn add(&mut self, exchange: &RecordedExchange) -> io::Result<SpoolPlace> {
-        let whole =
-            exchange.answer.as_ref().filter(|_| self.keeps_answers && exchange.answer_fate == AnswerFate::Whole);
-        let whole = whole.filter(|answer| answer.head.len() <= HEAD_MAX);
-        let head = whole.map_or(&[][..], |answer| &answer.head);
-        let took = whole.map_or(Nanos::ZERO, |answer| answer.last_byte.since(exchange.first_byte));
+        let answer = recorded(exchange).filter(|_| self.keeps_answers);
+        let head = answer.map_or(&[][..], |answer| answer.head);
         let fits = |length: usize| u32::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge));
         let length = NUMBERS + exchange.request.len() + head.len();
         self.file.write_all(&fits(exchange.request.len())?.to_ne_bytes())?;
         self.file.write_all(&fits(head.len())?.to_ne_bytes())?;
-        self.file.write_all(&whole.map_or(NO_STATUS, |answer| answer.status).to_ne_bytes())?;
-        self.file.write_all(&whole.map_or(0, |answer| answer.content_bytes).to_ne_bytes())?;
-        self.file.write_all(&whole.and_then(|answer| answer.content_digest).unwrap_or_default().to_ne_bytes())?;
-        self.file.write_all(&took.0.to_ne_bytes())?;
+        self.file.write_all(&answer.map_or(NO_STATUS, |answer| answer.status).to_ne_bytes())?;
+        let (content_bytes, digest) = answer.and_then(|answer| answer.content).unwrap_or((NO_CONTENT, 0));
+        self.file.write_all(&content_bytes.to_ne_bytes())?;
+        self.file.write_all(&digest.to_ne_bytes())?;
+        self.file.write_all(&answer.and_then(|answer| answer.took).unwrap_or(NO_TIME).0.to_ne_bytes())?;
         self.file.write_all(&exchange.request)?;
         self.file.write_all(head)?;
         let place = SpoolPlace { offset: self.offset, length: fits(length)? };
@@ -89,15 +91,37 @@ pub(super) struct SpooledExchange<'a> {
     pub(super) answer: Option<SpooledAnswer<'a>>,
 }
 
-/// The recorded answer.
+/// The recorded answer, as far as it can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SpooledAnswer<'a> {
     pub(super) status: u16,
+    /// Empty if it is not known.
     pub(super) head: &'a [u8],
-    pub(super) content_bytes: u64,
-    pub(super) content_digest: u64,
+    /// The length and the digest of its content.
+    pub(super) content: Option<(u64, u64)>,
     /// From the first byte of the request to the last of the answer.
-    pub(super) took: Nanos,
+    pub(super) took: Option<Nanos>,
+}
+
+impl SpooledAnswer<'_> {
+    /// Whether the answer beside it may be held in memory.
+    pub(super) fn is_comparable(&self) -> bool {
+        self.content.is_none_or(|(n, _)| n <= COMPARED_MAX)
+    }
+}
+
+/// What the recording knows of an answer; `None` unless it is whole in a capture, or in a log with its status.
+pub(super) fn recorded(exchange: &RecordedExchange) -> Option<SpooledAnswer<'_>> {
+    if let Some(logged) = &exchange.logged {
+        return Some(SpooledAnswer { status: logged.status, head: &[], content: None, took: logged.took });
+    }
+    let answer = exchange.answer.as_ref().filter(|_| exchange.answer_fate == AnswerFate::Whole)?;
+    (answer.head.len() <= HEAD_MAX).then(|| SpooledAnswer {
+        status: answer.status,
+        head: &answer.head,
+        content: answer.content_digest.map(|digest| (answer.content_bytes, digest)),
+        took: Some(answer.last_byte.since(exchange.first_byte)),
+    })
 }
 
 /// Reads exchanges for one worker.
@@ -161,9 +185,9 @@ fn exchange(bytes: &[u8]) -> Option<SpooledExchange<'_>> {
     let answer = SpooledAnswer {
         status,
         head: rest.get(..u32::from_ne_bytes(*head_length) as usize)?,
-        content_bytes: u64::from_ne_bytes(*content_bytes),
-        content_digest: u64::from_ne_bytes(*content_digest),
-        took: Nanos(u64::from_ne_bytes(*took)),
+        content: Some((u64::from_ne_bytes(*content_bytes), u64::from_ne_bytes(*content_digest)))
+            .filter(|content| content.0 != NO_CONTENT),
+        took: Some(Nanos(u64::from_ne_bytes(*took))).filter(|took| *took != NO_TIME),
     };
     Some(SpooledExchange { request, answer: (status != NO_STATUS).then_some(answer) })
 }
@@ -185,6 +209,7 @@ pub(super) mod tests {
             last_byte: at,
             answer_fate: AnswerFate::Absent,
             answer: None,
+            logged: None,
         }
     }
 
@@ -221,12 +246,9 @@ pub(super) mod tests {
             let written = &exchanges[number];
             assert_eq!(read.request, written.request);
             let answer = written.answer.as_ref();
+            assert_eq!(read.answer, recorded(written));
             assert_eq!(read.answer.map(|answer| answer.head), answer.map(|answer| &answer.head[..]));
-            assert_eq!(
-                read.answer.map(|answer| answer.content_digest),
-                answer.and_then(|answer| answer.content_digest)
-            );
-            assert_eq!(read.answer.map(|answer| answer.took), answer.map(|_| Nanos::from_millis(1)));
+            assert_eq!(read.answer.and_then(|answer| answer.took), answer.map(|_| Nanos::from_millis(1)));
         }
     }
 

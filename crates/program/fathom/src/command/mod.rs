@@ -107,7 +107,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "replay",
-        about: "The requests in a capture, and what became of every packet, request and answer",
+        about: "The requests in a capture or an access log, and what became of every packet or line",
         define: replay::define,
         run: replay::run,
     },

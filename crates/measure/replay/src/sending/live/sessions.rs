@@ -13,11 +13,11 @@ use fathom_model::units::Nanos;
 
 use super::queue::{LiveEvent, QueueReceiver, SessionKey};
 use crate::{
-    AnswerFate, RecordedExchange,
+    RecordedExchange,
     sending::{
-        compare::{AnswerComparer, COMPARED_MAX, Comparison},
+        compare::{AnswerComparer, Comparison},
         results::SentResults,
-        spool::SpooledAnswer,
+        spool::{SpooledAnswer, recorded},
     },
 };
 
@@ -167,8 +167,8 @@ impl LiveSessions {
 
     fn compare(&mut self, exchange: &RecordedExchange, answer: &UserAnswer<'_>) {
         let Some(comparer) = &mut self.comparer else { return };
-        let Some(recorded) = recorded(exchange) else { return comparer.skip() };
-        self.results.sent.recorded.record(recorded.took.0);
+        let Some(recorded) = original(exchange) else { return comparer.skip() };
+        self.results.sent.count_recorded(recorded.took);
         comparer.compare(&exchange.request, &recorded, answer.message, answer.ended_at.since(answer.sent_at));
     }
 
@@ -183,15 +183,8 @@ impl LiveSessions {
 }
 
 /// The original answer, if it can be compared.
-fn recorded(exchange: &RecordedExchange) -> Option<SpooledAnswer<'_>> {
-    let answer = exchange.answer.as_ref().filter(|_| exchange.answer_fate == AnswerFate::Whole)?;
-    (answer.content_bytes <= COMPARED_MAX).then(|| SpooledAnswer {
-        status: answer.status,
-        head: &answer.head,
-        content_bytes: answer.content_bytes,
-        content_digest: answer.content_digest.unwrap_or_default(),
-        took: answer.last_byte.since(exchange.first_byte),
-    })
+fn original(exchange: &RecordedExchange) -> Option<SpooledAnswer<'_>> {
+    recorded(exchange).filter(SpooledAnswer::is_comparable)
 }
 
 impl Users for LiveSessions {
@@ -214,7 +207,7 @@ impl Users for LiveSessions {
         session.sent = session.waiting.pop_front();
         session.is_resting = session.sent.is_none();
         let Some((exchange, _)) = &session.sent else { return UserAction::Wait };
-        let is_kept = self.comparer.is_some() && recorded(exchange).is_some();
+        let is_kept = self.comparer.is_some() && original(exchange).is_some();
         UserAction::Send(UserRequest {
             bytes: &exchange.request,
             n_requests: 1,

@@ -1,6 +1,6 @@
 //! What a capture holds: its packets, connections, requests and answers.
 
-use std::{fmt::Write as _, fs::File, path::Path};
+use std::{fmt::Write as _, io::Read, path::Path};
 
 use fathom_capture::{
     ByteClass, CaptureFileError, ConnectionBegin, ConnectionEnd, ConversationSide, PacketClass, TrafficCounts,
@@ -12,9 +12,9 @@ use fathom_run::exit::UserError;
 use serde::Serialize;
 
 use super::{
+    refusal::unusable,
     send::RecordingSize,
     table::{add_section, most, rows},
-    unusable,
 };
 
 /// The format of the document.
@@ -32,8 +32,7 @@ pub(super) struct CaptureDocument {
 }
 
 /// Reads a capture from start to end.
-pub(super) fn read(path: &Path) -> Result<CaptureDocument, UserError> {
-    let file = File::open(path).map_err(|error| unusable(path, &error))?;
+pub(super) fn read(path: &Path, file: impl Read + Send) -> Result<CaptureDocument, UserError> {
     let mut reader = TrafficReader::new(HttpObserver::new(drop), TrafficLimits::USUAL);
     let end = read_frames(file, |frame| {
         reader.take(&frame);
@@ -108,13 +107,14 @@ const fn request_words(fate: RequestFate) -> &'static str {
     }
 }
 
-const fn answer_words(fate: AnswerFate) -> &'static str {
+pub(super) const fn answer_words(fate: AnswerFate) -> &'static str {
     match fate {
         AnswerFate::Whole => "whole",
         AnswerFate::Incomplete => "ended by the connection or the capture",
         AnswerFate::MissingBytes => "with packets lost or cut by the capture",
         AnswerFate::Malformed => "malformed",
         AnswerFate::Absent => "none",
+        AnswerFate::Logged => "with their status in the log",
     }
 }
 

@@ -1,16 +1,30 @@
 //! `fathom replay FILE`: the requests in a file, and what became of everything in it; with a target they are sent there.
 
 use std::{
-    io::{self, Write as _},
+    fs::File,
+    io::{self, BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use fathom_capture::is_capture;
 use fathom_run::exit::{Exit, UserError};
+use serde::Serialize;
 
 mod capture;
+mod log;
+mod refusal;
 mod send;
 mod table;
+
+use self::{capture::CaptureDocument, log::LogDocument, refusal::unusable, send::RecordingSize};
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom replay day.pcap
+  fathom replay access.log
+  fathom replay access.log --log-format '$remote_addr [$time_local] \"$request\" $status'
+";
 
 /// The end of the help, behind the examples.
 const NOTES: &str = "To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'";
@@ -23,10 +37,10 @@ pub(super) fn define(command: Command) -> Command {
                 .required_unless_present(send::LIVE_OPTION)
                 .conflicts_with(send::LIVE_OPTION)
                 .value_parser(value_parser!(PathBuf))
-                .help("pcap or pcapng, of any size"),
+                .help("pcap, pcapng or the access log of a server, of any size"),
         )
         .args(send::arguments())
-        .after_help(format!("Examples:\n  fathom replay day.pcap\n{}\n\n{NOTES}", send::EXAMPLES))
+        .after_help(format!("{EXAMPLES}{}\n\n{NOTES}", send::EXAMPLES))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -35,7 +49,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         return send::run_live(matches, device);
     }
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
-    let document = capture::read(path)?;
+    let document = read(path, matches)?;
     if is_sent {
         return send::run(matches, path, &document.size());
     }
@@ -50,7 +64,40 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The refusal of a file.
-fn unusable(path: &Path, why: &impl ToString) -> UserError {
-    UserError::new(Exit::Usage, format!("cannot use {}", path.display())).with_line("why", why.to_string())
+/// What a recording holds.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Document {
+    Capture(CaptureDocument),
+    Log(LogDocument),
+}
+
+/// Reads a recording from start to end. Its first bytes say what it is.
+fn read(path: &Path, matches: &ArgMatches) -> Result<Document, UserError> {
+    let log_options = log::options(matches)?;
+    let mut file = BufReader::new(File::open(path).map_err(|error| unusable(path, &error))?);
+    let begin = file.fill_buf().map_err(|error| unusable(path, &error))?;
+    if !is_capture(begin) {
+        return Ok(Document::Log(log::read(path, file, &log_options)?));
+    }
+    if log::is_asked(matches) {
+        return Err(unusable(path, &"it is a capture; --log-format and --empty-bodies are for access logs"));
+    }
+    Ok(Document::Capture(capture::read(path, file)?))
+}
+
+impl Document {
+    fn text(&self) -> String {
+        match self {
+            Self::Capture(capture) => capture.text(),
+            Self::Log(log) => log.text(),
+        }
+    }
+
+    fn size(&self) -> RecordingSize {
+        match self {
+            Self::Capture(capture) => capture.size(),
+            Self::Log(log) => log.size(),
+        }
+    }
 }

@@ -20,6 +20,8 @@ use crate::{
 /// The kinds for recordings and for live traffic.
 const RECORDED: &str = "http_replay";
 const LIVE: &str = "http_replay_live";
+/// The options that say how a log is read, whether its requests are sent or not.
+const READING: [&str; 2] = ["log-format", "empty-bodies"];
 /// The argument of `--to`. Other commands name hosts by an argument `to`.
 const TARGET: &str = "target";
 /// One round by default: a recording is sent once.
@@ -65,7 +67,8 @@ pub(super) fn arguments() -> Vec<Arg> {
 /// If the command line says how to send them and not where.
 pub(super) fn is_asked(matches: &ArgMatches) -> Result<bool, UserError> {
     let is_asked = matches.contains_id(TARGET) || measurement::lab_option(matches).is_some();
-    match options::settings(matches, &[kind(RECORDED), kind(LIVE)]).0.keys().next() {
+    let given = options::settings(matches, &[kind(RECORDED), kind(LIVE)]).0;
+    match given.keys().find(|option| !READING.contains(&option.as_str())) {
         Some(option) if !is_asked => {
             let user_error = UserError::new(Exit::Usage, format!("--{option} has no meaning without a target"));
             Err(user_error.with_line("add", "--to URL, or --lab pair for our own responder"))

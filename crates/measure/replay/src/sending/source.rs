@@ -1,0 +1,97 @@
+//! Where the requests of a recording come from: a capture, or the access log of a server.
+
+use std::{
+    cell::RefCell,
+    fs::File,
+    io::{self, BufRead as _, BufReader},
+    path::{Path, PathBuf},
+};
+
+use fathom_capture::{CaptureFileError, TrafficLimits, TrafficReader, is_capture, read_frames};
+use fathom_engine::Error;
+use fathom_model::{Settings, settings::SettingError};
+use fathom_sys::policy::Policy;
+
+use super::recording::{Recording, RecordingBuilder};
+use crate::{BodiesNotLogged, HttpObserver, LineFate, LogError, LogFormat, LogOptions, RequestFate, read_log};
+
+/// What was read: how many requests are not whole, by the reason, and why the file was not read to its end.
+type Contents = (Vec<(&'static str, u64)>, Option<String>);
+
+/// How a log is read, by the options `log-format` and `empty-bodies`.
+///
+/// # Errors
+/// The format is wrong.
+pub(super) fn log_options(settings: &Settings) -> Result<LogOptions, Error> {
+    let format = settings.text("log-format").map(|text| {
+        text.parse::<LogFormat>().map_err(|error| SettingError::NotAllowed {
+            name: "log-format".to_owned(),
+            expected: format!("a format as nginx's log_format says it ({error})"),
+            given: text,
+        })
+    });
+    let bodies = if settings.flag("empty-bodies") { BodiesNotLogged::Empty } else { BodiesNotLogged::LeaveOut };
+    Ok(LogOptions { format: format.transpose()?, bodies })
+}
+
+/// Reads the recording that the option `file` names. Returns what is to be sent, and why the file was not read to its end.
+///
+/// # Errors
+/// The file is no recording, or there is no place for its requests.
+pub(super) fn read(
+    settings: &Settings,
+    policy: &Policy,
+    builder: io::Result<RecordingBuilder>,
+) -> Result<(Recording, Option<String>), Error> {
+    let path = PathBuf::from(settings.text("file").unwrap_or_default());
+    let options = log_options(settings)?;
+    let not_kept = |error: io::Error| {
+        let why = format!("they do not fit in {}: {error}", std::env::temp_dir().display());
+        unusable(&path, &why, Some("set TMPDIR to a folder with more room"))
+    };
+    let mut builder = builder.map_err(not_kept)?;
+    let file = policy.open(&path).map_err(|error| unusable(&path, &error.to_string(), None))?;
+    let mut file = BufReader::new(file);
+    let begin = file.fill_buf().map_err(|error| unusable(&path, &error.to_string(), None))?;
+    let (left_out, damage) =
+        if is_capture(begin) { capture(&path, file, &mut builder)? } else { log(&path, file, &options, &mut builder)? };
+    Ok((builder.finish(left_out).map_err(not_kept)?, damage))
+}
+
+fn unusable(path: &Path, why: &str, hint: Option<&str>) -> Error {
+    let what = format!("cannot send the requests of {}: {why}", path.display());
+    Error::Unsupported { what, hint: hint.map(str::to_owned) }
+}
+
+fn capture(path: &Path, file: BufReader<File>, builder: &mut RecordingBuilder) -> Result<Contents, Error> {
+    let builder = RefCell::new(builder);
+    let observer = HttpObserver::new(|exchange| builder.borrow_mut().add(exchange));
+    let mut reader = TrafficReader::new(observer, TrafficLimits::USUAL);
+    let end = read_frames(file, |frame| {
+        reader.take(&frame);
+        Ok(())
+    });
+    let damage = match end {
+        Ok(_) => None,
+        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
+        Err(error) => return Err(unusable(path, &error.to_string(), error.hint())),
+    };
+    let counts = reader.finish().0.into_counts();
+    let left_out = counts.requests.into_iter().filter(|(fate, _)| *fate != RequestFate::Whole);
+    Ok((left_out.map(|(fate, n)| (fate.words(), n)).collect(), damage))
+}
+
+fn log(
+    path: &Path,
+    file: BufReader<File>,
+    options: &LogOptions,
+    builder: &mut RecordingBuilder,
+) -> Result<Contents, Error> {
+    let take = |exchange| {
+        builder.add(exchange);
+        Ok::<_, LogError>(())
+    };
+    let contents = read_log(file, options, take).map_err(|error| unusable(path, &error.to_string(), None))?;
+    let left_out = contents.counts.lines.into_iter().filter(|(fate, _)| *fate != LineFate::Whole);
+    Ok((left_out.map(|(fate, n)| (fate.words(), n)).collect(), contents.damage))
+}

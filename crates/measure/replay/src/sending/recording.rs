@@ -33,7 +33,7 @@ pub(super) struct DueRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestNumber(u32);
 
-/// What is to be sent. 24 bytes of each request are in memory, the others on disk.
+/// What is to be sent. 16 bytes of each request are in memory, the others on disk.
 #[derive(Debug)]
 pub(super) struct Recording {
     file: Arc<File>,

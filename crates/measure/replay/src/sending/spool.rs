@@ -26,12 +26,12 @@ const NO_STATUS: u16 = 0;
 const NO_CONTENT: u64 = u64::MAX;
 const NO_TIME: Nanos = Nanos::MAX;
 
-/// Where an exchange lies.
+/// Where an exchange lies, in units of [`ALIGNMENT`]: millions of them are in memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SpoolPlace {
-    offset: u64,
-    length: u32,
-}
+pub(super) struct SpoolPlace(u32);
+
+/// Each exchange begins at a multiple of so many bytes, so that 32 bits reach through 32 GiB.
+const ALIGNMENT: usize = 8;
 
 /// Writes exchanges one after another.
 #[derive(Debug)]
@@ -57,10 +57,10 @@ impl SpoolWriter {
     pub(super) fn add(&mut self, exchange: &RecordedExchange) -> io::Result<SpoolPlace> {
         let answer = recorded(exchange).filter(|_| self.keeps_answers);
         let head = answer.map_or(&[][..], |answer| answer.head);
-        let fits = |length: usize| u32::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge));
+        let place = SpoolPlace(fits(self.offset / ALIGNMENT as u64)?);
         let length = NUMBERS + exchange.request.len() + head.len();
-        self.file.write_all(&fits(exchange.request.len())?.to_ne_bytes())?;
-        self.file.write_all(&fits(head.len())?.to_ne_bytes())?;
+        self.file.write_all(&fits(exchange.request.len() as u64)?.to_ne_bytes())?;
+        self.file.write_all(&fits(head.len() as u64)?.to_ne_bytes())?;
         self.file.write_all(&answer.map_or(NO_STATUS, |answer| answer.status).to_ne_bytes())?;
         let (content_bytes, digest) = answer.and_then(|answer| answer.content).unwrap_or((NO_CONTENT, 0));
         self.file.write_all(&content_bytes.to_ne_bytes())?;
@@ -68,8 +68,9 @@ impl SpoolWriter {
         self.file.write_all(&answer.and_then(|answer| answer.took).unwrap_or(NO_TIME).0.to_ne_bytes())?;
         self.file.write_all(&exchange.request)?;
         self.file.write_all(head)?;
-        let place = SpoolPlace { offset: self.offset, length: fits(length)? };
-        self.offset += length as u64;
+        let padded = length.next_multiple_of(ALIGNMENT);
+        self.file.write_all(&[0; ALIGNMENT][..padded - length])?;
+        self.offset += padded as u64;
         Ok(place)
     }
 
@@ -80,6 +81,10 @@ impl SpoolWriter {
     pub(super) fn finish(self) -> io::Result<Arc<File>> {
         self.file.into_inner().map(Arc::new).map_err(io::IntoInnerError::into_error)
     }
+}
+
+fn fits(number: u64) -> io::Result<u32> {
+    u32::try_from(number).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
 
 /// An exchange as it was kept.
@@ -142,13 +147,19 @@ impl SpoolReader {
     /// # Errors
     /// The disk cannot be read.
     pub(super) fn read(&mut self, place: SpoolPlace) -> io::Result<SpooledExchange<'_>> {
-        let length = place.length as usize;
+        let offset = u64::from(place.0) * ALIGNMENT as u64;
+        let length = self.bytes(offset, NUMBERS)?.first_chunk().map_or(0, |lengths| length(*lengths));
+        exchange(self.bytes(offset, length)?).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// The bytes at an offset.
+    fn bytes(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let end = self.block_offset + self.block.len() as u64;
-        if place.offset < self.block_offset || place.offset + length as u64 > end {
-            self.fill(place.offset, length)?;
+        if offset < self.block_offset || offset + length as u64 > end {
+            self.fill(offset, length)?;
         }
-        let begin = usize::try_from(place.offset - self.block_offset).unwrap_or(usize::MAX);
-        self.block.get(begin..begin + length).and_then(exchange).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        let begin = usize::try_from(offset - self.block_offset).unwrap_or(usize::MAX);
+        self.block.get(begin..begin.saturating_add(length)).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn fill(&mut self, offset: u64, least: usize) -> io::Result<()> {
@@ -170,6 +181,12 @@ impl SpoolReader {
         self.block.truncate(n);
         Ok(())
     }
+}
+
+/// The length of an exchange that begins with these two lengths.
+fn length(lengths: [u8; 8]) -> usize {
+    let [r0, r1, r2, r3, h0, h1, h2, h3] = lengths;
+    NUMBERS + u32::from_ne_bytes([r0, r1, r2, r3]) as usize + u32::from_ne_bytes([h0, h1, h2, h3]) as usize
 }
 
 /// Divides the bytes of an exchange.

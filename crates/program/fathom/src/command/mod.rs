@@ -107,7 +107,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "replay",
-        about: "The requests in a capture or an access log, and what became of every packet or line",
+        about: "The requests in a capture, an access log or on a device: shown, or sent to another server",
         define: replay::define,
         run: replay::run,
     },

@@ -19,12 +19,12 @@ mod table;
 
 use self::{capture::CaptureDocument, log::LogDocument, refusal::unusable, send::RecordingSize};
 
-const EXAMPLES: &str = "\
-Examples:
-  fathom replay day.pcap
-  fathom replay access.log
-  fathom replay access.log --log-format '$remote_addr [$time_local] \"$request\" $status'
-";
+/// The examples of showing a file.
+const EXAMPLES: &[&str] = &[
+    "fathom replay day.pcap",
+    "fathom replay access.log",
+    r#"fathom replay access.log --log-format '$remote_addr [$time_local] "$request" $status'"#,
+];
 
 /// The end of the help, behind the examples.
 const NOTES: &str = "To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'";
@@ -40,7 +40,12 @@ pub(super) fn define(command: Command) -> Command {
                 .help("pcap, pcapng or the access log of a server, of any size"),
         )
         .args(send::arguments())
-        .after_help(format!("{EXAMPLES}{}\n\n{NOTES}", send::EXAMPLES))
+        .after_help(format!("Examples:{}\n\n{NOTES}", examples()))
+}
+
+/// The examples, a line each.
+fn examples() -> String {
+    EXAMPLES.iter().chain(send::EXAMPLES).map(|example| format!("\n  {example}")).collect()
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {

@@ -36,12 +36,13 @@ const LIVE_DURATION: Nanos = Nanos::from_secs(60);
 /// The option with the device to follow.
 pub(super) const LIVE_OPTION: &str = "live";
 
-pub(super) const EXAMPLES: &str = "\
-  fathom replay day.pcap --to http://127.0.0.1:8080 --compare
-  fathom replay day.pcap --to staging.example --header 'Host: shop.example' --allow staging.example --speed 2x
-  fathom replay day.pcap --to 127.0.0.1:8080 --speed max --methods GET,HEAD
-  fathom replay day.pcap --lab pair --rate 5k
-  fathom replay --live eth0 --ports 80 --to staging.example --allow staging.example --duration 10min";
+pub(super) const EXAMPLES: &[&str] = &[
+    "fathom replay day.pcap --to http://127.0.0.1:8080 --compare",
+    "fathom replay day.pcap --to staging.example --header 'Host: shop.example' --speed 2x",
+    "fathom replay day.pcap --to 127.0.0.1:8080 --speed max --methods GET,HEAD",
+    "fathom replay day.pcap --lab pair --rate 5k",
+    "fathom replay --live eth0 --ports 80 --to staging.example --duration 10min",
+];
 
 fn kind(name: &str) -> &'static dyn TestKind {
     registry::kind(name).expect("the program has this kind")

@@ -40,12 +40,7 @@ pub(super) fn define(command: Command) -> Command {
                 .help("pcap, pcapng or the access log of a server, of any size"),
         )
         .args(send::arguments())
-        .after_help(format!("Examples:{}\n\n{NOTES}", examples()))
-}
-
-/// The examples, a line each.
-fn examples() -> String {
-    EXAMPLES.iter().chain(send::EXAMPLES).map(|example| format!("\n  {example}")).collect()
+        .after_help(format!("Examples:\n  {}\n\n{NOTES}", [EXAMPLES, send::EXAMPLES].concat().join("\n  ")))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {

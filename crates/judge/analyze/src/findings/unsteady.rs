@@ -22,6 +22,10 @@ impl FindingRule for NoSteadyState {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // The rate of requests that are sent again is that of their recording.
+        if seen.records(Side::Initiator).any(|record| record.replay.is_some()) {
+            return Vec::new();
+        }
         let n_trials = seen.trials().len();
         let finding = |severity, title: String, evidence| {
             seen.finding(self.id(), severity, "not steady", title).evidence([evidence]).next(
@@ -69,7 +73,7 @@ fn longer_run_command(seen: &TestEvidence<'_>) -> String {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::Note;
+    use fathom_model::{Note, ReplayRecord};
 
     #[test]
     fn a_rate_that_falls_in_every_trial_says_little() {
@@ -80,6 +84,17 @@ mod tests {
         assert_eq!(finding.severity, Severity::Disturbs);
         assert!(finding.title.starts_with("the rate fell by"), "{}", finding.title);
         assert!(finding.evidence[0].value.ends_with("in 3 of 3 trials"), "{}", finding.evidence[0].value);
+    }
+
+    #[test]
+    fn the_rate_of_a_replay_is_that_of_its_recording() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000, 1000]);
+        builder.growth_per_interval(|interval| 2000 - 60 * interval);
+        for record in builder.run.tests[0].trials.iter_mut().flat_map(|trial| trial.records.values_mut()) {
+            record.replay = Some(ReplayRecord::default());
+        }
+        assert_eq!(builder.finding("no-steady-state"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fathom_scenario as scenario;
 
 /// Either it is refused, or what is made of it is a scenario in its final form.
 pub(crate) fn imported(bytes: &[u8], format: Format) {
-    match import(bytes, ImportOptions { format: Some(format), ..ImportOptions::default() }, "seed") {
+    match import(bytes, &ImportOptions { format: Some(format), ..ImportOptions::default() }, "seed") {
         Ok(imported) => {
             assert_eq!(scenario::format(&imported.text).as_ref(), Ok(&imported.text));
             for note in &imported.notes {

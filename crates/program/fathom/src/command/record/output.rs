@@ -1,0 +1,94 @@
+//! The files of a recording, written anew after each pause.
+
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use fathom_import::{Assets, Error, Format, ImportOptions, ImportResult, RecordingFilter};
+use fathom_record::{Recording, RecordingCounts, Verification};
+use fathom_run::{
+    exit::{Exit, UserError},
+    files::FileReaders,
+    store,
+};
+use jiff::Zoned;
+
+use crate::command::scenario_files::{self, name_of, refuse_existing, secrets_beside, write_text};
+
+/// Where a recording goes.
+pub(super) struct RecordingFiles {
+    pub(super) scenario: PathBuf,
+    pub(super) har: PathBuf,
+    options: ImportOptions,
+    verification: Verification,
+    written: Option<RecordingCounts>,
+}
+
+impl RecordingFiles {
+    /// Takes the files that the command line names, none of which is there yet.
+    pub(super) fn new(matches: &ArgMatches, verification: Verification) -> Result<Self, UserError> {
+        let told = matches.get_one::<PathBuf>("out").cloned();
+        let scenario =
+            told.unwrap_or_else(|| Zoned::now().strftime("recorded-%Y-%m-%d-%H%M%S.scenario").to_string().into());
+        let (har, secrets) = (scenario.with_extension("har"), secrets_beside(&scenario));
+        if har == scenario {
+            return Err(UserError::new(Exit::Usage, "the scenario cannot have the name of the HAR file beside it")
+                .with_line("use", format!("-o {}", scenario.with_extension("scenario").display())));
+        }
+        if !matches.get_flag("force") {
+            [&scenario, &har, &secrets].into_iter().try_for_each(|file| refuse_existing(file))?;
+        }
+        let assets = if matches.get_flag("assets") { Assets::Kept } else { Assets::LeftOut };
+        let options = ImportOptions {
+            format: Some(Format::Har),
+            filter: RecordingFilter { assets, ..RecordingFilter::default() },
+            secrets_file: Some(name_of(&secrets)),
+        };
+        // Nobody should click for an hour and lose it all.
+        let folder = scenario.parent().filter(|folder| !folder.as_os_str().is_empty());
+        store::check_folder(folder.unwrap_or(Path::new(".")))?;
+        Ok(Self { scenario, har, options, verification, written: None })
+    }
+
+    /// Whether the recording has more than the files.
+    pub(super) fn are_behind(&self, recording: &Recording) -> bool {
+        let counts = recording.counts();
+        let is_new = self.written != Some(counts);
+        is_new && counts.n_requests + counts.n_failed > 0
+    }
+
+    /// Writes all files, and returns a line about them.
+    pub(super) fn write(&mut self, recording: &Recording) -> Result<String, UserError> {
+        let counts = recording.counts();
+        let har = recording.har(self.verification);
+        write_text(&self.har, FileReaders::Owner, &har)?;
+        let imported = match fathom_import::import(har.as_bytes(), &self.options, &name_of(&self.har)) {
+            Ok(imported) => Some(imported),
+            // Assets alone, or requests without an answer.
+            Err(Error::Empty { .. }) => None,
+            Err(error) => {
+                return Err(UserError::new(Exit::Failed, "the recording makes no scenario").with_causes(&error));
+            }
+        };
+        imported.iter().try_for_each(|imported| scenario_files::write(&self.scenario, imported))?;
+        self.written = Some(counts);
+        Ok(self.line(counts, imported.as_ref()))
+    }
+
+    fn line(&self, counts: RecordingCounts, imported: Option<&ImportResult>) -> String {
+        let RecordingCounts { n_requests, n_failed, n_hosts, .. } = counts;
+        let requests = plural(n_requests + n_failed, "request");
+        let hosts = plural(n_hosts, "host");
+        match imported {
+            Some(imported) => {
+                let steps = plural(imported.n_steps as u64, "step");
+                format!("{requests}, {hosts}, {steps} in {}", self.scenario.display())
+            }
+            None => format!("{requests}, {hosts}, nothing for a scenario yet"),
+        }
+    }
+}
+
+/// `1 request`, `2 requests`.
+fn plural(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

@@ -198,8 +198,9 @@ pub fn read(text: &str, filter: &RecordingFilter) -> Result<ImportTree, Error> {
     reader.read(entries);
     let mut builder = ImportTree::default();
     let cookies = if reader.jar.is_empty() { CookieHandling::Ignored } else { CookieHandling::Kept };
+    let left_out = reader.take_left_out();
     let mut acts = transactions(reader.steps, &archive.log.pages);
-    acts.extend(reader.left_out.into_iter().map(ImportAction::LeftOut));
+    acts.extend(left_out.into_iter().map(ImportAction::LeftOut));
     let insecure = archive.log.insecure;
     builder.kinds.push(ImportedUser {
         name: "recorded".to_owned(),
@@ -251,6 +252,26 @@ struct HarStep {
     request: ImportedRequest,
 }
 
+/// Entries of one host that were left out for one reason.
+struct LeftOutEntries {
+    /// Of the first one.
+    place: String,
+    host: String,
+    why: &'static str,
+    n_more: usize,
+}
+
+impl LeftOutEntries {
+    fn note(self) -> ImportNote {
+        let Self { place, host, why, n_more } = self;
+        let what = match n_more {
+            0 => why.to_owned(),
+            n => format!("{why}, and {n} more to {host}"),
+        };
+        ImportNote { location: place, what }
+    }
+}
+
 #[derive(Default)]
 struct HarReader {
     filter: RecordingFilter,
@@ -258,7 +279,7 @@ struct HarReader {
     /// The steps whose answers redirected to a URL, the latest last.
     redirects: HashMap<String, Vec<usize>>,
     /// The parts left out since the last request.
-    left_out: Vec<ImportNote>,
+    left_out: Vec<LeftOutEntries>,
     /// The names of the cookies that servers have set so far, with their hosts.
     jar: HashMap<String, HashSet<String>>,
     quiet_since: Option<Timestamp>,
@@ -269,7 +290,7 @@ impl HarReader {
         for entry in entries {
             if let Some(why) = self.reason_left_out(&entry) {
                 if !why.is_empty() {
-                    self.left_out.push(ImportNote { location: entry.place(), what: why.to_owned() });
+                    self.leave_out(&entry, why);
                 }
                 continue;
             }
@@ -278,6 +299,21 @@ impl HarReader {
             self.remember_cookies(&entry.entry);
             self.add(&entry.entry, pause, request);
         }
+    }
+
+    /// Notes an entry; those of one host with one reason become one note.
+    fn leave_out(&mut self, entry: &TimedEntry, why: &'static str) {
+        let host = host_of(&entry.entry.request.url);
+        let known = self.left_out.iter_mut().find(|group| group.why == why && group.host == host);
+        match known {
+            Some(group) => group.n_more += 1,
+            None => self.left_out.push(LeftOutEntries { place: entry.place(), host, why, n_more: 0 }),
+        }
+    }
+
+    /// The notes since the last request.
+    fn take_left_out(&mut self) -> Vec<ImportNote> {
+        self.left_out.drain(..).map(LeftOutEntries::note).collect()
     }
 
     /// Why an entry does not become a request; empty if no note is needed.
@@ -338,7 +374,7 @@ impl HarReader {
         for note in &mut left {
             note.location = timed.place();
         }
-        left.splice(..0, self.left_out.drain(..));
+        left.splice(..0, self.take_left_out());
         // Without cache conditions the server sends the whole body.
         let status = timed.entry.status().map(|status| if status == 304 { 200 } else { status });
         ImportedRequest {

@@ -32,6 +32,8 @@ static SECRET: LazyLock<Regex> =
 /// The names of what tells the person, next to a secret.
 static PERSON: LazyLock<Regex> =
     pattern!(r"(?i)(?:^|[\W_])(?:user|user_?name|login|e-?mail|email_?address|account)\]?$");
+/// A choice between such values is no secret, whatever its name.
+const SWITCHES: &[&str] = &["true", "false", "on", "off", "yes", "no", "0", "1"];
 /// The string members of JSON: what precedes the value, the name, and the value.
 static MEMBER: LazyLock<Regex> =
     pattern!(r#"(?P<head>"(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*")(?P<value>(?:[^"\\]|\\.)+)""#);
@@ -99,7 +101,7 @@ impl Columns {
     }
 
     fn replace(&mut self, name: &str, text: &mut ImportText) {
-        if let Some(value) = text.as_literal().filter(|value| !value.is_empty()) {
+        if let Some(value) = text.as_literal().filter(|value| is_value(value)) {
             *text = ImportText(vec![self.of(name, value)]);
         }
     }
@@ -149,7 +151,8 @@ impl Columns {
 
     /// The fields of one form: the secrets, and the person they belong to.
     fn replace_fields(&mut self, fields: Vec<(String, &mut ImportText)>) {
-        let has_secret = fields.iter().any(|(name, _)| SECRET.is_match(name));
+        let has_secret =
+            fields.iter().any(|(name, value)| SECRET.is_match(name) && value.as_literal().is_some_and(is_value));
         for (name, value) in fields {
             if SECRET.is_match(&name) || (has_secret && PERSON.is_match(&name)) {
                 self.replace(&name, value);
@@ -162,7 +165,7 @@ impl Columns {
         let mut replaced = ImportText::literal(format!("{path}?"));
         for (idx, pair) in query.split('&').enumerate() {
             replaced.push_str(if idx == 0 { "" } else { "&" });
-            match pair.split_once('=').filter(|(name, value)| SECRET.is_match(name) && !value.is_empty()) {
+            match pair.split_once('=').filter(|(name, value)| SECRET.is_match(name) && is_value(value)) {
                 Some((name, value)) => {
                     let plain = unform(ImportText::literal(value));
                     replaced.push_str(&format!("{name}="));
@@ -181,14 +184,14 @@ impl Columns {
     /// JSON whose secret strings are holes; a hole in a string is encoded when it is filled.
     fn without_members(&mut self, json: &str) -> ImportText {
         let members: Vec<_> = MEMBER.captures_iter(json).collect();
-        let has_secret = members.iter().any(|member| SECRET.is_match(&member["name"]));
+        let has_secret = members.iter().any(|member| SECRET.is_match(&member["name"]) && is_value(&member["value"]));
         let mut replaced = ImportText::default();
         let mut rest = 0;
         for member in &members {
             let (name, value) = (&member["name"], member.name("value").expect("the pattern has it"));
             let is_secret = SECRET.is_match(name) || (has_secret && PERSON.is_match(name));
             let plain = serde_json::from_str::<String>(&format!("\"{}\"", value.as_str()));
-            if let (true, Ok(plain)) = (is_secret, plain) {
+            if let (true, Some(plain)) = (is_secret, plain.ok().filter(|plain| is_value(plain))) {
                 replaced.push_str(&json[rest..value.start()]);
                 replaced.push(self.of(name, &plain));
                 rest = value.end();
@@ -207,6 +210,10 @@ impl Columns {
         }
         text
     }
+}
+
+fn is_value(text: &str) -> bool {
+    !text.is_empty() && !SWITCHES.contains(&text.to_lowercase().as_str())
 }
 
 /// A value as CSV has it (RFC 4180).
@@ -253,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_search_for_a_user_is_no_secret() {
-        assert_eq!(moved(vec![fields(&[("user", "ann"), ("pin_board", "x")])]).1, None);
+        assert_eq!(moved(vec![fields(&[("user", "ann"), ("pin_board", "x"), ("use_password", "true")])]).1, None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Small archives, and the users that they become.
 
+use fathom_http::host_names::HostNames;
 use serde_json::{Value, json};
 
 use super::*;
@@ -239,4 +240,66 @@ fn a_long_recording_of_many_hosts_and_alike_paths_is_read_in_one_pass() {
     let imported = import(archive(&[], &entries).as_bytes(), &ImportOptions::default(), "x").unwrap();
     assert_eq!(imported.text.matches("\nstep ").count(), 12_000);
     assert!(imported.text.contains("\nbase http://h0.test\n") && imported.text.contains("\nstep GET /x 12000\n"));
+}
+
+#[test]
+fn what_was_left_out_of_one_host_for_one_reason_is_told_once() {
+    let failed = |url: &str| with(entry(0.0, "GET", url), "/response/status", json!(0));
+    let entries = [
+        entry(0.0, "GET", "http://a.test/"),
+        failed("http://b.test/1"),
+        failed("http://c.test/1"),
+        failed("http://b.test/2"),
+        failed("http://b.test/3"),
+    ];
+    let notes: Vec<_> = acts(&entries)[1..].iter().map(|act| format!("{act:?}")).collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("left out, and 2 more to b.test") && !notes[1].contains("more"), "{notes:?}");
+}
+
+#[test]
+fn hosts_and_paths_are_filtered() {
+    let urls = ["http://a.test/", "http://a.test/cart/1?x", "http://api.a.test/cart", "http://b.test/cart"];
+    let entries: Vec<_> = urls.iter().map(|url| entry(0.0, "GET", url)).collect();
+    let kept = |filter: &RecordingFilter| read(&archive(&[], &entries), filter).unwrap().requests().len();
+    let hosts = HostNames::new(["a.test"]);
+    assert_eq!(kept(&RecordingFilter { hosts: hosts.clone(), ..RecordingFilter::default() }), 3);
+    assert_eq!(kept(&RecordingFilter { hosts, paths: vec!["/cart".to_owned()], ..RecordingFilter::default() }), 2);
+}
+
+#[test]
+fn a_form_is_read_as_fields_if_it_is_sent_as_it_was() {
+    let body = |text: &str| {
+        let mut entry = entry(0.0, "POST", "http://a.test/");
+        let data = json!({ "mimeType": "application/x-www-form-urlencoded; charset=UTF-8", "text": text });
+        entry["request"]["postData"] = data;
+        requests(&[entry]).remove(0).body
+    };
+    let fields = [("user", "ann b"), ("pass", "a&b=ü"), ("empty", "")].map(|(name, value)| (name.into(), value.into()));
+    assert_eq!(body("user=ann+b&pass=a%26b%3D%C3%BC&empty="), ImportedBody::Form(fields.to_vec()));
+    for other in ["a=b%20c", "a=%zz", "a", "a=1&&b=2", "a=%26;"] {
+        assert_eq!(body(other), ImportedBody::Text(other.into()), "{other}");
+    }
+}
+
+#[test]
+fn a_form_with_a_file_keeps_its_fields_and_names_the_file() {
+    let bytes = b"--q\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--q\r\nContent-Disposition: form-data; name=\"f\"; \
+        filename=\"p.png\"\r\nContent-Type: image/png\r\n\r\n\x89PNG\xff\r\n--q--\r\n";
+    let mut entry = entry(0.0, "POST", "http://a.test/");
+    entry["request"]["postData"] = json!({
+        "mimeType": "multipart/form-data; boundary=q", "text": BASE64.encode(bytes), "_encoding": "base64",
+    });
+    let request = requests(&[entry]).remove(0);
+    let ImportedBody::Multipart(parts) = &request.body else { panic!("{request:?}") };
+    assert_eq!(parts[0].content, FormPartContent::Text("1".into()));
+    assert_eq!(parts[1].content, FormPartContent::File("p.png".into()));
+    assert_eq!(request.left_out.len(), 1, "where the file is expected is told");
+}
+
+#[test]
+fn a_recording_of_unverified_servers_is_insecure() {
+    let text = json!({ "log": { "_insecure": true, "entries": [entry(0.0, "GET", "https://a.test/")] } }).to_string();
+    let imported = import(text.as_bytes(), &ImportOptions::default(), "x").unwrap();
+    assert!(imported.text.contains("\ninsecure\n"), "{}", imported.text);
 }

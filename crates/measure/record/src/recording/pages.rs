@@ -43,7 +43,8 @@ impl PageBook {
         let field = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         // Browsers since 2023 tell what a request is for (Fetch Metadata).
         let is_navigation = field("sec-fetch-mode") == Some("navigate") && field("sec-fetch-dest") == Some("document");
-        let is_redirected = self.redirects.contains(&head.url.to_string());
+        // A form may be sent later to the URL where its page was.
+        let is_redirected = self.redirects.remove(&head.url.to_string());
         if self.pages.is_empty() || ((is_navigation || is_after_pause) && !is_redirected) {
             // The steps of the page have the method as well.
             let title = shortened(head.url.path());
@@ -134,12 +135,13 @@ mod tests {
         assert_eq!(page(head(Method::GET, "http://a.test/home", Some("document")), false), "page_3");
         assert_eq!(page(head(Method::GET, "http://a.test/old", None), false), "page_3");
         assert_eq!(page(head(Method::GET, "http://a.test/old", None), true), "page_4");
+        assert_eq!(page(head(Method::POST, "http://a.test/home", Some("document")), false), "page_5");
         for title in ["<title>Home</title>", "<title>Other</title>", ""] {
             book.note_document("page_3", title);
         }
         book.note_document("page_9", "<title>x</title>");
         let titles: Vec<_> = book.pages.iter().map(|page| page.title.as_str()).collect();
-        assert_eq!(titles, ["/", "/api", "Home", "/old"]);
+        assert_eq!(titles, ["/", "/api", "Home", "/old", "/home"]);
     }
 
     #[test]

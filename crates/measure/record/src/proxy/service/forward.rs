@@ -145,7 +145,10 @@ fn failure(
         None => format!("the server gave no answer: {}", first_cause(error)),
     };
     if matches!(cause, Some(ConnectError::Own { .. })) {
-        exchange.inspect(|exchange| exchange.forget());
+        match exchange {
+            Some(exchange) => exchange.forget(),
+            None => service.core.recording.count(|counts| counts.n_of_other_hosts -= 1),
+        }
         return own_page::page(&service.core.authority, path);
     }
     exchange.inspect(|exchange| exchange.failed(&why));

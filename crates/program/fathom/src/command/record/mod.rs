@@ -169,7 +169,7 @@ fn print_end(recording: &Recording, files: &RecordingFiles) {
     for (n, what) in rows.into_iter().filter(|(n, _)| *n > 0) {
         eprintln!("{n:>6}  {what}");
     }
-    if files.scenario.exists() {
+    if files.has_scenario {
         eprintln!("next: fathom app try {}", files.scenario.display());
     }
 }

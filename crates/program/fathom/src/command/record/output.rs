@@ -20,7 +20,8 @@ pub(super) struct RecordingFiles {
     pub(super) har: PathBuf,
     options: ImportOptions,
     verification: Verification,
-    written: Option<RecordingCounts>,
+    n_written: u64,
+    pub(super) has_scenario: bool,
 }
 
 impl RecordingFiles {
@@ -46,14 +47,12 @@ impl RecordingFiles {
         // Nobody should click for an hour and lose it all.
         let folder = scenario.parent().filter(|folder| !folder.as_os_str().is_empty());
         store::check_folder(folder.unwrap_or(Path::new(".")))?;
-        Ok(Self { scenario, har, options, verification, written: None })
+        Ok(Self { scenario, har, options, verification, n_written: 0, has_scenario: false })
     }
 
     /// Whether the recording has more than the files.
     pub(super) fn are_behind(&self, recording: &Recording) -> bool {
-        let counts = recording.counts();
-        let is_new = self.written != Some(counts);
-        is_new && counts.n_requests + counts.n_failed > 0
+        n_entries(recording.counts()) > self.n_written
     }
 
     /// Writes all files, and returns a line about them.
@@ -70,14 +69,14 @@ impl RecordingFiles {
             }
         };
         imported.iter().try_for_each(|imported| scenario_files::write(&self.scenario, imported))?;
-        self.written = Some(counts);
+        self.n_written = n_entries(counts);
+        self.has_scenario |= imported.is_some();
         Ok(self.line(counts, imported.as_ref()))
     }
 
     fn line(&self, counts: RecordingCounts, imported: Option<&ImportResult>) -> String {
-        let RecordingCounts { n_requests, n_failed, n_hosts, .. } = counts;
-        let requests = plural(n_requests + n_failed, "request");
-        let hosts = plural(n_hosts, "host");
+        let requests = plural(n_entries(counts), "request");
+        let hosts = plural(counts.n_hosts, "host");
         match imported {
             Some(imported) => {
                 let steps = plural(imported.n_steps as u64, "step");
@@ -86,6 +85,10 @@ impl RecordingFiles {
             None => format!("{requests}, {hosts}, nothing for a scenario yet"),
         }
     }
+}
+
+fn n_entries(counts: RecordingCounts) -> u64 {
+    counts.n_requests + counts.n_failed
 }
 
 /// `1 request`, `2 requests`.

@@ -317,6 +317,10 @@ fn other_hosts_pass_unseen_and_the_proxy_answers_for_itself() {
         assert!(recorder.curl(&[&url]).contains("This is a proxy"), "{url}");
     }
     assert!(recorder.curl(&[&format!("{}/ca.pem", recorder.proxy)]).contains("BEGIN CERTIFICATE"));
+    for (target, why) in [("http://ann:pw@localhost/", "Authorization"), ("ftp://localhost/", "only http and https")] {
+        let told = recorder.curl(&["--request-target", target, &format!("http://{shop}/")]);
+        assert!(told.contains(why), "{target}: {told}");
+    }
     // The files are there before the end.
     until(|| fs::read_to_string(bed.path("shop.scenario")).ok().filter(|text| text.contains("GET /home")));
     let ended = recorder.ends();
@@ -342,6 +346,8 @@ fn a_recorder_refuses_to_overwrite_and_to_be_open_to_everybody() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     record(&["--force", "--listen", &address]).refused(3, &["cannot listen", &address, "--listen"]);
+    bed.fathom(["record", "-o", "missing/shop.scenario"]).refused(2, &["there is no folder missing"]);
+    bed.fathom(["record", "-o", ".", "--force"]).refused(2, &[". is a folder"]);
     bed.fathom(["record", "-o", "shop.har"]).refused(2, &["the name of the HAR file"]);
 
     let shown = bed.fathom(["record", "ca"]).succeeded();

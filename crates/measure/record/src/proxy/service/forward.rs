@@ -26,19 +26,14 @@ use crate::{
 const OF_A_CONNECTION: [&str; 7] =
     ["connection", "keep-alive", "proxy-connection", "proxy-authorization", "transfer-encoding", "upgrade", "expect"];
 
-/// Sends a request to `server`, and records it as one to `url`.
-pub(super) async fn forward(
-    service: ConnectionService,
-    server: Uri,
-    url: Uri,
-    request: Request<Incoming>,
-) -> Response<ProxyBody> {
+/// Sends a request to its server, and records it.
+pub(super) async fn forward(service: ConnectionService, url: Uri, request: Request<Incoming>) -> Response<ProxyBody> {
     let recording = &service.core.recording;
     let (mut parts, body) = request.into_parts();
     join_cookies(&mut parts.headers);
     let exchange = if service.core.settings.hosts.contain(url.host().unwrap_or_default()) {
-        let head =
-            RequestHead { method: parts.method.clone(), url, version: parts.version, headers: parts.headers.clone() };
+        let (method, headers) = (parts.method.clone(), parts.headers.clone());
+        let head = RequestHead { method, url: url.clone(), version: parts.version, headers };
         Some(OpenExchange::begin(recording, head))
     } else {
         recording.count(|counts| counts.n_of_other_hosts += 1);
@@ -46,12 +41,12 @@ pub(super) async fn forward(
     };
     let protocol = wanted_protocol(&parts.headers);
     remove_of_a_connection(&mut parts.headers);
-    if parts.headers.get(HOST).is_some_and(|host| server.authority().is_some_and(|to| to.as_str() == host)) {
+    if parts.headers.get(HOST).is_some_and(|host| url.authority().is_some_and(|to| to.as_str() == host)) {
         // The client writes it where its protocol wants it.
         parts.headers.remove(HOST);
     }
-    let path = server.path().to_owned();
-    (parts.uri, parts.version) = (server, Version::HTTP_11);
+    let path = url.path().to_owned();
+    (parts.uri, parts.version) = (url, Version::HTTP_11);
     set_protocol(&mut parts.headers, protocol.as_ref());
     let mut request = Request::from_parts(parts, ExchangeBody::new(body, exchange.clone(), Direction::Request));
     let client = protocol.is_some().then(|| hyper::upgrade::on(&mut request));

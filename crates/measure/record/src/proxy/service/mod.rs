@@ -8,7 +8,6 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
-    header::HOST,
     http::uri::{Authority, PathAndQuery, Scheme},
     rt::{Read, Write},
     service::service_fn,
@@ -68,28 +67,25 @@ impl ConnectionService {
                 _ => text(StatusCode::BAD_REQUEST, "CONNECT needs HOST:PORT, outside of a tunnel\n"),
             };
         }
-        match self.url_of(&request) {
-            Some((server, url)) => forward::forward(self, server, url, request).await,
+        match self.url_of(request.uri()) {
+            Some(url) if !matches!(url.scheme_str(), Some("http" | "https")) => {
+                text(StatusCode::BAD_REQUEST, "only http and https pass through this proxy\n")
+            }
+            // A password there would be written out with the URL (RFC 9110 section 4.2.4).
+            Some(url) if url.authority().is_some_and(|authority| authority.as_str().contains('@')) => {
+                text(StatusCode::BAD_REQUEST, "a user in a URL is no part of a request: send Authorization\n")
+            }
+            Some(url) => forward::forward(self, url, request).await,
             None => own_page::page(&self.core.authority, request.uri().path()),
         }
     }
 
-    /// The URL to connect to and the URL to record: a client may ask one server as another one.
-    fn url_of(&self, request: &Request<Incoming>) -> Option<(Uri, Uri)> {
-        let Some(origin) = &self.origin else {
-            let uri = request.uri();
-            return uri.authority().map(|_| (uri.clone(), uri.clone()));
-        };
-        let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let with = |authority: Authority| {
-            let uri = Uri::builder().scheme(origin.scheme.clone()).authority(authority);
-            uri.path_and_query(path.clone()).build().ok()
-        };
-        let server = with(origin.authority.clone())?;
-        let named = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
-        let named = named.or_else(|| request.uri().authority().cloned());
-        let url = named.and_then(with).unwrap_or_else(|| server.clone());
-        Some((server, url))
+    /// The URL that a request is for; none for a visit to the proxy itself.
+    fn url_of(&self, target: &Uri) -> Option<Uri> {
+        let Some(origin) = &self.origin else { return target.authority().map(|_| target.clone()) };
+        let path = target.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let uri = Uri::builder().scheme(origin.scheme.clone()).authority(origin.authority.clone());
+        uri.path_and_query(path).build().ok()
     }
 }
 

@@ -35,6 +35,10 @@ impl RecordingFiles {
             return Err(UserError::new(Exit::Usage, "the scenario cannot have the name of the HAR file beside it")
                 .with_line("use", format!("-o {}", scenario.with_extension("scenario").display())));
         }
+        if scenario.is_dir() {
+            return Err(UserError::new(Exit::Usage, format!("{} is a folder", scenario.display()))
+                .with_line("use", format!("-o {}", scenario.join("recorded.scenario").display())));
+        }
         if !matches.get_flag("force") {
             [&scenario, &har, &secrets].into_iter().try_for_each(|file| refuse_existing(file))?;
         }
@@ -45,8 +49,12 @@ impl RecordingFiles {
             secrets_file: Some(name_of(&secrets)),
         };
         // Nobody should click for an hour and lose it all.
-        let folder = scenario.parent().filter(|folder| !folder.as_os_str().is_empty());
-        store::check_folder(folder.unwrap_or(Path::new(".")))?;
+        let folder = scenario.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(UserError::new(Exit::Usage, format!("there is no folder {}", folder.display()))
+                .with_line("use", "-o with a file in a folder that is there"));
+        }
+        store::check_folder(folder)?;
         Ok(Self { scenario, har, options, verification, n_written: 0, has_scenario: false })
     }
 

@@ -15,11 +15,11 @@ use fathom_model::units::Nanos;
 
 pub(crate) use exchange::{Direction, ExchangeBody, OpenExchange};
 pub(crate) use facts::RequestHead;
-use pages::{PAGE_BYTES, PageBook};
+use pages::PageBook;
 
 use crate::verification::Verification;
 
-/// The most bytes of a log: an import takes 64 MiB, and the rest is for what stands around the entries.
+/// The most bytes of entries: an import takes 64 MiB, and the pages need less than the rest.
 const LOG_BYTES_MAX: usize = 60 << 20;
 /// Different notices of one recording: a user reads no more.
 const NOTICES_MAX: usize = 200;
@@ -119,10 +119,7 @@ impl Recording {
     fn page_of(&self, head: &RequestHead, now: Nanos, begin_wall: Nanos) -> String {
         let mut state = self.state();
         let quiet = state.last_traffic.map(|last| now.since(last));
-        let n_before = state.pages.pages.len();
-        let page = state.pages.page_of(head, quiet, begin_wall);
-        state.n_bytes += PAGE_BYTES * (state.pages.pages.len() - n_before);
-        page
+        state.pages.page_of(head, quiet, begin_wall)
     }
 
     fn saw_traffic(&self, now: Nanos) {

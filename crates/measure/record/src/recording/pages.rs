@@ -9,8 +9,10 @@ use super::facts::RequestHead;
 
 /// A person does something new after a second without traffic; an earlier request was caused by the one before.
 const PAUSE_MIN: Nanos = Nanos::from_secs(1);
-/// What a page takes in the log at most.
-pub(super) const PAGE_BYTES: usize = 512;
+/// More clicks than a person makes in a day; what comes then belongs to the last page.
+const PAGES_MAX: usize = 5000;
+/// Redirects of one page that are remembered.
+const REDIRECTS_MAX: usize = 1000;
 /// The longest title that is kept.
 const TITLE_CHARS_MAX: usize = 80;
 
@@ -42,10 +44,13 @@ impl PageBook {
         let is_after_pause = quiet.is_some_and(|quiet| quiet >= PAUSE_MIN);
         let field = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         // Browsers since 2023 tell what a request is for (Fetch Metadata).
-        let is_navigation = field("sec-fetch-mode") == Some("navigate") && field("sec-fetch-dest") == Some("document");
+        let is_document = field("sec-fetch-mode") == Some("navigate") && field("sec-fetch-dest") == Some("document");
+        // A document that is fetched ahead was not clicked yet.
+        let is_navigation = is_document && field("sec-purpose").is_none();
         // A form may be sent later to the URL where its page was.
         let is_redirected = self.redirects.remove(&head.url.to_string());
-        if self.pages.is_empty() || ((is_navigation || is_after_pause) && !is_redirected) {
+        let is_new = (is_navigation || is_after_pause) && !is_redirected && self.pages.len() < PAGES_MAX;
+        if self.pages.is_empty() || is_new {
             // The steps of the page have the method as well.
             let title = shortened(head.url.path());
             self.pages.push(Page { begin_wall, title, is_titled: false });
@@ -56,7 +61,9 @@ impl PageBook {
 
     /// The next request to where an answer redirects continues the page.
     pub(super) fn note_redirect(&mut self, from: &Uri, location: &str) {
-        self.redirects.extend(resolved(from, location).map(|url| url.to_string()));
+        if self.redirects.len() < REDIRECTS_MAX {
+            self.redirects.extend(resolved(from, location).map(|url| url.to_string()));
+        }
     }
 
     /// Gives a page the title of its first document.
@@ -142,6 +149,17 @@ mod tests {
         book.note_document("page_9", "<title>x</title>");
         let titles: Vec<_> = book.pages.iter().map(|page| page.title.as_str()).collect();
         assert_eq!(titles, ["/", "/api", "Home", "/old", "/home"]);
+    }
+
+    #[test]
+    fn pages_and_redirects_are_bounded() {
+        let mut book = PageBook::default();
+        for n in 0..2 * PAGES_MAX {
+            let page = book.page_of(&head(Method::GET, "http://a.test/", Some("document")), None, Nanos(0));
+            assert_eq!(page, page_id(n.min(PAGES_MAX - 1)));
+            book.note_redirect(&"http://a.test/".parse().unwrap(), &format!("/{n}"));
+        }
+        assert_eq!((book.pages.len(), book.redirects.len()), (PAGES_MAX, REDIRECTS_MAX));
     }
 
     #[test]

@@ -334,6 +334,20 @@ fn other_hosts_pass_unseen_and_the_proxy_answers_for_itself() {
 }
 
 #[test]
+fn only_clients_that_are_named_are_served() {
+    let bed = TestBed::beside_others();
+    let recorder = Recorder::start(&bed, &["--from", "192.0.2.0/24", "--from", "::1"]);
+    let mut stranger = TcpStream::connect(recorder.address()).unwrap();
+    let _ = stranger.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
+    let ended = recorder.ends();
+    assert!(ended.stderr.contains("127.0.0.1 may not use the proxy: add it with --from"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("nothing was recorded") && !bed.path("shop.har").exists(), "{}", ended.stderr);
+}
+
+#[test]
 fn a_recorder_refuses_to_overwrite_and_to_be_open_to_everybody() {
     let bed = TestBed::beside_others();
     fs::write(bed.path("shop.har"), "precious").unwrap();

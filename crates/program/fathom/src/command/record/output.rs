@@ -31,13 +31,13 @@ impl RecordingFiles {
         let scenario =
             told.unwrap_or_else(|| Zoned::now().strftime("recorded-%Y-%m-%d-%H%M%S.scenario").to_string().into());
         let (har, secrets) = (scenario.with_extension("har"), secrets_beside(&scenario));
-        if har == scenario {
-            return Err(UserError::new(Exit::Usage, "the scenario cannot have the name of the HAR file beside it")
-                .with_line("use", format!("-o {}", scenario.with_extension("scenario").display())));
-        }
         if scenario.is_dir() {
             return Err(UserError::new(Exit::Usage, format!("{} is a folder", scenario.display()))
                 .with_line("use", format!("-o {}", scenario.join("recorded.scenario").display())));
+        }
+        if har == scenario {
+            return Err(UserError::new(Exit::Usage, "the scenario cannot have the name of the HAR file beside it")
+                .with_line("use", format!("-o {}", scenario.with_extension("scenario").display())));
         }
         if !matches.get_flag("force") {
             [&scenario, &har, &secrets].into_iter().try_for_each(|file| refuse_existing(file))?;

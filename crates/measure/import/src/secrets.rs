@@ -3,7 +3,7 @@
 //! A secret is known by its place (credentials, cookies) or by its name (passwords, keys). Values that a server made, such as
 //! tokens of forms, are no secrets: the next run needs others anyway.
 
-use std::{fmt::Write as _, sync::LazyLock};
+use std::{collections::HashSet, fmt::Write as _, sync::LazyLock};
 
 use regex::Regex;
 
@@ -20,43 +20,58 @@ const CREDENTIALS: &[&str] =
     &["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token"];
 /// Schemes that stay readable before their credentials.
 const SCHEMES: &[&str] = &["Basic ", "Bearer ", "Token "];
-/// A constant pattern.
-macro_rules! pattern {
-    ($text:literal) => {
-        LazyLock::new(|| Regex::new($text).expect("the pattern is constant, and tested"))
-    };
-}
 /// The names of what only one person knows.
-static SECRET: LazyLock<Regex> =
-    pattern!(r"(?i)pass(?:word|wd|phrase|code)|(?:^|[\W_])(?:pass|pwd|pin|otp)\]?$|secret|api[_-]?key");
+static SECRET: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(r"(?i)pass(?:word|wd|phrase|code)|(?:^|[\W_])(?:pass|pwd|pin|otp)\]?$|secret|api[_-]?key")
+});
 /// The names of what tells the person, next to a secret.
 static PERSON: LazyLock<Regex> =
-    pattern!(r"(?i)(?:^|[\W_])(?:user|user_?name|login|e-?mail|email_?address|account)\]?$");
+    LazyLock::new(|| pattern(r"(?i)(?:^|[\W_])(?:user|user_?name|login|e-?mail|email_?address|account)\]?$"));
 /// A choice between such values is no secret, whatever its name.
 const SWITCHES: &[&str] = &["true", "false", "on", "off", "yes", "no", "0", "1"];
-/// The string members of JSON: what precedes the value, the name, and the value.
+/// The string members of JSON.
 static MEMBER: LazyLock<Regex> =
-    pattern!(r#"(?P<head>"(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*")(?P<value>(?:[^"\\]|\\.)+)""#);
+    LazyLock::new(|| pattern(r#""(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*"(?P<value>(?:[^"\\]|\\.)+)""#));
+
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("the patterns are constant, and tested")
+}
 
 /// Replaces all secrets by columns of a data set, and returns the content of its file; `None` if there are none.
 pub(super) fn move_out(tree: &mut ImportTree, file: &str) -> Option<String> {
-    let mut columns = Columns::default();
+    let mut columns = Columns { columns: Vec::new(), taken: names_of(tree) };
     for kind in &mut tree.kinds {
         each_request(&mut kind.acts, &mut |request| columns.replace_in(request));
     }
-    if columns.0.is_empty() {
+    if columns.columns.is_empty() {
         return None;
     }
     tree.data.push(DataSet {
         name: "secrets".to_owned(),
         file: file.to_owned(),
-        columns: Some(columns.0.iter().map(|column| column.name.clone()).collect()),
+        columns: Some(columns.columns.iter().map(|column| column.name.clone()).collect()),
         // The first row of the file has the names as well.
         first_row: FirstRow::Names,
         delimiter: ',',
         policy: ImportedRowPolicy::Sequential,
     });
     Some(columns.file())
+}
+
+/// The variables that there are without the secrets.
+fn names_of(tree: &ImportTree) -> HashSet<String> {
+    let mut names: HashSet<String> = tree.variables.iter().map(|(name, _)| name.clone()).collect();
+    names.extend(tree.data.iter().flat_map(|set| set.columns.iter().flatten().cloned()));
+    for request in tree.requests() {
+        names.extend(request.takes.iter().map(|take| take.name.clone()));
+        names.extend(request.variables());
+    }
+    tree.each_act(&mut |act| {
+        if let ImportAction::Set { name, .. } = act {
+            names.insert(name.clone());
+        }
+    });
+    names
 }
 
 fn each_request(acts: &mut [ImportAction], visit: &mut dyn FnMut(&mut ImportedRequest)) {
@@ -81,22 +96,26 @@ struct Column {
     value: String,
 }
 
-#[derive(Default)]
-struct Columns(Vec<Column>);
+struct Columns {
+    columns: Vec<Column>,
+    /// Names of other variables.
+    taken: HashSet<String>,
+}
 
 impl Columns {
     /// The column of a value: one for all places that have it.
     fn of(&mut self, name: &str, value: &str) -> ImportPiece {
-        if let Some(known) = self.0.iter().find(|column| column.value == value) {
+        if let Some(known) = self.columns.iter().find(|column| column.value == value) {
             return ImportPiece::Variable(known.name.clone());
         }
         let word = name.to_lowercase().replace(|char: char| !char.is_alphanumeric(), "_");
         let word = word.trim_matches('_');
         let base = if word.is_empty() { "secret" } else { word };
-        let is_free = |name: &String| self.0.iter().all(|column| column.name != *name);
+        let is_free =
+            |name: &String| !self.taken.contains(name) && self.columns.iter().all(|column| column.name != *name);
         let mut names = std::iter::once(base.to_owned()).chain((2..).map(|n| format!("{base}_{n}")));
         let name = names.find(is_free).expect("the numbers have no end");
-        self.0.push(Column { name: name.clone(), value: value.to_owned() });
+        self.columns.push(Column { name: name.clone(), value: value.to_owned() });
         ImportPiece::Variable(name)
     }
 
@@ -205,7 +224,7 @@ impl Columns {
     fn file(&self) -> String {
         let mut text = String::new();
         for of in [(|column| &column.name) as fn(&Column) -> &String, |column| &column.value] {
-            let cells: Vec<String> = self.0.iter().map(|column| cell(of(column))).collect();
+            let cells: Vec<String> = self.columns.iter().map(|column| cell(of(column))).collect();
             let _ = writeln!(text, "{}", cells.join(","));
         }
         text
@@ -256,6 +275,17 @@ mod tests {
         let ImportedBody::Form(sent) = &requests[1].body else { panic!("it is a form") };
         assert_eq!(sent[0].1.to_string(), "${user_password}", "the same value is the same column");
         assert_eq!(file.unwrap(), "user_email,user_password,email\nann@a.test,\"hu, \"\"sh\",other\n");
+    }
+
+    #[test]
+    fn a_variable_of_the_same_name_stays_another_one() {
+        let mut login = fields(&[("password", "hush")]);
+        login.url =
+            ImportText(vec![ImportPiece::Literal("http://a.test/".into()), ImportPiece::Variable("password".into())]);
+        let (requests, file) = moved(vec![login]);
+        let ImportedBody::Form(sent) = &requests[0].body else { panic!("it is a form") };
+        assert_eq!(sent[0].1.to_string(), "${password_2}");
+        assert_eq!(file.unwrap(), "password_2\nhush\n");
     }
 
     #[test]

@@ -24,14 +24,14 @@ use fathom_run::{
 
 const EXAMPLES: &str = "\
 Examples:
-  fathom record -o shop.scenario                    then set 127.0.0.1:8888 as the proxy of the browser; ctrl-C ends
-  fathom record -o shop.scenario --host shop.test   what other hosts get passes through unseen
+  fathom record -o shop.scenario                    until ctrl-C; the proxy is 127.0.0.1:8888
+  fathom record -o shop.scenario --host shop.test   other hosts are not recorded
   fathom record --listen 192.0.2.7:8888 --from 192.0.2.20 -o phone.scenario
   fathom record ca                                  what the browser has to trust, and how
   fathom app try shop.scenario
 
-SCENARIO.har beside the scenario has everything that was said, secrets too; passwords and credentials of the scenario are in
-SCENARIO-secrets.csv. Only you may read these two. See docs/record.md.";
+Beside the scenario are shop.har with everything that was said, secrets too, and shop-secrets.csv with
+passwords and credentials. Only you may read these two. See docs/record.md.";
 
 /// The usual port of recording proxies.
 const LISTEN: &str = "127.0.0.1:8888";

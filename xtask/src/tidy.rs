@@ -31,6 +31,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("replay", &["model", "statistics", "sys", "engine", "capture", "http"]),
     ("lua", &["model", "sys", "engine", "http"]),
     ("import", &["model", "http", "scenario"]),
+    ("record", &["model", "sys", "http", "scenario"]),
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),

@@ -6,6 +6,7 @@
 mod conn;
 pub mod failures_by_stage;
 pub mod h1;
+pub mod host_names;
 mod kinds;
 mod load;
 mod metrics;

@@ -1,5 +1,7 @@
 //! What an importer is asked for.
 
+use fathom_http::host_names::HostNames;
+
 /// More is not read: a recording of a day fits, and what is larger would fill the memory of a machine.
 pub const SIZE_MAX: usize = 64 << 20;
 
@@ -27,6 +29,17 @@ impl Format {
             Self::Curl => "curl",
         }
     }
+}
+
+/// Which requests of a recording are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordingFilter {
+    /// Whether page assets are.
+    pub assets: Assets,
+    /// Those to these hosts; all if none is named.
+    pub hosts: HostNames,
+    /// Those whose path begins with one of these; all if there are none.
+    pub paths: Vec<String>,
 }
 
 /// Whether requests for what a page only shows are kept.

@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{
-    Assets, Error,
+    Assets, Error, RecordingFilter,
+    encode::{form, unform},
     import_tree::{
         CookieHandling, FormPart, FormPartContent, ImportAction, ImportNote, ImportText, ImportTree, ImportedBody,
         ImportedExpect, ImportedRequest, ImportedUser, RedirectHandling, ThinkTime,
@@ -25,7 +26,7 @@ const THINK_MIN: Nanos = Nanos::from_millis(500);
 /// People do not wait to the millisecond, and round numbers are easier to read.
 const THINK_STEP: Nanos = Nanos::from_millis(100);
 
-/// Headers that describe one connection or the browser's cache.
+/// Headers that describe one connection, the browser's cache or its preferences.
 const BY_ITSELF: &[&str] = &[
     "host",
     "content-length",
@@ -43,7 +44,14 @@ const BY_ITSELF: &[&str] = &[
     "if-match",
     "if-unmodified-since",
     "if-range",
+    "upgrade-insecure-requests",
+    "priority",
 ];
+/// What a browser says about itself and why it asks (Fetch Metadata, client hints).
+const ABOUT_ITSELF: &str = "sec-";
+
+/// The media type of most forms.
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The browser's names for resources that a page only displays.
 const ASSET_TYPES: &[&str] = &["image", "font", "stylesheet", "script", "media", "manifest", "texttrack"];
@@ -65,6 +73,9 @@ struct HarArchive {
 struct HarLog {
     #[serde(default, deserialize_with = "nullable")]
     pages: Vec<HarPage>,
+    /// The recorder did not verify the certificates of servers.
+    #[serde(default, rename = "_insecure")]
+    insecure: bool,
     entries: Vec<HarEntry>,
 }
 
@@ -175,7 +186,7 @@ impl HarEntry {
 ///
 /// # Errors
 /// The text is not a HAR.
-pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
+pub fn read(text: &str, filter: &RecordingFilter) -> Result<ImportTree, Error> {
     let archive: HarArchive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
     let mut entries: Vec<TimedEntry> =
         archive.log.entries.into_iter().enumerate().map(|(idx, entry)| TimedEntry::new(idx, entry)).collect();
@@ -183,13 +194,21 @@ pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
     if entries.iter().all(|entry| entry.begin.is_some()) {
         entries.sort_by_key(|entry| entry.begin);
     }
-    let mut reader = HarReader { assets, ..HarReader::default() };
+    let mut reader = HarReader { filter: filter.clone(), ..HarReader::default() };
     reader.read(entries);
     let mut builder = ImportTree::default();
     let cookies = if reader.jar.is_empty() { CookieHandling::Ignored } else { CookieHandling::Kept };
+    let left_out = reader.take_left_out();
     let mut acts = transactions(reader.steps, &archive.log.pages);
-    acts.extend(reader.left_out.into_iter().map(ImportAction::LeftOut));
-    builder.kinds.push(ImportedUser { name: "recorded".to_owned(), cookies, acts, ..ImportedUser::default() });
+    acts.extend(left_out.into_iter().map(ImportAction::LeftOut));
+    let insecure = archive.log.insecure;
+    builder.kinds.push(ImportedUser {
+        name: "recorded".to_owned(),
+        cookies,
+        insecure,
+        acts,
+        ..ImportedUser::default()
+    });
     Ok(builder)
 }
 
@@ -233,14 +252,34 @@ struct HarStep {
     request: ImportedRequest,
 }
 
+/// Entries of one host that were left out for one reason.
+struct LeftOutEntries {
+    /// Of the first one.
+    place: String,
+    host: String,
+    why: &'static str,
+    n_more: usize,
+}
+
+impl LeftOutEntries {
+    fn note(self) -> ImportNote {
+        let Self { place, host, why, n_more } = self;
+        let what = match n_more {
+            0 => why.to_owned(),
+            n => format!("{why}, and {n} more to {host}"),
+        };
+        ImportNote { location: place, what }
+    }
+}
+
 #[derive(Default)]
 struct HarReader {
-    assets: Assets,
+    filter: RecordingFilter,
     steps: Vec<HarStep>,
     /// The steps whose answers redirected to a URL, the latest last.
     redirects: HashMap<String, Vec<usize>>,
     /// The parts left out since the last request.
-    left_out: Vec<ImportNote>,
+    left_out: Vec<LeftOutEntries>,
     /// The names of the cookies that servers have set so far, with their hosts.
     jar: HashMap<String, HashSet<String>>,
     quiet_since: Option<Timestamp>,
@@ -251,7 +290,7 @@ impl HarReader {
         for entry in entries {
             if let Some(why) = self.reason_left_out(&entry) {
                 if !why.is_empty() {
-                    self.left_out.push(ImportNote { location: entry.place(), what: why.to_owned() });
+                    self.leave_out(&entry, why);
                 }
                 continue;
             }
@@ -260,6 +299,21 @@ impl HarReader {
             self.remember_cookies(&entry.entry);
             self.add(&entry.entry, pause, request);
         }
+    }
+
+    /// Notes an entry; those of one host with one reason become one note.
+    fn leave_out(&mut self, entry: &TimedEntry, why: &'static str) {
+        let host = host_of(&entry.entry.request.url);
+        let known = self.left_out.iter_mut().find(|group| group.why == why && group.host == host);
+        match known {
+            Some(group) => group.n_more += 1,
+            None => self.left_out.push(LeftOutEntries { place: entry.place(), host, why, n_more: 0 }),
+        }
+    }
+
+    /// The notes since the last request.
+    fn take_left_out(&mut self) -> Vec<ImportNote> {
+        self.left_out.drain(..).map(LeftOutEntries::note).collect()
     }
 
     /// Why an entry does not become a request; empty if no note is needed.
@@ -273,6 +327,9 @@ impl HarReader {
             "ws" | "wss" => return Some("a WebSocket is left out"),
             _ => return Some("neither http nor https: it is left out"),
         }
+        if !self.filter.takes(&entry.request.url) {
+            return Some("");
+        }
         if entry.from_cache.is_some() {
             return Some("the browser had it in its cache, and sent nothing: it is left out");
         }
@@ -282,7 +339,7 @@ impl HarReader {
         if entry.status().is_some_and(|status| status <= 0) {
             return Some("it was blocked or given up, and has no answer: it is left out");
         }
-        (self.assets == Assets::LeftOut && is_asset(entry)).then_some("")
+        (self.filter.assets == Assets::LeftOut && is_asset(entry)).then_some("")
     }
 
     /// The time without any traffic before this request.
@@ -305,7 +362,8 @@ impl HarReader {
             // If a form is rebuilt, or not sent at all, its boundary does not apply any more.
             let is_boundary = lower == "content-type"
                 && (own_type || (body == ImportedBody::None && value.starts_with("multipart/")));
-            if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
+            let is_own = lower.starts_with([':']) || lower.starts_with(ABOUT_ITSELF);
+            if is_own || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
                 continue;
             }
             let value = if lower == "cookie" { self.foreign_cookies(&asked.url, value) } else { value.clone() };
@@ -316,7 +374,7 @@ impl HarReader {
         for note in &mut left {
             note.location = timed.place();
         }
-        left.splice(..0, self.left_out.drain(..));
+        left.splice(..0, self.take_left_out());
         // Without cache conditions the server sends the whole body.
         let status = timed.entry.status().map(|status| if status == 304 { 200 } else { status });
         ImportedRequest {
@@ -420,6 +478,16 @@ fn host_of(url: &str) -> String {
     host.unwrap_or_default().to_ascii_lowercase()
 }
 
+impl RecordingFilter {
+    /// Whether requests to this URL are kept.
+    fn takes(&self, url: &str) -> bool {
+        let path = split_origin(url).map_or("", |(_, path)| path);
+        let path = if path.starts_with('/') { path } else { "/" };
+        self.hosts.contain(&host_of(url))
+            && (self.paths.is_empty() || self.paths.iter().any(|begin| path.starts_with(begin.as_str())))
+    }
+}
+
 fn is_asset(entry: &HarEntry) -> bool {
     if let Some(kind) = entry.resource_type.as_deref() {
         return ASSET_TYPES.contains(&kind);
@@ -450,10 +518,7 @@ fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
     if let Some(text) = data.text.as_deref().filter(|text| !text.is_empty()) {
         if data.encoding.as_deref() == Some("base64") {
             return match BASE64.decode(text.trim().as_bytes()) {
-                Ok(bytes) => match String::from_utf8(bytes) {
-                    Ok(text) => (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
-                    Err(error) => (ImportedBody::Bytes(error.into_bytes()), Vec::new()),
-                },
+                Ok(bytes) => body_of_bytes(bytes, &data.mime_type),
                 Err(_) => (ImportedBody::None, note("the body is not valid base64: left out")),
             };
         }
@@ -463,7 +528,9 @@ fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
                 None => (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
             };
         }
-        return (ImportedBody::Text(ImportText::literal(text)), Vec::new());
+        let fields = if data.mime_type.starts_with(FORM) { fields_of(text) } else { None };
+        let text = || ImportedBody::Text(ImportText::literal(text));
+        return (fields.map_or_else(text, ImportedBody::Form), Vec::new());
     }
     if data.params.is_empty() {
         return (ImportedBody::None, Vec::new());
@@ -479,6 +546,31 @@ fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
         ),
         Vec::new(),
     )
+}
+
+/// A body that is not text as a whole; the parts of a form mostly are, and the others are files.
+fn body_of_bytes(bytes: Vec<u8>, media_type: &str) -> (ImportedBody, Vec<ImportNote>) {
+    let bytes = match String::from_utf8(bytes) {
+        Ok(text) => return (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
+        Err(error) => error.into_bytes(),
+    };
+    let mut parts = parts_of(&String::from_utf8_lossy(&bytes), media_type);
+    for part in parts.iter_mut().flatten().filter(|part| part.file_name.is_some()) {
+        // The note on it tells where the file is expected.
+        part.content = FormPartContent::Text(ImportText::default());
+    }
+    parts.map_or((ImportedBody::Bytes(bytes), Vec::new()), files_of)
+}
+
+/// The fields of a form as people read them, if their encoding results in the same bytes.
+fn fields_of(text: &str) -> Option<Vec<(ImportText, ImportText)>> {
+    let field = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let [name_here, value_here] = [name, value].map(|part| unform(ImportText::literal(part)));
+        let is_same = form(name_here.clone()).to_string() == name && form(value_here.clone()).to_string() == value;
+        (is_same && !name.is_empty()).then_some((name_here, value_here))
+    };
+    text.split('&').map(field).collect()
 }
 
 fn part_of(param: &Param) -> FormPart {
@@ -574,7 +666,15 @@ fn transactions(steps: Vec<HarStep>, pages: &[HarPage]) -> Vec<ImportAction> {
         }
         open = page;
     }
-    acts
+    acts.into_iter().map(without_lone).collect()
+}
+
+/// A transaction of a single step would only say the same twice.
+fn without_lone(act: ImportAction) -> ImportAction {
+    match act {
+        ImportAction::Transaction { mut acts, .. } if acts.len() == 1 => acts.remove(0),
+        act => act,
+    }
 }
 
 fn title(pages: &[HarPage], id: &str) -> String {

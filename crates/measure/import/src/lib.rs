@@ -10,11 +10,12 @@ mod format;
 pub mod har;
 pub mod import_tree;
 pub mod jmx;
+mod secrets;
 pub mod write;
 
 pub use self::{
     error::Error,
-    format::{Assets, Format, SIZE_MAX},
+    format::{Assets, Format, RecordingFilter, SIZE_MAX},
     write::ImportResult,
 };
 
@@ -31,26 +32,28 @@ impl Format {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// The format; `None` if the input shows it.
     pub format: Option<Format>,
-    /// Whether page assets are kept.
-    pub assets: Assets,
+    /// The requests that are kept.
+    pub filter: RecordingFilter,
+    /// The data file that secrets are moved to; `None` leaves them in the scenario.
+    pub secrets_file: Option<String>,
 }
 
 /// Reads one input and writes a scenario; the name is that of the input, for a comment.
 ///
 /// # Errors
 /// The input is too large, not text, of an unknown format, or not valid in its format.
-pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportResult, Error> {
+pub fn import(bytes: &[u8], wanted: &ImportOptions, name: &str) -> Result<ImportResult, Error> {
     if bytes.len() > SIZE_MAX {
         return Err(Error::TooLarge { size: bytes.len() });
     }
     let text = str::from_utf8(bytes).map_err(|error| Error::NotText { offset: error.valid_up_to() })?;
     let format = wanted.format.or_else(|| Format::of(text)).ok_or(Error::Unknown)?;
     let (mut tree, from) = match format {
-        Format::Har => (har::read(text, wanted.assets)?, "a recording of a browser"),
+        Format::Har => (har::read(text, &wanted.filter)?, "a recording of a browser"),
         Format::Jmx => (jmx::read(text)?, "a test plan of JMeter"),
         Format::Curl => (curl::read(text)?, "command lines of curl"),
     };
@@ -58,5 +61,7 @@ pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportR
     if tree.kinds.is_empty() {
         return Err(Error::Empty { format, left: tree.notes });
     }
-    write::write(&tree, &format!("Imported from {name}, {from}."))
+    let secrets = wanted.secrets_file.as_deref().and_then(|file| secrets::move_out(&mut tree, file));
+    let written = write::write(&tree, &format!("Imported from {name}, {from}."))?;
+    Ok(ImportResult { secrets, ..written })
 }

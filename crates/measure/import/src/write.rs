@@ -29,6 +29,10 @@ pub struct ImportResult {
     pub text: String,
     /// The parts left out, in the order of the text.
     pub notes: Vec<ImportNote>,
+    /// The steps that the text has.
+    pub n_steps: usize,
+    /// The content of the data file with the secrets, if there are any.
+    pub secrets: Option<String>,
 }
 
 /// Writes a scenario; the title is its first comment.
@@ -40,9 +44,9 @@ pub fn write(story: &ImportTree, title: &str) -> Result<ImportResult, Error> {
     writer.comment(title);
     writer.write_head();
     writer.write_users();
-    let notes = writer.notes;
+    let (notes, n_steps) = (writer.notes, writer.n_steps);
     match scenario::format(&writer.out) {
-        Ok(text) => Ok(ImportResult { text, notes }),
+        Ok(text) => Ok(ImportResult { text, notes, n_steps, secrets: None }),
         Err(faults) => {
             let fault = faults.first().map(|fault| fault.message.clone()).unwrap_or_default();
             Err(Error::Unwritten { fault })
@@ -56,6 +60,7 @@ struct Writer<'a> {
     depth: usize,
     names: NameTable,
     notes: Vec<ImportNote>,
+    n_steps: usize,
     /// The base of paths: the scheme, the host and the port of most requests.
     base: Option<String>,
     /// Headers of all requests.
@@ -74,6 +79,7 @@ impl<'a> Writer<'a> {
             depth: 0,
             names: NameTable::of(story, &requests),
             notes: Vec::new(),
+            n_steps: 0,
             base: None,
             headers: common_headers(&requests),
             redirects: common(requests.iter().map(|request| request.redirects)),

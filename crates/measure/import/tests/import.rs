@@ -8,19 +8,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fathom_import::{Assets, ImportOptions, ImportResult, import};
+use fathom_import::{Assets, ImportOptions, ImportResult, RecordingFilter, import};
 use fathom_scenario as scenario;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import")
 }
 
-fn imported(file: &str, wanted: ImportOptions) -> ImportResult {
+fn imported(file: &str, wanted: &ImportOptions) -> ImportResult {
     import(&fs::read(folder().join(file)).unwrap(), wanted, file).unwrap()
 }
 
 /// Imports a file and compares with what is kept beside it.
-fn compare(file: &str, kept: &str, wanted: ImportOptions) -> ImportResult {
+fn compare(file: &str, kept: &str, wanted: &ImportOptions) -> ImportResult {
     let imported = imported(file, wanted);
     let kept = folder().join(kept);
     if std::env::var_os("BLESS").is_some() {
@@ -40,7 +40,7 @@ mod replay;
 
 #[test]
 fn a_plan_of_jmeter_is_a_scenario_without_mistakes() {
-    let imported = compare("shop.jmx", "shop.scenario", ImportOptions::default());
+    let imported = compare("shop.jmx", "shop.scenario", &ImportOptions::default());
     let notes: Vec<_> = imported.notes.iter().map(ToString::to_string).collect();
     assert_eq!(
         notes,
@@ -54,16 +54,19 @@ fn a_plan_of_jmeter_is_a_scenario_without_mistakes() {
 
 #[test]
 fn a_recording_of_a_browser_is_a_scenario_without_mistakes() {
-    compare("visit.har", "visit.scenario", ImportOptions::default());
-    let wanted = ImportOptions { assets: Assets::LeftOut, ..ImportOptions::default() };
+    compare("visit.har", "visit.scenario", &ImportOptions::default());
+    let wanted = ImportOptions {
+        filter: RecordingFilter { assets: Assets::LeftOut, ..RecordingFilter::default() },
+        ..ImportOptions::default()
+    };
     let steps = |text: &str| text.lines().filter(|line| line.trim_start().starts_with("step ")).count();
-    let (all, some) = (imported("visit.har", ImportOptions::default()), imported("visit.har", wanted));
+    let (all, some) = (imported("visit.har", &ImportOptions::default()), imported("visit.har", &wanted));
     assert_eq!((steps(&all.text), steps(&some.text)), (10, 7), "a style, a script and a picture are left out");
 }
 
 #[test]
 fn commands_of_curl_are_a_scenario_without_mistakes() {
-    let imported = compare("commands.curl", "commands.scenario", ImportOptions::default());
+    let imported = compare("commands.curl", "commands.scenario", &ImportOptions::default());
     assert_eq!(imported.notes, []);
 }
 
@@ -82,7 +85,7 @@ fn setup_and_teardown_of_a_plan_are_told_and_not_done() {
     let plan = format!(
         "<jmeterTestPlan><hashTree><TestPlan testname=\"Plan\"/><hashTree>{groups}</hashTree></hashTree></jmeterTestPlan>"
     );
-    let imported = import(plan.as_bytes(), ImportOptions::default(), "plan.jmx").unwrap();
+    let imported = import(plan.as_bytes(), &ImportOptions::default(), "plan.jmx").unwrap();
     let notes: Vec<_> = imported.notes.iter().map(ToString::to_string).collect();
     assert_eq!(
         notes,

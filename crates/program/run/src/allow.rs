@@ -18,6 +18,7 @@ use fathom_sys::policy::{Network, Policy};
 
 use crate::{
     exit::{Exit, UserError},
+    files::config_folder,
     target,
 };
 
@@ -85,9 +86,7 @@ fn network_text(network: &Network) -> String {
 
 /// Returns the paths of the allow file and of its older TOML form.
 pub fn files() -> Option<[PathBuf; 2]> {
-    let configured = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let folder = configured.or_else(home)?.join("fathom");
+    let folder = config_folder()?;
     Some([folder.join("allow"), folder.join("allow.toml")])
 }
 

@@ -1,10 +1,10 @@
 //! User files: read up to a size limit, written atomically.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, Read as _, Write},
     os::unix::fs::PermissionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
@@ -17,6 +17,13 @@ pub enum FileReaders {
     Owner,
     /// The user's umask decides: the user named the file.
     Anyone,
+}
+
+/// Returns the folder of the user's settings for this program; `None` if neither HOME nor `XDG_CONFIG_HOME` is set.
+pub fn config_folder() -> Option<PathBuf> {
+    let configured = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    Some(configured.or_else(home)?.join("fathom"))
 }
 
 /// Reads a text file of at most `most` bytes.

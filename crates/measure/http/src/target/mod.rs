@@ -41,6 +41,7 @@ use request_template::{RequestTemplate, TargetForm, authorization};
 pub use resolver::{LookupResult, NextAddress, Resolver};
 pub use sources::{SourceAddresses, SourceRotation};
 use tls::TlsConfig;
+pub use tls::{AcceptAnyCertificate, system_roots};
 pub use tls_parameters::TlsParameters;
 pub use weighted_order::WeightedOrder;
 use weighted_urls::WeightedUrl;

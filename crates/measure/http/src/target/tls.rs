@@ -25,7 +25,7 @@ const PEM_MAX: Bytes = Bytes(16 << 20);
 
 /// Accepts any certificate, provided that the server proves possession of its private key.
 #[derive(Debug)]
-struct AcceptAnyCertificate(Arc<CryptoProvider>);
+pub struct AcceptAnyCertificate(pub Arc<CryptoProvider>);
 
 impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
@@ -237,7 +237,10 @@ impl FileVerifier {
 }
 
 /// The system's CA certificates, trusted unless a file replaces them.
-fn system_roots() -> Result<RootCertStore, TargetConfigError> {
+///
+/// # Errors
+/// There are none.
+pub fn system_roots() -> Result<RootCertStore, TargetConfigError> {
     let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     store.add_parsable_certificates(found.certs);

@@ -1,5 +1,6 @@
 //! Small archives, and the users that they become.
 
+use fathom_http::host_names::HostNames;
 use serde_json::{Value, json};
 
 use super::*;
@@ -24,7 +25,7 @@ fn with(mut entry: Value, pointer: &str, value: Value) -> Value {
 }
 
 fn acts(entries: &[Value]) -> Vec<ImportAction> {
-    read(&archive(&[], entries), Assets::Kept).unwrap().kinds.remove(0).acts
+    read(&archive(&[], entries), &RecordingFilter::default()).unwrap().kinds.remove(0).acts
 }
 
 fn requests(entries: &[Value]) -> Vec<ImportedRequest> {
@@ -63,7 +64,7 @@ fn pages_become_transactions() {
         on("page_2", entry(4.0, "GET", "http://a.test/3")),
         entry(4.2, "GET", "http://a.test/4"),
     ];
-    let acts = read(&archive(&pages, &entries), Assets::Kept).unwrap().kinds.remove(0).acts;
+    let acts = read(&archive(&pages, &entries), &RecordingFilter::default()).unwrap().kinds.remove(0).acts;
     let names: Vec<_> = acts
         .iter()
         .map(|act| match act {
@@ -72,7 +73,7 @@ fn pages_become_transactions() {
             _ => "request".to_owned(),
         })
         .collect();
-    assert_eq!(names, ["/home?x 3", "think", "Cart 1", "request"]);
+    assert_eq!(names, ["/home?x 3", "think", "request", "request"]);
 }
 
 #[test]
@@ -173,7 +174,12 @@ fn assets_are_left_out_on_request() {
         media,
         entry(0.0, "GET", "http://a.test/app.CSS?v=2"),
     ];
-    let left = read(&archive(&[], &entries), Assets::LeftOut).unwrap().kinds.remove(0).acts;
+    let left =
+        read(&archive(&[], &entries), &RecordingFilter { assets: Assets::LeftOut, ..RecordingFilter::default() })
+            .unwrap()
+            .kinds
+            .remove(0)
+            .acts;
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
@@ -188,7 +194,7 @@ fn what_was_no_request_is_left_out_and_told() {
         entry(0.0, "GET", "wss://a.test/s"),
         entry(0.0, "GET", "data:text/plain,x"),
     ];
-    let builder = read(&archive(&[], &entries), Assets::Kept).unwrap();
+    let builder = read(&archive(&[], &entries), &RecordingFilter::default()).unwrap();
     let acts = &builder.kinds[0].acts;
     assert_eq!(acts.len(), 4, "{acts:?}");
     let ImportAction::LeftOut(note) = &acts[1] else { panic!("{acts:?}") };
@@ -198,10 +204,13 @@ fn what_was_no_request_is_left_out_and_told() {
 #[test]
 fn what_is_no_archive_is_an_error() {
     for text in ["", "{", "[]", "{\"log\":{}}", &"[".repeat(100_000)] {
-        assert!(matches!(read(text, Assets::Kept), Err(Error::Har(_))), "{text:.20}");
+        assert!(matches!(read(text, &RecordingFilter::default()), Err(Error::Har(_))), "{text:.20}");
     }
-    let wanted = ImportOptions { format: None, assets: Assets::Kept };
-    assert!(matches!(import(archive(&[], &[]).as_bytes(), wanted, "x"), Err(Error::Empty { format: Format::Har, .. })));
+    let wanted = ImportOptions::default();
+    assert!(matches!(
+        import(archive(&[], &[]).as_bytes(), &wanted, "x"),
+        Err(Error::Empty { format: Format::Har, .. })
+    ));
 }
 
 #[test]
@@ -218,7 +227,7 @@ fn what_tools_leave_out_or_write_as_null_is_not_needed() {
         },
     });
     let text = json!({ "log": { "pages": null, "entries": [bare, nulls] } }).to_string();
-    let builder = read(&text, Assets::LeftOut).unwrap();
+    let builder = read(&text, &RecordingFilter { assets: Assets::LeftOut, ..RecordingFilter::default() }).unwrap();
     let requests = builder.requests();
     let expects: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.expects.clone())).collect();
     assert_eq!(expects, [("GET", vec![]), ("POST", vec![ImportedExpect::Status(vec![404])])]);
@@ -228,7 +237,69 @@ fn what_tools_leave_out_or_write_as_null_is_not_needed() {
 fn a_long_recording_of_many_hosts_and_alike_paths_is_read_in_one_pass() {
     // Any comparison of each entry with all others takes minutes here.
     let entries: Vec<_> = (0..12_000).map(|n| entry(0.0, "GET", &format!("http://h{n}.test/x"))).collect();
-    let imported = import(archive(&[], &entries).as_bytes(), ImportOptions::default(), "x").unwrap();
+    let imported = import(archive(&[], &entries).as_bytes(), &ImportOptions::default(), "x").unwrap();
     assert_eq!(imported.text.matches("\nstep ").count(), 12_000);
     assert!(imported.text.contains("\nbase http://h0.test\n") && imported.text.contains("\nstep GET /x 12000\n"));
+}
+
+#[test]
+fn what_was_left_out_of_one_host_for_one_reason_is_told_once() {
+    let failed = |url: &str| with(entry(0.0, "GET", url), "/response/status", json!(0));
+    let entries = [
+        entry(0.0, "GET", "http://a.test/"),
+        failed("http://b.test/1"),
+        failed("http://c.test/1"),
+        failed("http://b.test/2"),
+        failed("http://b.test/3"),
+    ];
+    let notes: Vec<_> = acts(&entries)[1..].iter().map(|act| format!("{act:?}")).collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("left out, and 2 more to b.test") && !notes[1].contains("more"), "{notes:?}");
+}
+
+#[test]
+fn hosts_and_paths_are_filtered() {
+    let urls = ["http://a.test/", "http://a.test/cart/1?x", "http://api.a.test/cart", "http://b.test/cart"];
+    let entries: Vec<_> = urls.iter().map(|url| entry(0.0, "GET", url)).collect();
+    let kept = |filter: &RecordingFilter| read(&archive(&[], &entries), filter).unwrap().requests().len();
+    let hosts = HostNames::new(["a.test"]);
+    assert_eq!(kept(&RecordingFilter { hosts: hosts.clone(), ..RecordingFilter::default() }), 3);
+    assert_eq!(kept(&RecordingFilter { hosts, paths: vec!["/cart".to_owned()], ..RecordingFilter::default() }), 2);
+}
+
+#[test]
+fn a_form_is_read_as_fields_if_it_is_sent_as_it_was() {
+    let body = |text: &str| {
+        let mut entry = entry(0.0, "POST", "http://a.test/");
+        let data = json!({ "mimeType": "application/x-www-form-urlencoded; charset=UTF-8", "text": text });
+        entry["request"]["postData"] = data;
+        requests(&[entry]).remove(0).body
+    };
+    let fields = [("user", "ann b"), ("pass", "a&b=ü"), ("empty", "")].map(|(name, value)| (name.into(), value.into()));
+    assert_eq!(body("user=ann+b&pass=a%26b%3D%C3%BC&empty="), ImportedBody::Form(fields.to_vec()));
+    for other in ["a=b%20c", "a=%zz", "a", "a=1&&b=2", "a=%26;"] {
+        assert_eq!(body(other), ImportedBody::Text(other.into()), "{other}");
+    }
+}
+
+#[test]
+fn a_form_with_a_file_keeps_its_fields_and_names_the_file() {
+    let bytes = b"--q\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--q\r\nContent-Disposition: form-data; name=\"f\"; \
+        filename=\"p.png\"\r\nContent-Type: image/png\r\n\r\n\x89PNG\xff\r\n--q--\r\n";
+    let mut entry = entry(0.0, "POST", "http://a.test/");
+    entry["request"]["postData"] = json!({
+        "mimeType": "multipart/form-data; boundary=q", "text": BASE64.encode(bytes), "_encoding": "base64",
+    });
+    let request = requests(&[entry]).remove(0);
+    let ImportedBody::Multipart(parts) = &request.body else { panic!("{request:?}") };
+    assert_eq!(parts[0].content, FormPartContent::Text("1".into()));
+    assert_eq!(parts[1].content, FormPartContent::File("p.png".into()));
+    assert_eq!(request.left_out.len(), 1, "where the file is expected is told");
+}
+
+#[test]
+fn a_recording_of_unverified_servers_is_insecure() {
+    let text = json!({ "log": { "_insecure": true, "entries": [entry(0.0, "GET", "https://a.test/")] } }).to_string();
+    let imported = import(text.as_bytes(), &ImportOptions::default(), "x").unwrap();
+    assert!(imported.text.contains("\ninsecure\n"), "{}", imported.text);
 }

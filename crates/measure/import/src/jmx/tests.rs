@@ -178,7 +178,7 @@ fn what_is_no_plan_is_an_error() {
 }
 
 fn read_whole(text: &str) -> Result<ImportResult, Error> {
-    import(text.as_bytes(), ImportOptions { format: Some(Format::Jmx), ..ImportOptions::default() }, "x")
+    import(text.as_bytes(), &ImportOptions { format: Some(Format::Jmx), ..ImportOptions::default() }, "x")
 }
 
 #[test]

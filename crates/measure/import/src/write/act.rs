@@ -182,6 +182,7 @@ impl Writer<'_> {
         let path = rest_of_line(&path.map_literals(for_url), &self.names);
         let host = if self.base.as_ref() == Some(&origin) { "" } else { &origin };
         self.line(&format!("step {name}"));
+        self.n_steps += 1;
         self.depth += 1;
         self.line(&format!("{} {host}{path}", request.method));
         self.headers_and_body(request, &name);

@@ -67,6 +67,14 @@ impl Unpacker {
         if codings.next().is_some() {
             return Err(BodyError::UnknownCoding);
         }
+        self.decoded(coding, packed)
+    }
+
+    /// A body decoded from one coding.
+    ///
+    /// # Errors
+    /// The coding is unknown, or the body cannot be decoded.
+    pub fn decoded(&mut self, coding: &[u8], packed: &[u8]) -> Result<&[u8], BodyError> {
         let body = &mut self.body;
         body.clear();
         match coding.to_ascii_lowercase().as_slice() {

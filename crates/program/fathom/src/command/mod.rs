@@ -24,11 +24,13 @@ mod path;
 #[cfg(test)]
 mod printed_commands;
 mod probe;
+mod record;
 mod replay;
 mod report;
 mod rfc6349;
 mod run;
 mod scan;
+mod scenario_files;
 mod serve;
 mod simulate;
 mod test_hosts;
@@ -62,6 +64,12 @@ const COMMANDS: &[Command] = &[
         about: "Users that follow a script: requests, answers, waits",
         define: app::define,
         run: app::run,
+    },
+    Command {
+        name: "record",
+        about: "A proxy that writes what a browser does as a scenario of `fathom app`",
+        define: record::define,
+        run: record::run,
     },
     Command {
         name: Layer::Http.command(),

@@ -33,6 +33,7 @@ mod pktgen;
 mod probes;
 mod proofs;
 mod readme;
+mod record;
 mod refusals;
 mod replays;
 mod scenarios;

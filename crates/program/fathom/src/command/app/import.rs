@@ -7,18 +7,17 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_http::host_names::HostNames;
 use fathom_import as import;
-use fathom_import::{Assets, Format, ImportOptions, ImportResult, SIZE_MAX};
+use fathom_import::{Assets, Format, ImportOptions, ImportResult, RecordingFilter, SIZE_MAX};
 
-use fathom_run::{
-    exit::{Exit, UserError},
-    files::{self, FileReaders},
-};
+use crate::command::scenario_files;
+use fathom_run::exit::{Exit, UserError};
 
 const EXAMPLES: &str = "\
 Examples:
   fathom app import shop.jmx -o shop.scenario
-  fathom app import recording.har --no-assets -o visit.scenario
+  fathom app import recording.har --no-assets --host shop.test --secrets -o visit.scenario
   fathom app import -            (paste what a browser copied as cURL, then Ctrl-D)
 
 Parts that a scenario cannot express are reported on stderr and left as comments in their place. See docs/import.md.";
@@ -55,16 +54,31 @@ pub(super) fn define(command: Command) -> Command {
                 .action(ArgAction::SetTrue)
                 .help("leave out pictures, styles, scripts and fonts (HAR)"),
         )
+        .arg(filter_argument("host", "HOST", "keep requests to this host and its subdomains only (HAR)"))
+        .arg(filter_argument("path", "PATH", "keep requests whose path begins like this only (HAR)"))
+        .arg(Arg::new("secrets").long("secrets").action(ArgAction::SetTrue).requires("out").help(
+            "move passwords, credentials and foreign cookies to a data file beside the scenario: OUT-secrets.csv",
+        ))
         .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("overwrite existing files"))
         .after_help(EXAMPLES)
+}
+
+fn filter_argument(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).action(ArgAction::Append).help(help)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let files: Vec<&PathBuf> = matches.get_many("file").into_iter().flatten().collect();
     let told = matches.get_one::<String>("format");
+    let words = |name: &str| matches.get_many::<String>(name).into_iter().flatten();
     let wanted = ImportOptions {
         format: told.and_then(|name| Format::ALL.into_iter().find(|format| format.name() == name)),
-        assets: if matches.get_flag("no-assets") { Assets::LeftOut } else { Assets::Kept },
+        filter: RecordingFilter {
+            assets: if matches.get_flag("no-assets") { Assets::LeftOut } else { Assets::Kept },
+            hosts: HostNames::new(words("host").map(String::as_str)),
+            paths: words("path").cloned().collect(),
+        },
+        secrets_file: None,
     };
     let out = matches.get_one::<PathBuf>("out");
     if let (None, [_, _, ..]) = (out, files.as_slice()) {
@@ -72,21 +86,26 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             .with_line("try", "-o FOLDER")
             .into());
     }
+    let out_of = |file: &Path| match (out, files.len()) {
+        (Some(out), 1) => Some(out.clone()),
+        (Some(folder), _) => Some(folder.join(file.file_name().unwrap_or_default()).with_extension("scenario")),
+        (None, _) => None,
+    };
     // All files are read before anything is written.
     let mut scenarios = Vec::new();
     for file in &files {
-        scenarios.push((*file, imported(file, wanted)?));
+        let out = out_of(file);
+        let secrets = out.as_deref().filter(|_| matches.get_flag("secrets")).map(scenario_files::secrets_beside);
+        let secrets_file = secrets.as_deref().map(scenario_files::name_of);
+        scenarios.push((*file, out, imported(file, &ImportOptions { secrets_file, ..wanted.clone() })?));
     }
-    let is_one = scenarios.len() == 1;
-    for (file, scenario) in scenarios {
+    if let (Some(folder), [_, _, ..]) = (out, files.as_slice()) {
+        fs::create_dir_all(folder).map_err(|error| unusable("cannot make the folder", folder, &error))?;
+    }
+    for (file, out, scenario) in scenarios {
         match out {
             None => io::stdout().lock().write_all(scenario.text.as_bytes())?,
-            Some(out) if is_one => write(out, &scenario.text, matches.get_flag("force"))?,
-            Some(folder) => {
-                fs::create_dir_all(folder).map_err(|error| unusable("cannot make the folder", folder, &error))?;
-                let name = Path::new(file.file_name().unwrap_or_default()).with_extension("scenario");
-                write(&folder.join(name), &scenario.text, matches.get_flag("force"))?;
-            }
+            Some(out) => write(&out, &scenario, matches.get_flag("force"))?,
         }
         print_left_out(file, &scenario);
     }
@@ -94,7 +113,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 /// Reads one file, up to the maximum size.
-fn imported(file: &Path, wanted: ImportOptions) -> anyhow::Result<ImportResult> {
+fn imported(file: &Path, wanted: &ImportOptions) -> anyhow::Result<ImportResult> {
     let is_stdin = file == Path::new("-");
     // One byte more than the maximum shows that the file is too long.
     let most = SIZE_MAX as u64 + 1;
@@ -135,15 +154,15 @@ fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
     UserError::new(Exit::Usage, format!("{what} {}", file.display())).with_line("why", error.to_string()).into()
 }
 
-fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
-    // A broken symbolic link also counts as existing.
-    if !is_forced && fs::symlink_metadata(out).is_ok() {
-        return Err(UserError::new(Exit::Usage, format!("{} is there already", out.display()))
-            .with_line("try", "another name, or --force to overwrite it")
-            .into());
+fn write(out: &Path, scenario: &ImportResult, is_forced: bool) -> Result<(), UserError> {
+    if !is_forced {
+        scenario_files::refuse_existing(out)?;
+        scenario
+            .secrets
+            .iter()
+            .try_for_each(|_| scenario_files::refuse_existing(&scenario_files::secrets_beside(out)))?;
     }
-    let written = files::write_whole(out, FileReaders::Anyone, |file| Ok(file.write_all(text.as_bytes())?));
-    written.map_err(|error| UserError::from_error(Exit::Usage, &error).into())
+    scenario_files::write(out, scenario)
 }
 
 /// Reports the parts that were left out on stderr.

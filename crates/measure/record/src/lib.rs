@@ -1,0 +1,14 @@
+//! A proxy that records: it stands between a browser and its servers, and keeps every request with its answer as a HAR 1.2 log.
+//!
+//! It is made of library code for HTTP and TLS, because nothing is measured with it. This crate knows neither files nor scenarios:
+//! the program writes the log, and `import` makes a scenario of it.
+
+mod certificates;
+mod proxy;
+mod recording;
+mod verification;
+
+pub use certificates::{CertificateAuthority, CertificateError};
+pub use proxy::{Proxy, ProxyError, ProxySettings};
+pub use recording::{Recording, RecordingCounts};
+pub use verification::Verification;

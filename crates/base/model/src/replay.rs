@@ -27,6 +27,9 @@ pub struct ReplayRecord {
     pub n_cut_off: u64,
     /// Not sent before the trial ended.
     pub n_not_sent: u64,
+    /// Of all that were sent, those that were sent once more because the server had closed their connection without answering.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_sent_again: u64,
     /// Not sent because as many connections as may be open were busy.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub n_without_connection: u64,
@@ -53,6 +56,7 @@ impl ReplayRecord {
         self.n_failed += other.n_failed;
         self.n_cut_off += other.n_cut_off;
         self.n_not_sent += other.n_not_sent;
+        self.n_sent_again += other.n_sent_again;
         self.n_without_connection += other.n_without_connection;
         if let Some(compared) = &other.compared {
             self.compared.get_or_insert_default().merge(compared);

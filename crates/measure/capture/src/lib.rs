@@ -16,7 +16,7 @@ mod traffic;
 pub use counts::{ByteClass, ConnectionBegin, ConnectionEnd, PacketClass, TrafficCounts};
 pub use file::{CaptureFileError, CapturedFrame, is_capture, read_frames};
 pub use limits::TrafficLimits;
-pub use link::{ETHERNET, LinkType, NetworkPacket};
+pub use link::{ETHERNET, LinkType, NetworkPacket, RAW_IP};
 pub use observer::{
     AfterMissing, ConversationBegin, ConversationEnd, ConversationObserver, ConversationSide, ConversationStart,
 };

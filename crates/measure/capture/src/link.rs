@@ -11,6 +11,9 @@ pub struct LinkType(pub i32);
 /// The link type of Ethernet.
 pub const ETHERNET: LinkType = LinkType(1);
 
+/// The link type of packets that begin with their IP header.
+pub const RAW_IP: LinkType = LinkType(101);
+
 /// Where frames of a link type have their IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payload {

@@ -206,6 +206,7 @@ impl Users for LuaUsers {
             framing: self.framing,
             detail: if self.response_arguments.needs_message() { AnswerDetail::Message } else { AnswerDetail::Status },
             timeout: self.timeout,
+            may_repeat: true,
         })
     }
 

@@ -235,7 +235,7 @@ impl HttpConversation {
     fn refuse_answer<S>(&mut self, fault: Malformed, n: usize, shared: &mut Shared<S>) {
         if fault == Malformed::Switched {
             shared.counts.answer_bytes += n as u64;
-            if let Some(pending) = self.pending.get_mut(self.n_answered) {
+            if let Some(pending) = self.pending.get_mut(self.n_answered).filter(|pending| !pending.is_taken) {
                 pending.request.fate = Some(RequestFate::Upgrade);
             }
             self.end_answer((AnswerFate::Whole, None));
@@ -369,11 +369,9 @@ impl HttpConversation {
 
     /// Gives the sink the requests that are whole and that it does not have.
     fn give_requests(&mut self, sink: &mut impl ExchangeSink) {
-        // The only ones that it does not have are the last ones.
-        let n_taken = self.pending.iter().rev().take_while(|pending| !pending.is_taken).count();
-        let from = self.pending.len() - n_taken;
-        for pending in self.pending.range_mut(from..) {
-            if pending.request.fate == Some(RequestFate::Whole) {
+        for pending in self.pending.iter_mut().filter(|pending| !pending.is_taken) {
+            // Whether another protocol follows, the answer says.
+            if pending.request.fate == Some(RequestFate::Whole) && !pending.request.asks_for_upgrade() {
                 pending.is_taken = true;
                 sink.take(exchange(&self.start, pending.request.clone(), (AnswerFate::Absent, None)));
             }

@@ -28,6 +28,13 @@ pub(crate) struct BegunRequest {
 }
 
 impl BegunRequest {
+    /// Whether it asks for another protocol (RFC 9110 section 7.8).
+    pub(crate) fn asks_for_upgrade(&self) -> bool {
+        let head = self.bytes.get(..self.head_length).unwrap_or_default();
+        head.split(|byte| *byte == b'\n')
+            .any(|line| line.get(..8).is_some_and(|name| name.eq_ignore_ascii_case(b"upgrade:")))
+    }
+
     /// Gives its method, and the host that it names, to a function.
     pub(crate) fn with_names(&self, take: impl FnOnce(&[u8], &[u8])) {
         if let Ok(Some(head)) = RequestHead::parse(&self.bytes) {
@@ -134,9 +141,12 @@ impl RequestSplitter {
         let method = Method::of(head.method);
         let mut bytes = std::mem::take(&mut self.head);
         bytes.truncate(length);
+        // Empty lines before a request are no part of it (RFC 9112 section 2.2).
+        let n_before_line = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        bytes.drain(..n_before_line);
         let mut request = Box::new(BegunRequest {
             bytes,
-            head_length: length,
+            head_length: length - n_before_line,
             first_byte: self.first_byte,
             last_byte: self.first_byte.max(time),
             n_captured: length as u64,

@@ -15,7 +15,10 @@ const SCREEN_MAX: usize = 20;
 /// Returns the account of the requests, and the table of differences.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     let Some(summary) = &test.replay else { return Vec::new() };
-    let mut blocks = vec![Block::Heading("The recording".to_owned()).on_page(), Block::Table(account(&summary.all))];
+    let mut blocks = vec![
+        Block::Heading("The recording".to_owned()).on_page(),
+        Block::Table(account(&summary.all, test.trials.len())),
+    ];
     if let Some(compared) = &summary.all.compared {
         blocks.extend(differences(compared));
         blocks.extend(summary.paired.as_ref().map(|paired| Block::labelled("time", paired_sentence(paired))));
@@ -24,9 +27,10 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
 }
 
 /// Every request of the recording has one place.
-fn account(all: &ReplayRecord) -> Table {
+fn account(all: &ReplayRecord, n_rounds: usize) -> Table {
+    let rounds = if n_rounds > 1 { format!(" in {n_rounds} rounds") } else { String::new() };
     let recorded =
-        format!("requests recorded, on {} in {}", counted(all.n_sessions, "connection"), all.recorded_span_ns);
+        format!("requests recorded{rounds}, on {} in {}", counted(all.n_sessions, "connection"), all.recorded_span_ns);
     let total = |words: String, n: u64| Row::new([Cell::from(words), Cell::from(grouped(n)).strong()]);
     let part =
         |words: &str, n: u64, mark: Mark| (n > 0).then(|| Row::new([format!("  {words}"), grouped(n)]).marked(mark));
@@ -35,6 +39,7 @@ fn account(all: &ReplayRecord) -> Table {
     let copies = if all.n_copies > 1 { format!(", {} copies of each", grouped(all.n_copies)) } else { String::new() };
     rows.push(total(format!("requests to send{copies}"), all.n_to_send()));
     rows.extend(part("answered", all.n_answered, Mark::Plain));
+    rows.extend(part("of these sent once more, on a new connection", all.n_sent_again, Mark::Open));
     rows.extend(part("failed", all.n_failed, Mark::Broken));
     rows.extend(part("cut off by the end of the run", all.n_cut_off, Mark::Open));
     rows.extend(part("not sent: every connection was busy", all.n_without_connection, Mark::Open));
@@ -100,11 +105,11 @@ fn row(difference: &AnswerDifference) -> Row {
 
 fn paired_sentence(paired: &PairedTimes) -> String {
     let show = |value: f64| Unit::Nanos.show(value.abs());
+    let signed = |value: f64| format!("{}{}", if value < 0.0 { "−" } else { "+" }, show(value));
     let word = if paired.median_ns > 0.0 { "later" } else { "sooner" };
     let (low, high) = paired.interval_ns;
-    let signed = |value: f64| format!("{}{}", if value < 0.0 { "−" } else { "+" }, show(value));
     format!(
-        "half of the answers came {} {word} than in the recording, or more (95 % interval of the median {} to {}); {} came later",
+        "median difference: {} {word} than in the recording (95 % interval {} to {}); {} of the answers came later",
         show(paired.median_ns),
         signed(low),
         signed(high),

@@ -62,6 +62,8 @@ pub struct UserRequest<'a> {
     pub detail: AnswerDetail,
     /// A request without its whole answer after this time is given up; this is noticed within 100 ms.
     pub timeout: Nanos,
+    /// Whether it may be sent once more if the server closes a used connection without answering: it may have been applied.
+    pub may_repeat: bool,
 }
 
 /// How a method affects the end of its answer (RFC 9112 section 6.3).

@@ -41,6 +41,7 @@ pub(super) struct PendingRequests {
     /// Whether this is a retry after the server had closed the connection.
     pub(super) is_retry: bool,
     pub(super) timeout: Nanos,
+    pub(super) may_repeat: bool,
     /// When it was sent, or when the connect for it began if it was not sent.
     pub(super) sent_at: Nanos,
     /// When the first byte of the current answer arrived.
@@ -57,6 +58,7 @@ impl PendingRequests {
             is_sent: false,
             is_retry: false,
             timeout: ask.timeout,
+            may_repeat: ask.may_repeat,
             sent_at: Nanos::ZERO,
             first_byte_at: None,
         }
@@ -130,7 +132,10 @@ impl UserConnection {
         self.is_used
             && (self.fixed.is_some() || !self.request.is_empty())
             && self.unanswered().is_some_and(|pending| {
-                !pending.is_retry && pending.first_byte_at.is_none() && pending.n_left == pending.n_requests
+                pending.may_repeat
+                    && !pending.is_retry
+                    && pending.first_byte_at.is_none()
+                    && pending.n_left == pending.n_requests
             })
     }
 

@@ -55,6 +55,7 @@ impl Users for RepeatingUser {
             framing: BodyFraming::Body,
             detail: AnswerDetail::Message,
             timeout: Nanos::from_secs(20),
+            may_repeat: true,
         })
     }
 

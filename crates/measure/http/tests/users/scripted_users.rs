@@ -140,6 +140,7 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F>
                     framing,
                     detail: wants,
                     timeout,
+                    may_repeat: true,
                 })
             }
             ScriptedAction::Sleep(span) => UserAction::Sleep { until: now + span },

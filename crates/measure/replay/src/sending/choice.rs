@@ -5,6 +5,7 @@ use fathom_model::{Settings, settings::SettingError, units::approximate};
 use fathom_statistics::splitmix;
 use regex::bytes::Regex;
 
+use super::request;
 use crate::RecordedExchange;
 
 /// The requests that are sent, as the options choose them.
@@ -38,9 +39,7 @@ impl Choice {
 
     /// Says why a request is not sent; `None` if it is.
     pub(super) fn refuses(&self, exchange: &RecordedExchange) -> Option<&'static str> {
-        let line = exchange.request.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
-        let mut words = line.split(|byte| *byte == b' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (method, target) = request::line(&exchange.request);
         if !self.methods.is_empty() && !self.methods.iter().any(|chosen| chosen.as_bytes() == method) {
             return Some("of other methods than --methods");
         }

@@ -10,7 +10,7 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use super::spool::SpooledAnswer;
+use super::{request, spool::SpooledAnswer};
 use crate::digest::Digest;
 
 /// The groups of differences that are told apart.
@@ -21,6 +21,8 @@ const SHOWN_MAX: usize = 80;
 const CONTENT: &str = "content";
 /// The word that ignores all fields.
 const HEADERS: &str = "headers";
+/// Words in the names of fields whose values may be secret.
+const SECRET: [&str; 7] = ["auth", "cookie", "csrf", "key", "secret", "session", "token"];
 /// Fields that differ from answer to answer, or that say how the connection is used and not what is answered.
 const USUALLY_DIFFERENT: [&str; 16] = [
     "age",
@@ -172,6 +174,7 @@ impl AnswerComparer {
         for (name, value) in fields(&recorded).filter(is_compared) {
             let is_same_name = |(other, _): &(&str, &str)| other.eq_ignore_ascii_case(name);
             let name = name.to_ascii_lowercase();
+            let shown = |value: &str| shown_field(&name, value);
             match unmatched.iter().position(is_same_name) {
                 None => found.push(Difference {
                     what: format!("no field {name}"),
@@ -188,8 +191,9 @@ impl AnswerComparer {
             }
         }
         for (name, value) in unmatched {
-            let what = format!("a new field {}", name.to_ascii_lowercase());
-            found.push(Difference { what, recorded: "none".to_owned(), replayed: shown(value) });
+            let name = name.to_ascii_lowercase();
+            let replayed = shown_field(&name, value);
+            found.push(Difference { what: format!("a new field {name}"), recorded: "none".to_owned(), replayed });
         }
     }
 
@@ -231,7 +235,18 @@ fn fields(head: &str) -> impl Iterator<Item = (&str, &str)> {
     head.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(name, value)| (name, value.trim()))
 }
 
-/// The value of a field as it is shown.
+/// The value of a field as it is shown: without what its name says is secret, and without queries.
+fn shown_field(name: &str, value: &str) -> String {
+    if SECRET.iter().any(|word| name.contains(word)) {
+        return "(hidden)".to_owned();
+    }
+    match value.split_once('?') {
+        Some((before, _)) => format!("{}?…", shown(before)),
+        None => shown(value),
+    }
+}
+
+/// A text as it is shown.
 fn shown(value: &str) -> String {
     let visible = value.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
     let mut text: String = visible.take(SHOWN_MAX + 1).collect();
@@ -242,13 +257,11 @@ fn shown(value: &str) -> String {
     text
 }
 
-/// The method and the path of a request, without its query, which may hold secrets.
+/// The method and the path of a request, without its query and its parameters, which may hold secrets.
 fn request_line(request: &[u8]) -> String {
-    let line = request.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    format!("{method} {}", shown(target.split('?').next().unwrap_or_default()))
+    let (method, target) = request::line(request);
+    let (method, target) = (String::from_utf8_lossy(method), String::from_utf8_lossy(target));
+    format!("{method} {}", shown(target.split(['?', ';']).next().unwrap_or_default()))
 }
 
 /// The same with `*` for each part of the path that has a digit, so that requests of one form are one group.
@@ -317,6 +330,13 @@ mod tests {
         assert_eq!(whats(&compared("ETag, server, cache-control", &recorded, other)), [wanted[0]]);
         let failed = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(whats(&compared("", &recorded, failed)), ["status 200 is now 503"], "the rest follows from that");
+    }
+
+    #[test]
+    fn examples_hide_what_may_be_secret() {
+        let values = [("location", "/cb?code=SECRET"), ("x-auth-token", "SECRET"), ("server", "nginx")];
+        assert_eq!(values.map(|(name, value)| shown_field(name, value)), ["/cb?…", "(hidden)", "nginx"]);
+        assert_eq!(request_line(b"GET /cart;jsessionid=SECRET?a=1 HTTP/1.1\r\n"), "GET /cart");
     }
 
     #[test]

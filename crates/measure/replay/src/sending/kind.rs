@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
+use fathom_engine::{Error, NamedTarget, Stop, Test, TestKind, TrialContext};
 use fathom_http::{
     HttpClosed,
     url::Url,
@@ -153,7 +153,7 @@ impl ReplayTest {
         let builder = RecordingBuilder::new(
             Choice::of(settings, role.seed)?,
             Rewrite::of(settings)?.with_host(host(role)),
-            timing,
+            timing.per_copy(options::n_copies(settings)),
             comparison.is_some(),
         );
         let (recording, damage) = source::read(settings, policy, builder)?;
@@ -215,7 +215,7 @@ impl Test for ReplayTest {
         let (mut record, workers) = self.users.run(session, make)?;
         let all = results::add(&mut record, self.account(), workers);
         let n_unfinished = all.n_not_sent + all.n_cut_off;
-        let note = unfinished(n_unfinished, all.n_to_send());
+        let note = unfinished(n_unfinished, all.n_to_send()).filter(|_| session.stop.state() != Stop::Abort);
         record.complete &= n_unfinished == 0;
         record.notes.extend(note);
         record.notes.extend(self.notes);

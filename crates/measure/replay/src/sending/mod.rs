@@ -10,6 +10,7 @@ mod live;
 mod metrics;
 mod options;
 mod recording;
+mod request;
 mod results;
 mod rewrite;
 mod sessions;

@@ -1,7 +1,7 @@
 //! The options of what is sent, the same for recordings and for live traffic.
 
 use fathom_engine::Error;
-use fathom_model::{OptionDoc, Settings, ValueKind};
+use fathom_model::{OptionDoc, Settings, ValueKind, settings::SettingError};
 
 use super::{choice::Choice, compare::Comparison, rewrite::Rewrite};
 
@@ -64,7 +64,13 @@ pub(super) const WHAT_IS_SENT: [OptionDoc; 8] = [
 pub(super) fn check(settings: &Settings) -> Result<(), Error> {
     Choice::of(settings, 0)?;
     Rewrite::of(settings)?;
-    Comparison::of(settings).map(drop)
+    match settings.text("ignore") {
+        Some(given) if !settings.flag("compare") => {
+            let expected = "no value without --compare, since nothing is compared".to_owned();
+            Err(SettingError::NotAllowed { name: "ignore".to_owned(), expected, given }.into())
+        }
+        _ => Comparison::of(settings).map(drop),
+    }
 }
 
 /// How often each request is sent.

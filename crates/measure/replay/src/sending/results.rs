@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fathom_http::users::UserAnswer;
+use fathom_http::{names, users::UserAnswer};
 use fathom_model::{Histogram, Note, Record, ReplayRecord, names::distribution, replay::ComparedAnswers, units::Nanos};
 
 use super::metrics::{COMPARED, DIFFERENT, RECORDED_TIME};
@@ -67,6 +67,9 @@ pub(super) fn add(record: &mut Record, account: ReplayRecord, workers: Vec<SentR
     let present = names.into_iter().zip(times).filter(|(_, times)| times.count() > 0);
     record.distributions.extend(present.map(|(name, times)| (name.to_owned(), times)));
     record.totals.extend(totals(&all));
+    // Which statuses are as they should be, the recording says.
+    record.notes.retain(|note| note.id != "http-status");
+    all.n_sent_again = record.totals.get(names::RESENT).copied().unwrap_or_default();
     record.replay.insert(all)
 }
 

@@ -3,10 +3,14 @@
 use fathom_engine::Error;
 use fathom_model::{Settings, settings::SettingError};
 
+use super::request;
 use crate::{AnswerFate, RecordedExchange};
 
 /// Fields that say where a request ends. With other values it would be another request, or none.
 const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
+
+/// The field of live copies.
+pub(super) const COPY: &str = "x-fathom-copy";
 
 /// The fields to set, by their lines.
 #[derive(Debug, Default)]
@@ -33,9 +37,16 @@ impl Rewrite {
         Self { host, ..self }
     }
 
+    /// Marks each request by the field [`COPY`], so that copies that come back are known.
+    pub(super) fn marking_copies(mut self) -> Self {
+        self.fields.push((COPY.to_owned(), Some(format!("{COPY}: 1"))));
+        self
+    }
+
     /// Rewrites the head of a request.
     pub(super) fn apply(&self, exchange: &mut RecordedExchange) {
-        let lacks_host = exchange.answer_fate == AnswerFate::Logged && !has_host(exchange);
+        let lacks_host = exchange.answer_fate == AnswerFate::Logged
+            && !request::has_field(&exchange.request[..exchange.head_length], "host");
         let host = self.host.as_ref().filter(|_| lacks_host && !self.replaces(b"host:"));
         if self.fields.is_empty() && host.is_none() {
             return;
@@ -62,12 +73,6 @@ impl Rewrite {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
         self.fields.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
     }
-}
-
-fn has_host(exchange: &RecordedExchange) -> bool {
-    let head = &exchange.request[..exchange.head_length];
-    let mut lines = head.split(|byte| *byte == b'\n');
-    lines.any(|line| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"host:")))
 }
 
 fn field(line: &str) -> Result<(String, Option<String>), Error> {

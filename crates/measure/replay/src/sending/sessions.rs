@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use fathom_http::users::{
-    AnswerDetail, BodyFraming, MeasurePhase, UserAction, UserAnswer, UserFailure, UserRequest, UserSlot, Users,
-    WorkerShare,
+    AnswerDetail, MeasurePhase, UserAction, UserAnswer, UserFailure, UserRequest, UserSlot, Users, WorkerShare,
 };
 use fathom_model::units::Nanos;
 
 use super::{
     compare::{AnswerComparer, Comparison},
     recording::{Recording, RequestNumber},
+    request,
     results::SentResults,
     spool::SpoolReader,
 };
@@ -132,9 +132,10 @@ impl Users for Sessions {
             bytes: exchange.request,
             n_requests: 1,
             server: 0,
-            framing: if exchange.request.starts_with(b"HEAD ") { BodyFraming::NoBody } else { BodyFraming::Body },
+            framing: request::framing(exchange.request),
             detail: if session.is_kept { AnswerDetail::Message } else { AnswerDetail::Status },
             timeout: self.shared.timeout,
+            may_repeat: request::is_idempotent(exchange.request),
         })
     }
 

@@ -46,6 +46,9 @@ pub(super) fn read(
     let path = PathBuf::from(settings.text("file").unwrap_or_default());
     let options = log_options(settings)?;
     let not_kept = |error: io::Error| {
+        if error.kind() == io::ErrorKind::FileTooLarge {
+            return unusable(&path, "they are longer than 32 GiB", Some("divide it, or choose requests by --only"));
+        }
         let why = format!("they do not fit in {}: {error}", std::env::temp_dir().display());
         unusable(&path, &why, Some("set TMPDIR to a folder with more room"))
     };

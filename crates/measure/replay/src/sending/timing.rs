@@ -55,6 +55,14 @@ impl Timing {
         }
     }
 
+    /// The timing of each of so many copies, so that all together keep to a rate.
+    pub(super) fn per_copy(self, n_copies: usize) -> Self {
+        match self {
+            Self::Rate(rate) => PerSec::new(rate.get() / approximate(n_copies as u64)).map_or(self, Self::Rate),
+            timing => timing,
+        }
+    }
+
     /// The time that a recording of `n` requests over a span takes; `None` if only the server decides.
     #[must_use]
     pub fn length(self, n: u64, span: Nanos) -> Option<Nanos> {

@@ -262,7 +262,7 @@ impl RunExecutor<'_> {
         if !failure.is_interruption && !run.tests.iter().any(is_measured) {
             return Err(failure.into());
         }
-        add_reason(run, if failure.is_interruption { self.interruption() } else { failure.reason() });
+        add_reason(&mut run.completeness, if failure.is_interruption { self.interruption() } else { failure.reason() });
         Ok(())
     }
 
@@ -298,9 +298,9 @@ impl RunExecutor<'_> {
                 Ok(None) => {}
                 Ok(Some(why)) => {
                     run.tests[test.idx].unavailable = Some(why.clone());
-                    return add_reason(run, why);
+                    return add_reason(&mut run.completeness, why);
                 }
-                Err(Interrupted) => return add_reason(run, self.interruption()),
+                Err(Interrupted) => return add_reason(&mut run.completeness, self.interruption()),
             }
         }
     }
@@ -368,7 +368,7 @@ impl RunExecutor<'_> {
             run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
         }
         let Some(error) = error else { return Ok(true) };
-        let goes_on = self.continues_after(&error, test, &mut run.tests[idx], &mut run.completeness)?;
+        let goes_on = self.continues_after(&error, (test, round), &mut run.tests[idx], &mut run.completeness)?;
         let why = run.tests[idx].unavailable.clone();
         for paired in paired_runs(&mut run.tests, test).into_iter().skip(1) {
             paired.unavailable.clone_from(&why);
@@ -465,7 +465,7 @@ impl RunExecutor<'_> {
     fn continues_after(
         &self,
         error: &Error,
-        test: &CheckedTest,
+        (test, round): (&CheckedTest, u32),
         into: &mut TestRun,
         completeness: &mut Completeness,
     ) -> anyhow::Result<bool> {
@@ -497,9 +497,9 @@ impl RunExecutor<'_> {
             _ if is_alone && into.trials.is_empty() && into.curve.is_none() && !has_results(into) => {
                 Err(fleet_error(error).into())
             }
-            // The rounds before it have results, and the next one may have.
-            _ if matches!(test.method, TestMethod::Rounds) && !into.trials.is_empty() => {
-                *completeness = Completeness::Incomplete { reason: format!("{}: {}", into.name, reason(error)) };
+            // The rounds before it have results, and the next one may have. A trial that failed may have left a record of one side.
+            _ if matches!(test.method, TestMethod::Rounds) && into.trials.iter().any(|trial| trial.round < round) => {
+                add_reason(completeness, format!("{}: {}", into.name, reason(error)));
                 Ok(true)
             }
             ErrorClass::Preflight | ErrorClass::Usage => {
@@ -507,7 +507,7 @@ impl RunExecutor<'_> {
                 Ok(true)
             }
             ErrorClass::Failed => {
-                *completeness = Completeness::Incomplete { reason: format!("{}: {}", into.name, reason(error)) };
+                add_reason(completeness, format!("{}: {}", into.name, reason(error)));
                 into.unavailable = Some(reason(error));
                 Ok(true)
             }
@@ -519,12 +519,12 @@ impl RunExecutor<'_> {
 struct Interrupted;
 
 /// Makes a run incomplete for one more reason.
-fn add_reason(run: &mut Run, why: String) {
-    let reason = match &run.completeness {
+fn add_reason(completeness: &mut Completeness, why: String) {
+    let reason = match completeness {
         Completeness::Incomplete { reason } if *reason != why => format!("{reason}; {why}"),
         _ => why,
     };
-    run.completeness = Completeness::Incomplete { reason };
+    *completeness = Completeness::Incomplete { reason };
 }
 
 /// Returns true if the newest trial of a compared test failed, or shows that its path gives no number. Then the run ends.

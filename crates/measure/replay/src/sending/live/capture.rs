@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use fathom_capture::{CapturedFrame, ETHERNET, TrafficLimits, TrafficReader};
+use fathom_capture::{CapturedFrame, ETHERNET, LinkType, RAW_IP, TrafficLimits, TrafficReader};
 use fathom_engine::Error;
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
@@ -21,7 +21,11 @@ use fathom_sys::{
 use super::queue::{QueueSender, SessionKey};
 use crate::{
     ExchangeSink, HttpObserver, RecordedExchange, RequestFate,
-    sending::{choice::Choice, rewrite::Rewrite},
+    sending::{
+        choice::Choice,
+        request,
+        rewrite::{COPY, Rewrite},
+    },
 };
 
 /// Room for a tenth of a second of a link with 2.5 Gbit/s.
@@ -64,6 +68,7 @@ pub(super) struct Copying {
 #[derive(Debug)]
 pub(super) struct LiveCapture {
     receiver: Receiver,
+    link: LinkType,
     followed: Followed,
 }
 
@@ -75,8 +80,8 @@ pub(super) struct Seen {
     pub(super) left_out: BTreeMap<String, u64>,
     /// Frames that the kernel dropped because this program was too slow.
     pub(super) n_dropped: u64,
-    /// From the first frame to the last.
-    pub(super) span: Nanos,
+    /// The times of the first request and of the last.
+    pub(super) times: Option<(Nanos, Nanos)>,
     /// Why it ended before it should.
     pub(super) error: Option<fathom_sys::Error>,
 }
@@ -100,12 +105,14 @@ impl LiveCapture {
         };
         let receiver =
             opened.map_err(|cause| Error::system(format!("open a packet socket on {device}"), "CAP_NET_RAW", cause))?;
-        Ok(Self { receiver, followed })
+        // Tunnels (tun, WireGuard, PPP, IP in IP) have no Ethernet address, and their frames begin with the IP header.
+        let link = if link.mac.is_some() { ETHERNET } else { RAW_IP };
+        Ok(Self { receiver, link, followed })
     }
 
     /// Gives the requests to the workers until `is_over`, or until the device is gone.
     pub(super) fn run(self, copying: Copying, queue: QueueSender, is_over: &AtomicBool) -> Seen {
-        let Self { receiver, followed } = self;
+        let Self { receiver, link, followed } = self;
         let awaits_answers = copying.awaits_answers;
         let sink = CopySink {
             copying,
@@ -117,22 +124,21 @@ impl LiveCapture {
         let observer = if awaits_answers { HttpObserver::new(sink) } else { HttpObserver::of_requests(sink) };
         let mut reader =
             TrafficReader::new(observer, TrafficLimits::USUAL).choosing(move |one, other| followed.has(one, other));
-        let (n_dropped, error) = follow(&receiver, &mut reader, is_over);
-        let (observer, traffic) = reader.finish();
+        let (n_dropped, error) = follow((&receiver, link), &mut reader, is_over);
+        let (observer, _) = reader.finish();
         let (sink, counts) = observer.finish();
         let mut seen = Seen { n_dropped, error, ..sink.seen };
         for (fate, n) in counts.requests.into_iter().filter(|(fate, _)| *fate != RequestFate::Whole) {
             *seen.left_out.entry(fate.words().to_owned()).or_default() += n;
             seen.n_requests += n;
         }
-        seen.span = traffic.last.zip(traffic.first).map_or(Nanos::ZERO, |(last, first)| last.since(first));
         seen
     }
 }
 
 /// Takes frames until it is over. Returns how many the kernel dropped, and the error that ended it.
 fn follow(
-    receiver: &Receiver,
+    (receiver, link): (&Receiver, LinkType),
     reader: &mut TrafficReader<HttpObserver<CopySink>>,
     is_over: &AtomicBool,
 ) -> (u64, Option<fathom_sys::Error>) {
@@ -146,14 +152,18 @@ fn follow(
         for ((bytes, length), time) in inbox.frames().zip(inbox.stamps()) {
             *number += 1;
             let original_length = usize::try_from(length.0).unwrap_or(usize::MAX);
-            reader.take(&CapturedFrame { number: *number, time, link: ETHERNET, bytes, original_length });
+            reader.take(&CapturedFrame { number: *number, time, link, bytes, original_length });
         }
         Ok(0)
     };
     while !is_over.load(Ordering::Relaxed) {
         match take(&mut number) {
             Ok(dropped) => n_dropped += dropped,
-            Err(error) => return (n_dropped, Some(error)),
+            Err(error) => {
+                // Without the device there is nothing more to copy.
+                is_over.store(true, Ordering::Relaxed);
+                return (n_dropped, Some(error));
+            }
         }
     }
     let last = receiver.take_counts().map_or(0, |counts| counts.dropped.0);
@@ -184,6 +194,11 @@ impl CopySink {
 impl ExchangeSink for CopySink {
     fn take(&mut self, mut exchange: RecordedExchange) {
         self.seen.n_requests += 1;
+        let (first, last) = self.seen.times.get_or_insert((exchange.first_byte, exchange.first_byte));
+        (*first, *last) = ((*first).min(exchange.first_byte), (*last).max(exchange.first_byte));
+        if request::has_field(&exchange.request[..exchange.head_length], COPY) {
+            return self.leave_out("copies of our own, which the target sends here");
+        }
         if let Some(why) = self.copying.choice.refuses(&exchange) {
             return self.leave_out(why);
         }

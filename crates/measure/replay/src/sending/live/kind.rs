@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -27,7 +27,7 @@ use fathom_sys::{
 use super::{
     capture::{Copying, Followed, LiveCapture, Seen},
     queue::queues,
-    sessions::{LiveResults, LiveSessions},
+    sessions::{LiveQueue, LiveResults, LiveSessions},
 };
 use crate::sending::{
     choice::Choice,
@@ -151,7 +151,7 @@ impl LiveTest {
         let comparison = options::comparison(settings)?;
         let copying = Copying {
             choice: Choice::of(settings, role.seed)?,
-            rewrite: Rewrite::of(settings)?,
+            rewrite: Rewrite::of(settings)?.marking_copies(),
             n_copies: options::n_copies(settings),
             awaits_answers: comparison.is_some(),
         };
@@ -160,7 +160,7 @@ impl LiveTest {
         let n = settings.count("connections").unwrap_or(1);
         let arrivals = UserArrivals::Population { n, ramp_up: Nanos::ZERO };
         Ok(Self {
-            users: VirtualUsers::prepare(NAME, role, policy, arrivals)?.count_everything(),
+            users: VirtualUsers::prepare(NAME, role, policy, arrivals)?.count_everything().may_stay_idle(),
             capture,
             copying,
             comparison,
@@ -194,12 +194,13 @@ impl Test for LiveTest {
         let n_copies = copying.n_copies as u64;
         let (sender, receivers) = queues(users.n_workers());
         let receivers = Mutex::new(receivers.into_iter().map(Some).collect::<Vec<_>>());
+        let is_over = Arc::new(AtomicBool::new(false));
         let make = |share: &WorkerShare| {
             let receiver = receivers.lock().ok().and_then(|mut all| all.get_mut(share.idx).and_then(Option::take));
             let receiver = receiver.expect("each worker is made once, and has a queue");
-            Ok(LiveSessions::new(receiver, share, comparison.clone(), timeout))
+            let queue = LiveQueue { events: receiver, is_over: Arc::clone(&is_over) };
+            Ok(LiveSessions::new(queue, share, comparison.clone(), timeout))
         };
-        let is_over = AtomicBool::new(false);
         let (ran, seen) = thread::scope(|scope| -> Result<_, Error> {
             let following = threads::start_within(scope, || capture.run(copying, sender, &is_over));
             let following =
@@ -209,7 +210,8 @@ impl Test for LiveTest {
             Ok((ran?, following.join().expect("following connections does not panic")))
         })?;
         let (mut record, workers) = ran;
-        record.notes.extend(dropped(&seen).into_iter().chain(cut_short(&seen)));
+        let notes = [dropped(&seen), cut_short(&seen), nothing_seen(&seen)];
+        record.notes.extend(notes.into_iter().flatten());
         record.complete &= seen.error.is_none();
         results::add(
             &mut record,
@@ -227,7 +229,7 @@ fn account(seen: Seen, workers: &[LiveResults], n_copies: u64) -> ReplayRecord {
         left_out: seen.left_out,
         n_sessions: seen.n_sessions,
         n_copies,
-        recorded_span_ns: seen.span,
+        recorded_span_ns: seen.times.map_or(Nanos::ZERO, |(first, last)| last.since(first)),
         n_without_connection: workers.iter().map(|worker| worker.n_without_connection).sum(),
         ..ReplayRecord::default()
     }
@@ -250,4 +252,12 @@ fn cut_short(seen: &Seen) -> Option<Note> {
     seen.error
         .as_ref()
         .map(|error| Note::new("device-lost", format!("the device could not be followed to the end: {error}")))
+}
+
+/// A note if no request was seen.
+fn nothing_seen(seen: &Seen) -> Option<Note> {
+    (seen.n_requests == 0 && seen.error.is_none()).then(|| {
+        let text = "no request of HTTP/1 was seen; connections to the target itself are not followed, and those over TLS cannot be";
+        Note::new("no-request-seen", text)
+    })
 }

@@ -2,12 +2,14 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use fathom_http::users::{
-    AnswerDetail, BodyFraming, MeasurePhase, UserAction, UserAnswer, UserFailure, UserRequest, UserSlot, Users,
-    WorkerShare,
+    AnswerDetail, MeasurePhase, UserAction, UserAnswer, UserFailure, UserRequest, UserSlot, Users, WorkerShare,
 };
 use fathom_model::units::Nanos;
 
@@ -16,6 +18,7 @@ use crate::{
     RecordedExchange,
     sending::{
         compare::{AnswerComparer, Comparison},
+        request,
         results::SentResults,
         spool::{SpooledAnswer, recorded},
     },
@@ -61,6 +64,12 @@ impl Session {
     }
 }
 
+/// Where the requests of a worker come from, and whether more can come.
+pub(super) struct LiveQueue {
+    pub(super) events: QueueReceiver,
+    pub(super) is_over: Arc<AtomicBool>,
+}
+
 /// What a worker of a live replay did, besides the requests that it sent.
 #[derive(Debug, Default)]
 pub(super) struct LiveResults {
@@ -72,6 +81,7 @@ pub(super) struct LiveResults {
 /// The users of one worker.
 pub(super) struct LiveSessions {
     queue: QueueReceiver,
+    is_over: Arc<AtomicBool>,
     by_slot: Vec<Session>,
     slot_of: HashMap<SessionKey, u32>,
     free: Vec<u32>,
@@ -84,14 +94,10 @@ pub(super) struct LiveSessions {
 }
 
 impl LiveSessions {
-    pub(super) fn new(
-        queue: QueueReceiver,
-        share: &WorkerShare,
-        comparison: Option<Comparison>,
-        timeout: Nanos,
-    ) -> Self {
+    pub(super) fn new(queue: LiveQueue, share: &WorkerShare, comparison: Option<Comparison>, timeout: Nanos) -> Self {
         Self {
-            queue,
+            queue: queue.events,
+            is_over: queue.is_over,
             by_slot: (0..share.n_slots).map(|_| Session::default()).collect(),
             slot_of: HashMap::new(),
             free: (0..share.n_slots).rev().collect(),
@@ -212,9 +218,10 @@ impl Users for LiveSessions {
             bytes: &exchange.request,
             n_requests: 1,
             server: 0,
-            framing: if exchange.request.starts_with(b"HEAD ") { BodyFraming::NoBody } else { BodyFraming::Body },
+            framing: request::framing(&exchange.request),
             detail: if is_kept { AnswerDetail::Message } else { AnswerDetail::Status },
             timeout: self.timeout,
+            may_repeat: request::is_idempotent(&exchange.request),
         })
     }
 
@@ -248,6 +255,10 @@ impl Users for LiveSessions {
 
     fn woken_within(&self) -> Nanos {
         LOOK_INTERVAL
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     fn on_phase(&mut self, _: MeasurePhase, _: Nanos) {}

@@ -76,6 +76,7 @@ impl ScenarioUsers {
             framing: step.framing,
             detail: step.detail,
             timeout: step.timeout.unwrap_or(shared.settings.timeout),
+            may_repeat: true,
         }
     }
 
@@ -103,6 +104,7 @@ impl ScenarioUsers {
             framing: step.framing,
             detail: step.detail,
             timeout: step.timeout.unwrap_or(shared.settings.timeout),
+            may_repeat: true,
         }
     }
 }

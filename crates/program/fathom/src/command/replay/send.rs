@@ -88,11 +88,16 @@ pub(super) struct RecordingSize {
 
 /// Sends the requests of a recording.
 pub(super) fn run(matches: &ArgMatches, path: &Path, size: &RecordingSize) -> anyhow::Result<Exit> {
+    if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        let text = format!("{} is no regular file, and a recording is read twice: shown, then sent", path.display());
+        return Err(UserError::new(Exit::Usage, text).with_line("fix", "write it to a file first").into());
+    }
     let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
     let settings =
         options::settings(matches, &[kind(RECORDED), kind(LIVE)]).with("file", absolute.display().to_string());
     let timing = Timing::of(&settings).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
-    let length = timing.length(size.n_requests, size.span);
+    let n_copies = settings.count("copies").unwrap_or(1);
+    let length = timing.length(size.n_requests * n_copies, size.span);
     let duration = length.map_or(PACED_BY_ANSWERS_MAX, |length| length + GRACE);
     measure(matches, RECORDED, settings, duration, &format!("replay of {}", path.display()))
 }
@@ -115,6 +120,12 @@ fn measure(
     if let Some(url) = &url {
         settings.set("url", url.to_string());
     }
+    let other = if name == LIVE { RECORDED } else { LIVE };
+    let is_option = |name: &str, option: &str| kind(name).options().iter().any(|known| known.name == option);
+    if let Some(option) = settings.0.keys().find(|option| !is_option(name, option) && is_option(other, option)) {
+        let words = if name == LIVE { "for a recording, not for --live" } else { "for --live, not for a recording" };
+        return Err(UserError::new(Exit::Usage, format!("--{option} is {words}")).into());
+    }
     let settings = settings
         .complete(kind(name).options())
         .map_err(|error| UserError::new(Exit::Usage, format!("replay: {error}")))?;
@@ -132,7 +143,7 @@ fn measure(
 fn target(text: &str) -> Result<Url, UserError> {
     let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let url: Url = whole.parse().map_err(|error: fathom_http::url::UrlError| {
-        UserError::new(Exit::Usage, format!("--to {text}: {error}")).with_line("use", error.hint())
+        UserError::new(Exit::Usage, format!("--to {text}: {error}")).with_line("use", "--to http://HOST:PORT")
     })?;
     if url.target != "/" {
         let user_error = UserError::new(Exit::Usage, format!("--to {text}: the recording has the paths"));

@@ -12,6 +12,7 @@ mod options;
 mod recording;
 mod results;
 mod rewrite;
+mod servers;
 mod sessions;
 mod source;
 mod spool;

@@ -213,7 +213,7 @@ fn filtered(servers: &[String], filter: &str) -> Result<Vec<String>, EarlyExit> 
             _ => {
                 return refused(format!(
                     "-F '{filter}': only [dst] host and [dst] port, joined by `and`, are supported; -x names the servers \
-                     too, as sourceIP:sourcePort, and `fathom replay --live DEVICE --ports` follows them"
+                     too, as sourceIP:sourcePort"
                 ));
             }
         }
@@ -359,9 +359,8 @@ impl Drop for PidFile {
 pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
     let (words, extras) = closed_loop::without_extras(words);
     let prepared = read(&words).and_then(|options| {
+        let plan = options.plan(&Input::of(&options)?)?;
         let log = Log::open(options.log.as_deref())?;
-        let input = Input::of(&options)?;
-        let plan = options.plan(&input)?;
         Ok((options, log, plan))
     });
     let (options, log, plan) = match prepared {
@@ -385,7 +384,8 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         extras.print(&measured)
     });
     if let Err(error) = &copied {
-        log.add("error", &[format!("{error:#}").replace('\n', "; ")])?;
+        let text = error.downcast_ref().map_or_else(|| format!("{error:#}"), UserError::one_line);
+        log.add("error", &[text])?;
     }
     copied.map(|()| Exit::Pass)
 }
@@ -432,9 +432,9 @@ fn counters(measured: &MeasuredLoop) -> Vec<String> {
         account.merge(replay);
     }
     let mut lines = counter_lines(&account, &records().collect::<Vec<_>>());
-    for note in records().flat_map(|record| &record.notes) {
-        lines.push(note.text.clone());
-    }
+    // How the kernel was asked changes no count.
+    let notes = records().flat_map(|record| &record.notes).filter(|note| note.id != "reactor");
+    lines.extend(notes.map(|note| note.text.clone()));
     lines
 }
 

@@ -61,8 +61,8 @@ pub(super) fn read(
         (true, _) => capture(&path, file, servers, &mut builder)?,
         (false, true) => log(&path, file, &options, &mut builder)?,
         (false, false) => {
-            let hint = Some("leave out --ports; --only and --skip choose by the path");
-            return Err(unusable(&path, "an access log has no ports of servers", hint));
+            let hint = Some("name a capture, or leave out --ports: --only and --skip choose by the path");
+            return Err(unusable(&path, "it is no capture, and an access log has no ports of servers", hint));
         }
     };
     Ok((builder.finish(left_out).map_err(not_kept)?, damage))

@@ -36,6 +36,8 @@ class Finished:
     errors: str
     cpu_s: float
     wall_s: float
+    # The most memory of any one of its processes.
+    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Lab:
             if process.returncode not in (*exits, 124):
                 told = (texts[1] or texts[0]).strip()[-600:]
                 raise Failed(f"{words[0]} ended with {process.returncode}: {told}")
-            return Finished(texts[0], texts[1], usage.ru_utime + usage.ru_stime, wall_s)
+            return Finished(texts[0], texts[1], usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024)
 
     def start(self, host: str, words: list[str]) -> subprocess.Popen:
         """Starts a server; its output is in the lab's folder under its process id."""

@@ -6,7 +6,8 @@ set -eu
 
 apt-get update
 apt-get install --yes --no-install-recommends \
-    apache2-utils default-jre-headless hey hping3 iperf3 maven netsniff-ng nghttp2-client nginx-light openssl sockperf strace unzip wrk
+    apache2-utils default-jre-headless golang-go hey hping3 iperf3 libpcap-dev maven netsniff-ng nghttp2-client nginx-light openssl sockperf \
+    strace tcpdump tcpreplay unzip wrk
 
 # JMeter wants its own file in bin, its parts in lib/ext and all others in lib; what it reads at its start is in a part of its own.
 install_jmeter() {
@@ -24,6 +25,11 @@ install_jmeter() {
 }
 if ! { command -v jmeter >/dev/null || install_jmeter; }; then
     echo "JMeter cannot be had: its row will say so" >&2
+fi
+
+# Debian has no GoReplay.
+if ! { command -v goreplay >/dev/null || GOBIN=/usr/local/bin go install github.com/buger/goreplay@v1.3.2; }; then
+    echo "GoReplay cannot be had: its row will say so" >&2
 fi
 
 command -v netperf >/dev/null && exit 0

@@ -394,8 +394,8 @@ def found(pattern: str, finished: Finished) -> str:
 SIZES = (FILE_BYTES, 64 * 2**10, 2**20)
 
 
-def serve_nginx(lab: Lab):
-    """The lightest honest target: one worker, small files, nothing logged, connections that stay."""
+def serve_nginx(lab: Lab, access_log: str = "off"):
+    """The lightest honest target: one worker, small files, nothing logged unless asked for, connections that stay."""
     prefix = lab.folder / "nginx"
     (prefix / "html").mkdir(parents=True, exist_ok=True)
     for size in SIZES:
@@ -409,7 +409,7 @@ def serve_nginx(lab: Lab):
         user root; worker_processes 1; daemon off; pid {prefix}/pid; error_log {prefix}/error.log;
         events {{ worker_connections 1024; }}
         http {{
-            access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000; keepalive_timeout 300s;
+            access_log {access_log}; sendfile on; tcp_nopush on; keepalive_requests 1000000000; keepalive_timeout 300s;
             client_body_temp_path {prefix}/1; proxy_temp_path {prefix}/2; fastcgi_temp_path {prefix}/3;
             uwsgi_temp_path {prefix}/4; scgi_temp_path {prefix}/5;
             ssl_certificate {prefix}/certificate.pem; ssl_certificate_key {prefix}/key.pem;

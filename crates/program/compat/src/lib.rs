@@ -20,6 +20,7 @@ mod netserver;
 mod pktgen;
 mod sar;
 mod stoppable;
+mod tcpcopy;
 mod webbench;
 mod wrk;
 
@@ -60,6 +61,7 @@ pub const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "netserver", start: netserver::run },
     CompatTool { name: "pktgen", start: pktgen::run },
     CompatTool { name: "sar", start: sar::run },
+    CompatTool { name: "tcpcopy", start: tcpcopy::run },
     CompatTool { name: "webbench", start: webbench::run },
     CompatTool { name: "wrk", start: wrk::run },
 ];

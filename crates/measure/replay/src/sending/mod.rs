@@ -13,6 +13,7 @@ mod recording;
 mod request;
 mod results;
 mod rewrite;
+mod servers;
 mod sessions;
 mod source;
 mod spool;

@@ -3,15 +3,21 @@
 use fathom_engine::Error;
 use fathom_model::{OptionDoc, Settings, ValueKind, settings::SettingError};
 
-use super::{choice::Choice, compare::Comparison, rewrite::Rewrite};
+use super::{choice::Choice, compare::Comparison, rewrite::Rewrite, servers::FollowedServers};
 
 /// Which requests are sent, how often, with which fields, and what is compared.
-pub(super) const WHAT_IS_SENT: [OptionDoc; 8] = [
+pub(super) const WHAT_IS_SENT: [OptionDoc; 9] = [
     OptionDoc {
         name: "copies",
         value: ValueKind::Count(1, 10_000),
         default: Some("1"),
         help: "send each connection so many times, each on connections of its own",
+    },
+    OptionDoc {
+        name: "ports",
+        value: ValueKind::Text,
+        default: None,
+        help: "send only what went to these ports, such as 80,8080, or to a port of an address: 192.0.2.9:80",
     },
     OptionDoc {
         name: "sessions",
@@ -63,6 +69,7 @@ pub(super) const WHAT_IS_SENT: [OptionDoc; 8] = [
 /// Names the option that is wrong.
 pub(super) fn check(settings: &Settings) -> Result<(), Error> {
     Choice::of(settings, 0)?;
+    FollowedServers::of(settings)?;
     Rewrite::of(settings)?;
     match settings.text("ignore") {
         Some(given) if !settings.flag("compare") => {

@@ -12,7 +12,10 @@ use fathom_engine::Error;
 use fathom_model::{Settings, settings::SettingError};
 use fathom_sys::policy::Policy;
 
-use super::recording::{Recording, RecordingBuilder};
+use super::{
+    recording::{Recording, RecordingBuilder},
+    servers::FollowedServers,
+};
 use crate::{BodiesNotLogged, HttpObserver, LineFate, LogError, LogFormat, LogOptions, RequestFate, read_log};
 
 /// What was read: how many requests are not whole, by the reason, and why the file was not read to its end.
@@ -45,6 +48,7 @@ pub(super) fn read(
 ) -> Result<(Recording, Option<String>), Error> {
     let path = PathBuf::from(settings.text("file").unwrap_or_default());
     let options = log_options(settings)?;
+    let servers = FollowedServers::of(settings)?;
     let not_kept = |error: io::Error| {
         if error.kind() == io::ErrorKind::FileTooLarge {
             return unusable(&path, "they are longer than 32 GiB", Some("divide it, or choose requests by --only"));
@@ -56,8 +60,14 @@ pub(super) fn read(
     let file = policy.open(&path).map_err(|error| unusable(&path, &error.to_string(), None))?;
     let mut file = BufReader::new(file);
     let begin = file.fill_buf().map_err(|error| unusable(&path, &error.to_string(), None))?;
-    let (left_out, damage) =
-        if is_capture(begin) { capture(&path, file, &mut builder)? } else { log(&path, file, &options, &mut builder)? };
+    let (left_out, damage) = match (is_capture(begin), servers.is_all()) {
+        (true, _) => capture(&path, file, servers, &mut builder)?,
+        (false, true) => log(&path, file, &options, &mut builder)?,
+        (false, false) => {
+            let hint = Some("name a capture, or leave out --ports: --only and --skip choose by the path");
+            return Err(unusable(&path, "it is no capture, and an access log has no ports of servers", hint));
+        }
+    };
     Ok((builder.finish(left_out).map_err(not_kept)?, damage))
 }
 
@@ -66,10 +76,16 @@ fn unusable(path: &Path, why: &str, hint: Option<&str>) -> Error {
     Error::Unsupported { what, hint: hint.map(str::to_owned) }
 }
 
-fn capture(path: &Path, file: BufReader<File>, builder: &mut RecordingBuilder) -> Result<Contents, Error> {
+fn capture(
+    path: &Path,
+    file: BufReader<File>,
+    servers: FollowedServers,
+    builder: &mut RecordingBuilder,
+) -> Result<Contents, Error> {
     let builder = RefCell::new(builder);
     let observer = HttpObserver::new(|exchange| builder.borrow_mut().add(exchange));
-    let mut reader = TrafficReader::new(observer, TrafficLimits::USUAL);
+    let mut reader =
+        TrafficReader::new(observer, TrafficLimits::USUAL).choosing(move |one, other| servers.has(one, other));
     let end = read_frames(file, |frame| {
         reader.take(&frame);
         Ok(())

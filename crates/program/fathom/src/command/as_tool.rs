@@ -15,6 +15,7 @@ Examples:
   fathom as iperf -c 127.0.0.1 -u -b 100M -i 1
   fathom as hping3 -S -p 8080 -c 3 127.0.0.1
   fathom as pktgen -i eth1 -d 10.0.0.2 -m 02:00:00:00:00:01 -n 1000000
+  fathom as --allow 192.0.2.9 tcpcopy -x 80-192.0.2.9:8080 -i eth0
   fathom as webbench -t 10 -c 50 http://127.0.0.1:8080/
   fathom as iperf3 --help                             the help of the tool
 

@@ -15,9 +15,10 @@ use std::{
 };
 
 use fathom_model::{ReplayRecord, Run};
+use fathom_sys::process::{Pidfd, signal::Signal};
 use fathom_testkit::traffic::SentConnection;
 
-use crate::test_bed::{TestBed, lacks_root};
+use crate::test_bed::{TestBed, lacks_root, until};
 
 /// One packet of the captures here comes so long after the one before it.
 const PACKET_GAP: Duration = Duration::from_millis(20);
@@ -303,4 +304,76 @@ fn requests_that_a_device_carries_are_copied_once_each_and_the_client_sees_no_an
     );
     let connections: HashSet<usize> = staging.seen().into_iter().map(|seen| seen.0).collect();
     assert_eq!(connections.len(), 2, "one for each connection of the client");
+}
+
+/// A daemon that does not outlive its test.
+struct Daemon(Pidfd);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// The lines of tcpcopy's log without their times.
+fn log_lines(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.split_once("[notice] ")).map(|(_, line)| line).collect()
+}
+
+#[test]
+fn as_tcpcopy_the_requests_of_a_capture_to_a_port_are_sent_and_counted_in_the_log() {
+    let stage = TestBed::beside_others();
+    let file = capture(&stage, &recorded());
+    let file = file.to_str().unwrap();
+    let server = Server::start(|path| (path != "/b").then(|| ok(&path[1..])));
+    let log = stage.path("tcpcopy.log");
+    let log = log.to_str().unwrap();
+    let transfer = format!("198.18.0.2:80-{}", server.address);
+    let words = ["as", "tcpcopy", "-x", &transfer, "-i", file, "-a", "4", "-n", "2", "-T", "2", "-l", log];
+    let result = stage.fathom([&words[..], &["-s", "192.0.2.7", "-p36524"]].concat()).succeeded();
+    assert!(result.stderr.contains("-s -p has no effect: no intercept is needed"), "{}", result.stderr);
+    let lines = log_lines(&result.stdout);
+    let copied = "requests copied:12,answered:8,failed:4,cut off:0,not sent:0,no connection free:0,left out:0";
+    assert_eq!(lines[1..4], ["conns:12,c-resp:8", "clt cont:6", copied], "{lines:?}");
+    assert!(lines[4].starts_with("failed:"), "{lines:?}");
+    assert_eq!(fs::read_to_string(log).unwrap(), result.stdout);
+    assert_eq!(server.seen().iter().filter(|seen| seen.1 == GET).count(), 4);
+    let other = format!("81-{}", server.address);
+    let refused = stage.fathom(["as", "tcpcopy", "-x", &other, "-i", file]);
+    assert!(refused.stderr.contains("no request to send"), "{}", refused.stderr);
+    stage.fathom(["as", "tcpcopy", "-x", "80-192.0.2.1:80", "-i", file]).refused(3, &["--allow 192.0.2.1"]);
+    stage.fathom(["as", "tcpcopy", "-x", "80-192.0.2.1:80", "-i", file, "-d"]).refused(3, &["--allow 192.0.2.1"]);
+    stage.fathom(["as", "tcpcopy", "-x", &transfer, "-i", "nothing"]).refused(255, &["neither such a device nor"]);
+}
+
+#[test]
+fn as_tcpcopy_a_daemon_copies_what_a_device_carries_until_a_signal_and_leaves_its_counters() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("star:3", "tcpcopied");
+    let production = lab.enter_with("sut", || Server::at(SUT, |path| Some(ok(&path[1..]))));
+    let staging = lab.enter_with("c2", || Server::at(C2, |path| Some(ok(path))));
+    let port = production.address.rsplit(':').next().unwrap();
+    let transfer = format!("{SUT}:{port}-{}", staging.address);
+    let (log, pid) = (stage.path("tcpcopy.log"), stage.path("tcpcopy.pid"));
+    let files = ["-l", log.to_str().unwrap(), "-P", pid.to_str().unwrap(), "-d"];
+    let words = ["as", "--allow", C2, "tcpcopy", "-x", &transfer, "-i", "eth0", "-c", SUT];
+    lab.fathom("sut", &[&words[..], &files].concat()).succeeded();
+    let daemon = until(|| fs::read_to_string(&pid).ok()?.trim().parse().ok());
+    let daemon = Daemon(Pidfd::open(daemon).unwrap());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| lab.enter_with("c1", || ask(&production.address, &is_over)));
+        until(|| (staging.seen().len() > 20).then_some(()));
+        is_over.store(true, Ordering::Relaxed);
+        client.join().unwrap();
+    });
+    daemon.0.send(Signal::Terminate).unwrap();
+    let text = until(|| fs::read_to_string(&log).ok().filter(|text| text.contains("requests copied:")));
+    let lines = log_lines(&text);
+    let answered = lines[1].strip_prefix("conns:2,c-resp:").unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(answered.parse(), Ok(staging.seen().len()), "{text}");
+    until(|| (!pid.exists()).then_some(()));
 }

@@ -25,6 +25,7 @@ use crate::{
         choice::Choice,
         request,
         rewrite::{COPY, Rewrite},
+        servers::FollowedServers,
     },
 };
 
@@ -40,17 +41,15 @@ const LOOPBACK: &str = "lo";
 /// Which connections are followed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Followed {
-    /// The ports of the servers; all if empty.
-    pub(super) ports: BTreeSet<u16>,
+    pub(super) servers: FollowedServers,
     /// Where the copies go: copies are not copied again.
     pub(super) targets: Vec<SocketAddr>,
 }
 
 impl Followed {
     fn has(&self, one: SocketAddr, other: SocketAddr) -> bool {
-        let is_port = |end: SocketAddr| self.ports.contains(&end.port());
         let is_target = |end: SocketAddr| self.targets.contains(&end);
-        (self.ports.is_empty() || is_port(one) || is_port(other)) && !is_target(one) && !is_target(other)
+        self.servers.has(one, other) && !is_target(one) && !is_target(other)
     }
 }
 
@@ -229,12 +228,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_followed_by_their_ports_and_copies_never() {
+    fn copies_are_never_followed() {
         let at = |text: &str| text.parse().unwrap();
         let (client, server, target) = (at("10.0.0.1:50000"), at("10.0.0.2:80"), at("10.0.0.3:80"));
-        let all = Followed { ports: BTreeSet::new(), targets: vec![target] };
+        let all = Followed { servers: FollowedServers::default(), targets: vec![target] };
         assert!(all.has(client, server) && !all.has(server, target) && !all.has(target, client));
-        let some = Followed { ports: BTreeSet::from([8080]), ..all };
-        assert!(!some.has(client, server) && some.has(at("[::1]:8080"), at("[::1]:4000")));
     }
 }

@@ -1,7 +1,6 @@
 //! The kind of test that copies requests as they come.
 
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,8 +15,7 @@ use fathom_http::{
     users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options},
 };
 use fathom_model::{
-    Endpoints, Layer, Metric, Note, OptionDoc, Record, ReplayRecord, Role, Settings, Side, ValueKind,
-    settings::SettingError, units::Nanos,
+    Endpoints, Layer, Metric, Note, OptionDoc, Record, ReplayRecord, Role, Settings, Side, ValueKind, units::Nanos,
 };
 use fathom_sys::{
     policy::{Destination, Policy},
@@ -36,6 +34,7 @@ use crate::sending::{
     options::{self, WHAT_IS_SENT},
     results,
     rewrite::Rewrite,
+    servers::FollowedServers,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -43,18 +42,12 @@ pub struct LiveReplay;
 
 const NAME: &str = "http_replay_live";
 
-const OWN: [OptionDoc; 3] = [
+const OWN: [OptionDoc; 2] = [
     OptionDoc {
         name: "live",
         value: ValueKind::Text,
         default: None,
         help: "the device whose connections are followed, such as eth0",
-    },
-    OptionDoc {
-        name: "ports",
-        value: ValueKind::Text,
-        default: None,
-        help: "follow only connections to these ports, such as 80,8080",
     },
     OptionDoc {
         name: "connections",
@@ -107,7 +100,6 @@ impl TestKind for LiveReplay {
                 hint: Some("name it by the option live".to_owned()),
             });
         }
-        ports(settings)?;
         options::check(settings)
     }
 
@@ -117,16 +109,6 @@ impl TestKind for LiveReplay {
         }
         Ok(Box::new(LiveTest::prepare(role, policy)?))
     }
-}
-
-/// The ports of servers that are followed.
-fn ports(settings: &Settings) -> Result<BTreeSet<u16>, Error> {
-    let text = settings.text("ports").unwrap_or_default();
-    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-    words.map(str::parse).collect::<Result<_, _>>().map_err(|_| {
-        let expected = "ports with commas between them, such as 80,8080".to_owned();
-        SettingError::NotAllowed { name: "ports".to_owned(), expected, given: text.clone() }.into()
-    })
 }
 
 /// The initiator, ready to start.
@@ -155,7 +137,7 @@ impl LiveTest {
             n_copies: options::n_copies(settings),
             awaits_answers: comparison.is_some(),
         };
-        let followed = Followed { ports: ports(settings)?, targets: targets(role, policy)? };
+        let followed = Followed { servers: FollowedServers::of(settings)?, targets: targets(role, policy)? };
         let capture = LiveCapture::open(&device, followed)?;
         let n = settings.count("connections").unwrap_or(1);
         let arrivals = UserArrivals::Population { n, ramp_up: Nanos::ZERO };

@@ -31,6 +31,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("replay", &["model", "capture", "http"]),
     ("lua", &["model", "sys", "engine", "http"]),
     ("import", &["model", "http", "scenario"]),
+    ("correlate", &["http", "scenario", "import"]),
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),

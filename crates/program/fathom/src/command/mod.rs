@@ -8,6 +8,7 @@ mod balancer;
 mod benchmark;
 mod calibrate;
 mod cloud;
+mod correlate;
 mod direction;
 mod doctor;
 mod evaluate;
@@ -29,6 +30,7 @@ mod report;
 mod rfc6349;
 mod run;
 mod scan;
+mod scenario_file;
 mod serve;
 mod simulate;
 mod test_hosts;
@@ -110,6 +112,12 @@ const COMMANDS: &[Command] = &[
         about: "The requests in a capture, and what became of every packet, request and answer",
         define: replay::define,
         run: replay::run,
+    },
+    Command {
+        name: "correlate",
+        about: "Make one scenario of two recordings of the same clicks, with everything dynamic taken from answers",
+        define: correlate::define,
+        run: correlate::run,
     },
     Command {
         name: "simulate",

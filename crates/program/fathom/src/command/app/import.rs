@@ -2,17 +2,18 @@
 
 use std::{
     fs,
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_import as import;
-use fathom_import::{Assets, Format, ImportOptions, ImportResult, SIZE_MAX};
+use fathom_import::{Assets, Format, ImportOptions, ImportResult};
 
+use super::super::scenario_file::{self, Overwriting};
 use fathom_run::{
     exit::{Exit, UserError},
-    files::{self, FileReaders},
+    files::FileReaders,
 };
 
 const EXAMPLES: &str = "\
@@ -55,7 +56,7 @@ pub(super) fn define(command: Command) -> Command {
                 .action(ArgAction::SetTrue)
                 .help("leave out pictures, styles, scripts and fonts (HAR)"),
         )
-        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("overwrite existing files"))
+        .arg(Overwriting::option())
         .after_help(EXAMPLES)
 }
 
@@ -72,6 +73,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             .with_line("try", "-o FOLDER")
             .into());
     }
+    let overwriting = Overwriting::of(matches);
     // All files are read before anything is written.
     let mut scenarios = Vec::new();
     for file in &files {
@@ -81,11 +83,12 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     for (file, scenario) in scenarios {
         match out {
             None => io::stdout().lock().write_all(scenario.text.as_bytes())?,
-            Some(out) if is_one => write(out, &scenario.text, matches.get_flag("force"))?,
+            Some(out) if is_one => scenario_file::write(out, &scenario.text, FileReaders::Anyone, overwriting)?,
             Some(folder) => {
-                fs::create_dir_all(folder).map_err(|error| unusable("cannot make the folder", folder, &error))?;
+                fs::create_dir_all(folder)
+                    .map_err(|error| scenario_file::unusable("cannot make the folder", folder, &error))?;
                 let name = Path::new(file.file_name().unwrap_or_default()).with_extension("scenario");
-                write(&folder.join(name), &scenario.text, matches.get_flag("force"))?;
+                scenario_file::write(&folder.join(name), &scenario.text, FileReaders::Anyone, overwriting)?;
             }
         }
         print_left_out(file, &scenario);
@@ -93,18 +96,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Reads one file, up to the maximum size.
 fn imported(file: &Path, wanted: ImportOptions) -> anyhow::Result<ImportResult> {
     let is_stdin = file == Path::new("-");
-    // One byte more than the maximum shows that the file is too long.
-    let most = SIZE_MAX as u64 + 1;
-    let mut bytes = Vec::new();
-    let read = if is_stdin {
-        io::stdin().lock().take(most).read_to_end(&mut bytes)
-    } else {
-        fs::File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes))
-    };
-    read.map_err(|error| unusable("cannot read", file, &error))?;
+    let bytes = scenario_file::read(file)?;
     let name = if is_stdin { "stdin".into() } else { file.file_name().unwrap_or_default().to_string_lossy() };
     import::import(&bytes, wanted, &name).map_err(|error| {
         let user_error = UserError::new(
@@ -129,21 +123,6 @@ fn with_left_out(user_error: UserError, error: &import::Error) -> UserError {
         0 => user_error,
         more => user_error.with_line("left", format!("and {more} more")),
     }
-}
-
-fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
-    UserError::new(Exit::Usage, format!("{what} {}", file.display())).with_line("why", error.to_string()).into()
-}
-
-fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
-    // A broken symbolic link also counts as existing.
-    if !is_forced && fs::symlink_metadata(out).is_ok() {
-        return Err(UserError::new(Exit::Usage, format!("{} is there already", out.display()))
-            .with_line("try", "another name, or --force to overwrite it")
-            .into());
-    }
-    let written = files::write_whole(out, FileReaders::Anyone, |file| Ok(file.write_all(text.as_bytes())?));
-    written.map_err(|error| UserError::from_error(Exit::Usage, &error).into())
 }
 
 /// Reports the parts that were left out on stderr.

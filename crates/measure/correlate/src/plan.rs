@@ -1,0 +1,403 @@
+//! Goes through the aligned requests in order and says where each value that differs comes from.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use aho_corasick::BuildError;
+use fathom_import::{
+    har::RecordedStep,
+    import_tree::{ExtractSource, ImportPiece, ImportText, ImportedRequest, TextCoding},
+};
+use fathom_scenario::execution::is_secret;
+use jiff::Timestamp;
+
+use crate::{
+    alignment::AlignedSteps,
+    answer::{AnswerPair, answers},
+    chunk::{Chunk, ChunkPart},
+    compare::{ComparedValue, Part, Place, compare},
+    extract::{self, Extractor, Robustness, Sighting},
+    generated::{generator, is_token},
+    names::UniqueNames,
+    search::{Search, Sightings, is_short, searches},
+    variant::before,
+};
+
+/// More answers that have a value are not tried: the first ones are where it came from.
+const ANSWERS_MAX: usize = 16;
+/// More places in one answer are not tried.
+const OCCURRENCES_MAX: usize = 8;
+
+/// What becomes of the aligned requests.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// By aligned pair.
+    pub(crate) requests: Vec<PlannedRequest>,
+    pub(crate) takes: Vec<PlannedTake>,
+    pub(crate) columns: Vec<TypedColumn>,
+    pub(crate) n_generated: usize,
+    pub(crate) n_unexplained: usize,
+    /// Answers within redirects whose values are needed: the pair, and the exchange.
+    pub(crate) splits: BTreeSet<(usize, usize)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct PlannedRequest {
+    pub(crate) request: ImportedRequest,
+    pub(crate) remarks: Vec<String>,
+}
+
+/// A value that is taken from an answer.
+#[derive(Debug)]
+pub(crate) struct PlannedTake {
+    pub(crate) name: String,
+    /// The aligned pair whose answer has it.
+    pub(crate) pair: usize,
+    pub(crate) extractor: Extractor,
+    pub(crate) one: String,
+    pub(crate) two: String,
+    /// Where it is sent: the aligned pairs and the places.
+    pub(crate) uses: Vec<(usize, Place)>,
+}
+
+/// What the user typed at a place.
+#[derive(Debug)]
+pub(crate) struct TypedColumn {
+    pub(crate) name: String,
+    pub(crate) one: String,
+    pub(crate) two: String,
+    pub(crate) is_secret: bool,
+}
+
+/// A pair of values; short ones only at places of one name.
+type ValueKey = (String, String, String);
+
+#[derive(Debug, Clone)]
+enum Origin {
+    Take(usize, Vec<TextCoding>),
+    Column(usize),
+}
+
+struct Planner<'a> {
+    answers: &'a [AnswerPair<'a>],
+    sightings: Sightings,
+    /// When the request of each pair began, in both recordings.
+    begins: Vec<(Option<Timestamp>, Option<Timestamp>)>,
+    known: HashMap<ValueKey, Origin>,
+    /// Values that no answer explains, with the pair up to which was searched.
+    failed: HashSet<(ValueKey, usize)>,
+    names: UniqueNames,
+    plan: Plan,
+    /// The request that is being looked at.
+    pair: usize,
+    remarks: Vec<String>,
+}
+
+/// Plans all requests.
+///
+/// # Errors
+/// The values are too many for one search.
+pub(crate) fn plan(
+    first: &[RecordedStep],
+    second: &[RecordedStep],
+    pairs: &[AlignedSteps],
+) -> Result<Plan, BuildError> {
+    let answers = answers(first, second, pairs);
+    let begin = |steps: &[RecordedStep], at: usize| steps[at].exchanges[0].begin;
+    let mut needles = Vec::new();
+    let requests = |steps: &AlignedSteps| {
+        (first[steps.first].exchanges[0].request.clone(), &second[steps.second].exchanges[0].request)
+    };
+    for steps in pairs {
+        let (mut one, two) = requests(steps);
+        compare(&mut one, two, &mut |value| {
+            if value.one != value.two {
+                Chunk::of(value.one, value.two).each(value.before, &mut |chunk, before| {
+                    needles
+                        .extend(searches(chunk, &value.place, before).into_iter().filter_map(|search| search.needle));
+                });
+            }
+            None
+        });
+    }
+    let mut planner = Planner {
+        sightings: Sightings::of(needles, &answers)?,
+        answers: &answers,
+        begins: pairs.iter().map(|steps| (begin(first, steps.first), begin(second, steps.second))).collect(),
+        known: HashMap::new(),
+        failed: HashSet::new(),
+        names: UniqueNames::default(),
+        plan: Plan::default(),
+        pair: 0,
+        remarks: Vec::new(),
+    };
+    for (pair, steps) in pairs.iter().enumerate() {
+        let (mut request, other) = requests(steps);
+        planner.pair = pair;
+        let alone = compare(&mut request, other, &mut |value| {
+            if value.one == value.two { None } else { planner.value(value) }
+        });
+        let mut remarks = std::mem::take(&mut planner.remarks);
+        remarks.extend(alone);
+        planner.plan.requests.push(PlannedRequest { request, remarks });
+    }
+    Ok(planner.plan)
+}
+
+impl Planner<'_> {
+    /// The text for a value that differs; `None` if it stays as it is.
+    fn value(&mut self, value: &ComparedValue<'_>) -> Option<ImportText> {
+        let chunk = Chunk::of(value.one, value.two);
+        if let Some(text) = self.explained(&chunk, value, value.before) {
+            return Some(text);
+        }
+        let piece = self.made_by_user(&chunk, value);
+        if piece.is_none() {
+            self.unexplained(&chunk, value, value.before);
+        }
+        piece.map(|piece| ImportText(vec![piece]))
+    }
+
+    /// A chunk as a whole, or by its parts if one of them at least is explained.
+    fn explained(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) -> Option<ImportText> {
+        // The segments of a path have a meaning each; the path as a whole is a link that may lead elsewhere.
+        if value.place.is_url() {
+            return self
+                .explained_by_parts(chunk, value, before)
+                .or_else(|| self.explained_whole(chunk, value, before));
+        }
+        self.explained_whole(chunk, value, before).or_else(|| self.explained_by_parts(chunk, value, before))
+    }
+
+    fn explained_whole(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) -> Option<ImportText> {
+        self.origin(chunk, value, before).map(|piece| ImportText(vec![piece]))
+    }
+
+    fn explained_by_parts(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) -> Option<ImportText> {
+        let mut texts = Vec::new();
+        let mut before = before.to_owned();
+        let n_uses = self.n_uses();
+        for part in &chunk.parts {
+            match part {
+                ChunkPart::Same(text) => before.push_str(text),
+                ChunkPart::Differs(part) => {
+                    texts.push(self.explained(part, value, &before));
+                    before.push_str(&part.one);
+                }
+            }
+        }
+        let n_explained = texts.iter().flatten().count();
+        // A text of which one word was typed before was typed as a whole.
+        let is_typed = value.place.is_typed() && n_explained < texts.len() && self.n_uses() == n_uses;
+        (n_explained > 0 && !is_typed).then(|| self.joined(chunk, value, texts))
+    }
+
+    /// The number of places in which values of answers are sent.
+    fn n_uses(&self) -> usize {
+        self.plan.takes.iter().map(|take| take.uses.len()).sum()
+    }
+
+    /// The parts of a chunk, of which some are explained.
+    fn joined(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, texts: Vec<Option<ImportText>>) -> ImportText {
+        let mut texts = texts.into_iter();
+        let mut all = ImportText::default();
+        for part in &chunk.parts {
+            match part {
+                ChunkPart::Same(text) => all.push_str(text),
+                ChunkPart::Differs(part) => {
+                    let text = texts.next().flatten();
+                    let text = text.or_else(|| self.generated(part).map(|piece| ImportText(vec![piece])));
+                    if text.is_none() {
+                        self.unexplained(part, value, value.before);
+                    }
+                    all.append(text.unwrap_or_else(|| part.one.as_str().into()));
+                }
+            }
+        }
+        all
+    }
+
+    /// A value that is already known, or that an answer delivered.
+    fn origin(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) -> Option<ImportPiece> {
+        for coding in [None, Some(TextCoding::Url), Some(TextCoding::Form), Some(TextCoding::Base64)] {
+            let values = self::before(&chunk.one, coding).zip(self::before(&chunk.two, coding));
+            let known = values.and_then(|(one, two)| self.known.get(&key(&one, &two, &value.place)).cloned());
+            if let Some(origin) = known {
+                // Other rows of the data may have signs that a URL must not have.
+                let is_typed = matches!(origin, Origin::Column(_)) && value.is_in_url();
+                let coding = coding.or_else(|| is_typed.then_some(TextCoding::Url));
+                return Some(self.piece(&origin, coding, &value.place));
+            }
+        }
+        let key = key(&chunk.one, &chunk.two, &value.place);
+        if self.failed.contains(&(key.clone(), self.pair)) {
+            return None;
+        }
+        let searches = searches(chunk, &value.place, before);
+        let Some((answer, extractor)) = self.found(&searches) else {
+            self.failed.insert((key, self.pair));
+            return None;
+        };
+        let codings = extractor.codings.clone();
+        let take = self.take(answer, extractor, chunk, (value, before));
+        let origin = Origin::Take(take, codings);
+        let piece = self.piece(&origin, None, &value.place);
+        self.known.insert(key, origin);
+        Some(piece)
+    }
+
+    /// The most robust extractor in the earliest answer.
+    fn found(&mut self, searches: &[Search<'_>]) -> Option<(usize, Extractor)> {
+        if let Some(found) = self.found_where(searches, |answer| answer.is_seen) {
+            return Some(found);
+        }
+        // Users who follow redirects do not see the answers between. If one is needed, the redirect becomes a step.
+        let (answer, _) = self.found_where(searches, |answer| !answer.is_seen)?;
+        let AnswerPair { pair, exchange, .. } = self.answers[answer];
+        self.plan.splits.insert((pair, exchange + 1));
+        None
+    }
+
+    fn found_where(
+        &self,
+        searches: &[Search<'_>],
+        is_asked: impl Fn(&AnswerPair<'_>) -> bool,
+    ) -> Option<(usize, Extractor)> {
+        let n_before = self.answers.partition_point(|answer| answer.pair < self.pair);
+        let mut best: Option<(usize, Extractor)> = None;
+        let mut n_tried = 0;
+        for (idx, answer) in self.answers[..n_before].iter().enumerate().filter(|(_, answer)| is_asked(answer)) {
+            let mut is_tried = false;
+            for search in searches {
+                let seen = search.needle.as_ref().map_or(&[][..], |needle| self.sightings.in_answer(needle, idx));
+                let has_path = !answer.has_equal_bodies() && !answer.json_paths(&search.variant.one).is_empty();
+                if seen.is_empty() && !has_path {
+                    continue;
+                }
+                is_tried = true;
+                let of = |in_head: bool| {
+                    let seen = seen.iter().filter(move |seen| seen.is_in_head == in_head);
+                    seen.map(|seen| &seen.occurrence).take(OCCURRENCES_MAX).collect()
+                };
+                let sighting = Sighting {
+                    answer,
+                    variant: &search.variant,
+                    in_head: of(true),
+                    in_body: of(false),
+                    trust: search.trust,
+                };
+                let Some(extractor) = extract::best(&sighting) else { continue };
+                if best.as_ref().is_none_or(|(_, best)| extractor.robustness < best.robustness) {
+                    best = Some((idx, extractor));
+                }
+            }
+            n_tried += usize::from(is_tried);
+            let is_enough = best.as_ref().is_some_and(|(_, best)| best.robustness <= Robustness::HtmlAttribute);
+            if is_enough || n_tried == ANSWERS_MAX {
+                break;
+            }
+        }
+        best
+    }
+
+    /// The take of an extractor: a new one, or one that another value needed already.
+    fn take(
+        &mut self,
+        answer: usize,
+        extractor: Extractor,
+        chunk: &Chunk,
+        (value, before): (&ComparedValue<'_>, &str),
+    ) -> usize {
+        let pair = self.answers[answer].pair;
+        let is_same = |take: &PlannedTake| {
+            take.pair == pair && take.extractor.from == extractor.from && take.extractor.which == extractor.which
+        };
+        if let Some(idx) = self.plan.takes.iter().position(is_same) {
+            return idx;
+        }
+        let name = self.names.unique(match value.place.part {
+            _ if matches!(extractor.from, ExtractSource::Json(_)) && value.place.is_url() => &extractor.name,
+            _ if value.place.is_url() => name_before(before).unwrap_or(&extractor.name),
+            Part::Path | Part::Body => &extractor.name,
+            Part::Query | Part::Header | Part::Field => &value.place.name,
+            Part::Json => value.place.name.rsplit('.').next().unwrap_or_default(),
+        });
+        let (one, two) = (chunk.one.clone(), chunk.two.clone());
+        self.plan.takes.push(PlannedTake { name, pair, extractor, one, two, uses: Vec::new() });
+        self.plan.takes.len() - 1
+    }
+
+    fn piece(&mut self, origin: &Origin, sent: Option<TextCoding>, place: &Place) -> ImportPiece {
+        let (name, codings) = match origin {
+            Origin::Take(take, codings) => {
+                let take = &mut self.plan.takes[*take];
+                take.uses.push((self.pair, place.clone()));
+                (&take.name, codings.as_slice())
+            }
+            Origin::Column(column) => (&self.plan.columns[*column].name, &[][..]),
+        };
+        let piece = ImportPiece::Variable(name.clone());
+        codings.iter().copied().chain(sent).fold(piece, |piece, coding| ImportPiece::Coded(Box::new(piece), coding))
+    }
+
+    /// A value that a person or a program at the client made.
+    fn made_by_user(&mut self, chunk: &Chunk, value: &ComparedValue<'_>) -> Option<ImportPiece> {
+        let name = &value.place.name;
+        let is_password = is_secret(name) && name.to_ascii_lowercase().contains("pass");
+        let is_signed = is_secret(name) || [&chunk.one, &chunk.two].iter().all(|value| is_token(value));
+        if !is_password && let Some(piece) = self.generated(chunk).filter(|_| !is_secret(name)) {
+            return Some(piece);
+        }
+        if !value.place.is_typed() || is_signed && !is_password {
+            return None;
+        }
+        // A browser encodes the text of a query like a form; some scripts encode it like a path.
+        let codings = if value.is_raw { [Some(TextCoding::Form), Some(TextCoding::Url), None] } else { [None; 3] };
+        let (coding, one, two) = codings.into_iter().find_map(|coding| {
+            let (one, two) = self::before(&chunk.one, coding).zip(self::before(&chunk.two, coding))?;
+            Some((coding.filter(|_| (&one, &two) != (&chunk.one, &chunk.two)), one, two))
+        })?;
+        let column = self.plan.columns.len();
+        let key = key(&one, &two, &value.place);
+        let coding = coding.or_else(|| value.is_raw.then_some(TextCoding::Form));
+        let name = self.names.unique(name.rsplit('.').next().unwrap_or(name));
+        self.plan.columns.push(TypedColumn { name, one, two, is_secret: is_password });
+        self.known.insert(key, Origin::Column(column));
+        Some(self.piece(&Origin::Column(column), coding, &value.place))
+    }
+
+    fn generated(&mut self, chunk: &Chunk) -> Option<ImportPiece> {
+        let (piece, _) = generator((&chunk.one, &chunk.two), self.begins[self.pair])?;
+        self.plan.n_generated += 1;
+        Some(piece)
+    }
+
+    fn unexplained(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) {
+        let mut is_delivered = false;
+        chunk.each(before, &mut |chunk, before| {
+            for search in searches(chunk, &value.place, before) {
+                let seen = search.needle.as_ref().map_or(&[][..], |needle| self.sightings.of_needle(needle));
+                is_delivered |= seen.iter().any(|seen| self.answers[seen.answer].pair < self.pair);
+            }
+        });
+        let why = if is_delivered {
+            "an answer has it, but nothing gets the right value out of both recordings"
+        } else {
+            "no answer delivered it"
+        };
+        self.plan.n_unexplained += 1;
+        self.remarks.push(format!("{} differs, and {why}: it stays as in the first recording", value.place));
+    }
+}
+
+/// The segment or the parameter before a value in a URL: `orders` of `/orders/`.
+fn name_before(before: &str) -> Option<&str> {
+    let name = before.strip_suffix(['/', '='])?;
+    let name = name.rsplit(['/', '?', '&']).next().unwrap_or(name);
+    name.starts_with(|char: char| char.is_alphabetic()).then_some(name)
+}
+
+fn key(one: &str, two: &str, place: &Place) -> ValueKey {
+    let chunk = Chunk { one: one.to_owned(), two: two.to_owned(), parts: Vec::new() };
+    let hint = if is_short(&chunk) { format!("{:?} {}", place.part, place.name) } else { String::new() };
+    (chunk.one, chunk.two, hint)
+}

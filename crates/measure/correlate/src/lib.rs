@@ -11,6 +11,7 @@ mod compare;
 mod error;
 mod extract;
 mod generated;
+mod json_place;
 mod names;
 mod occurrence;
 mod plan;
@@ -28,6 +29,7 @@ use fathom_import::{
 
 use self::{
     alignment::{Alignment, align},
+    error::REQUESTS_MAX,
     plan::plan,
     result::{Findings, result},
     suspect::suspects,
@@ -88,9 +90,13 @@ pub fn correlate(
 }
 
 fn read(recording: RecordingText<'_>, assets: Assets) -> Result<Recording, Error> {
-    let read = Recording::read(recording.text, assets)?;
+    let unreadable = |source| Error::Unreadable { name: recording.name.to_owned(), source };
+    let read = Recording::read(recording.text, assets).map_err(unreadable)?;
     if read.steps.is_empty() {
         return Err(Error::Empty { name: recording.name.to_owned() });
+    }
+    if read.steps.len() > REQUESTS_MAX {
+        return Err(Error::TooLong { name: recording.name.to_owned(), n: read.steps.len() });
     }
     Ok(read)
 }

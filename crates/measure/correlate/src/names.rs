@@ -1,13 +1,17 @@
 //! Names of variables and columns.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Longer names come from values, not from people.
 const LEN_MAX: usize = 40;
 
 /// Names that are given already.
 #[derive(Debug, Default)]
-pub(crate) struct UniqueNames(HashSet<String>);
+pub(crate) struct UniqueNames {
+    names: HashSet<String>,
+    /// The next number to try for a name: a recording sends the same field many times.
+    numbers: HashMap<String, usize>,
+}
 
 impl UniqueNames {
     /// The name in letters, digits and underscores, with a number if it is given already.
@@ -21,10 +25,10 @@ impl UniqueNames {
             Some(_) => format!("value_{plain}"),
         };
         let mut name = base.clone();
-        let mut number = 2;
-        while !self.0.insert(name.clone()) {
+        let number = self.numbers.entry(base.clone()).or_insert(2);
+        while !self.names.insert(name.clone()) {
             name = format!("{base}_{number}");
-            number += 1;
+            *number += 1;
         }
         name
     }

@@ -2,24 +2,33 @@
 
 use aho_corasick::{AhoCorasick, BuildError};
 
-/// More of a long text is compared when its beginning was found.
+/// The rest of a long text is not kept: whoever takes a value compares the whole.
 const BEGINNING_MAX: usize = 48;
 /// More occurrences of one text in one answer are not needed to find the best one.
 const OCCURRENCES_MAX: usize = 16;
 
-/// A text to look for.
+/// A text to look for, by its beginning and its length.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Needle {
-    pub(crate) text: String,
+    beginning: Box<[u8]>,
+    n_bytes: usize,
     /// The length of the text that has to be there but does not belong to the value.
-    pub(crate) n_before: usize,
-    pub(crate) n_after: usize,
+    n_before: usize,
+    n_after: usize,
 }
 
 impl Needle {
     /// The value alone.
     pub(crate) fn of(value: &str) -> Self {
-        Self { text: value.to_owned(), n_before: 0, n_after: 0 }
+        Self::within("", value, "")
+    }
+
+    /// The value between two texts.
+    pub(crate) fn within(before: &str, value: &str, after: &str) -> Self {
+        let mut beginning: Vec<u8> = [before, value, after].concat().into_bytes();
+        let n_bytes = beginning.len();
+        beginning.truncate(BEGINNING_MAX);
+        Self { beginning: beginning.into(), n_bytes, n_before: before.len(), n_after: after.len() }
     }
 }
 
@@ -41,10 +50,7 @@ impl<'n> Finder<'n> {
     /// # Errors
     /// The needles are too many for one automaton.
     pub(crate) fn new(needles: &'n [Needle]) -> Result<Self, BuildError> {
-        let beginnings = needles.iter().map(|needle| {
-            let bytes = needle.text.as_bytes();
-            &bytes[..bytes.len().min(BEGINNING_MAX)]
-        });
+        let beginnings = needles.iter().map(|needle| &needle.beginning);
         Ok(Self { needles, automaton: AhoCorasick::new(beginnings)? })
     }
 
@@ -54,10 +60,9 @@ impl<'n> Finder<'n> {
         let mut n_found = vec![0_usize; self.needles.len()];
         for found in self.automaton.find_overlapping_iter(text) {
             let needle = found.pattern().as_usize();
-            let Needle { text: wanted, n_before, n_after } = &self.needles[needle];
-            let (begin, end) = (found.start(), found.start() + wanted.len());
-            let is_whole = text.get(begin..end) == Some(wanted.as_bytes());
-            if is_whole && n_found[needle] < OCCURRENCES_MAX && stands_alone(text, begin, end) {
+            let Needle { n_bytes, n_before, n_after, .. } = &self.needles[needle];
+            let (begin, end) = (found.start(), found.start() + n_bytes);
+            if end <= text.len() && n_found[needle] < OCCURRENCES_MAX && stands_alone(text, begin, end) {
                 n_found[needle] += 1;
                 all.push(Occurrence { needle, start: begin + n_before, end: end - n_after });
             }

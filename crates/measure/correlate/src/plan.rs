@@ -18,7 +18,7 @@ use crate::{
     extract::{self, Extractor, Robustness, Sighting},
     generated::{generator, is_token},
     names::UniqueNames,
-    search::{Search, Sightings, is_short, searches},
+    search::{Search, Sightings, Wanted, is_short, of_answer, searches},
     variant::before,
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) requests: Vec<PlannedRequest>,
     pub(crate) takes: Vec<PlannedTake>,
     pub(crate) columns: Vec<TypedColumn>,
+    /// The places in which values of answers are sent.
+    pub(crate) n_uses: usize,
     pub(crate) n_generated: usize,
     pub(crate) n_unexplained: usize,
     /// Answers within redirects whose values are needed: the pair, and the exchange.
@@ -103,7 +105,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, BuildError> {
     let answers = answers(first, second, pairs);
     let begin = |steps: &[RecordedStep], at: usize| steps[at].exchanges[0].begin;
-    let mut needles = Vec::new();
+    let mut wanted = Wanted::default();
     let requests = |steps: &AlignedSteps| {
         (first[steps.first].exchanges[0].request.clone(), &second[steps.second].exchanges[0].request)
     };
@@ -112,15 +114,16 @@ pub(crate) fn plan(
         compare(&mut one, two, &mut |value| {
             if value.one != value.two {
                 Chunk::of(value.one, value.two).each(value.before, &mut |chunk, before| {
-                    needles
-                        .extend(searches(chunk, &value.place, before).into_iter().filter_map(|search| search.needle));
+                    for search in searches(chunk, &value.place, before) {
+                        wanted.add(search);
+                    }
                 });
             }
             None
         });
     }
     let mut planner = Planner {
-        sightings: Sightings::of(needles, &answers)?,
+        sightings: Sightings::of(wanted, &answers)?,
         answers: &answers,
         begins: pairs.iter().map(|steps| (begin(first, steps.first), begin(second, steps.second))).collect(),
         known: HashMap::new(),
@@ -175,7 +178,7 @@ impl Planner<'_> {
     fn explained_by_parts(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) -> Option<ImportText> {
         let mut texts = Vec::new();
         let mut before = before.to_owned();
-        let n_uses = self.n_uses();
+        let n_uses = self.plan.n_uses;
         for part in &chunk.parts {
             match part {
                 ChunkPart::Same(text) => before.push_str(text),
@@ -187,13 +190,8 @@ impl Planner<'_> {
         }
         let n_explained = texts.iter().flatten().count();
         // A text of which one word was typed before was typed as a whole.
-        let is_typed = value.place.is_typed() && n_explained < texts.len() && self.n_uses() == n_uses;
+        let is_typed = value.place.is_typed() && n_explained < texts.len() && self.plan.n_uses == n_uses;
         (n_explained > 0 && !is_typed).then(|| self.joined(chunk, value, texts))
-    }
-
-    /// The number of places in which values of answers are sent.
-    fn n_uses(&self) -> usize {
-        self.plan.takes.iter().map(|take| take.uses.len()).sum()
     }
 
     /// The parts of a chunk, of which some are explained.
@@ -262,18 +260,15 @@ impl Planner<'_> {
         searches: &[Search<'_>],
         is_asked: impl Fn(&AnswerPair<'_>) -> bool,
     ) -> Option<(usize, Extractor)> {
-        let n_before = self.answers.partition_point(|answer| answer.pair < self.pair);
         let mut best: Option<(usize, Extractor)> = None;
-        let mut n_tried = 0;
-        for (idx, answer) in self.answers[..n_before].iter().enumerate().filter(|(_, answer)| is_asked(answer)) {
-            let mut is_tried = false;
+        let answers = self.sightings.answers_with(searches).into_iter().map(|idx| (idx, &self.answers[idx]));
+        let answers = answers.take_while(|(_, answer)| answer.pair < self.pair).filter(|(_, answer)| is_asked(answer));
+        for (idx, answer) in answers.take(ANSWERS_MAX) {
             for search in searches {
-                let seen = search.needle.as_ref().map_or(&[][..], |needle| self.sightings.in_answer(needle, idx));
-                let has_path = !answer.has_equal_bodies() && !answer.json_paths(&search.variant.one).is_empty();
-                if seen.is_empty() && !has_path {
-                    continue;
-                }
-                is_tried = true;
+                let seen = of_answer(self.sightings.in_text(search), idx, |seen| seen.answer);
+                let in_json = of_answer(self.sightings.in_json(search), idx, |seen| seen.answer);
+                let mut in_json: Vec<_> = in_json.iter().map(|seen| &seen.place).collect();
+                in_json.sort_by_key(|place| place.len());
                 let of = |in_head: bool| {
                     let seen = seen.iter().filter(move |seen| seen.is_in_head == in_head);
                     seen.map(|seen| &seen.occurrence).take(OCCURRENCES_MAX).collect()
@@ -283,6 +278,7 @@ impl Planner<'_> {
                     variant: &search.variant,
                     in_head: of(true),
                     in_body: of(false),
+                    in_json,
                     trust: search.trust,
                 };
                 let Some(extractor) = extract::best(&sighting) else { continue };
@@ -290,9 +286,7 @@ impl Planner<'_> {
                     best = Some((idx, extractor));
                 }
             }
-            n_tried += usize::from(is_tried);
-            let is_enough = best.as_ref().is_some_and(|(_, best)| best.robustness <= Robustness::HtmlAttribute);
-            if is_enough || n_tried == ANSWERS_MAX {
+            if best.as_ref().is_some_and(|(_, best)| best.robustness <= Robustness::HtmlAttribute) {
                 break;
             }
         }
@@ -329,6 +323,7 @@ impl Planner<'_> {
     fn piece(&mut self, origin: &Origin, sent: Option<TextCoding>, place: &Place) -> ImportPiece {
         let (name, codings) = match origin {
             Origin::Take(take, codings) => {
+                self.plan.n_uses += 1;
                 let take = &mut self.plan.takes[*take];
                 take.uses.push((self.pair, place.clone()));
                 (&take.name, codings.as_slice())
@@ -350,15 +345,14 @@ impl Planner<'_> {
         if !value.place.is_typed() || is_signed && !is_password {
             return None;
         }
-        // A browser encodes the text of a query like a form; some scripts encode it like a path.
-        let codings = if value.is_raw { [Some(TextCoding::Form), Some(TextCoding::Url), None] } else { [None; 3] };
-        let (coding, one, two) = codings.into_iter().find_map(|coding| {
-            let (one, two) = self::before(&chunk.one, coding).zip(self::before(&chunk.two, coding))?;
-            Some((coding.filter(|_| (&one, &two) != (&chunk.one, &chunk.two)), one, two))
+        // A browser encodes the text of a query like a form; some scripts encode it like a path, or in their own way.
+        let codings: &[_] = if value.is_raw { &[Some(TextCoding::Form), Some(TextCoding::Url), None] } else { &[None] };
+        let (coding, one, two) = codings.iter().find_map(|coding| {
+            let (one, two) = self::before(&chunk.one, *coding).zip(self::before(&chunk.two, *coding))?;
+            Some((*coding, one, two))
         })?;
         let column = self.plan.columns.len();
         let key = key(&one, &two, &value.place);
-        let coding = coding.or_else(|| value.is_raw.then_some(TextCoding::Form));
         let name = self.names.unique(name.rsplit('.').next().unwrap_or(name));
         self.plan.columns.push(TypedColumn { name, one, two, is_secret: is_password });
         self.known.insert(key, Origin::Column(column));
@@ -375,7 +369,7 @@ impl Planner<'_> {
         let mut is_delivered = false;
         chunk.each(before, &mut |chunk, before| {
             for search in searches(chunk, &value.place, before) {
-                let seen = search.needle.as_ref().map_or(&[][..], |needle| self.sightings.of_needle(needle));
+                let seen = self.sightings.in_text(&search);
                 is_delivered |= seen.iter().any(|seen| self.answers[seen.answer].pair < self.pair);
             }
         });

@@ -90,7 +90,7 @@ pub(crate) fn result(findings: Findings<'_>, data_file: &str) -> Result<Correlat
         n_second: second.steps.len(),
         n_aligned: alignment.pairs.len(),
         n_taken: plan.takes.len(),
-        n_uses: plan.takes.iter().map(|take| take.uses.len()).sum(),
+        n_uses: plan.n_uses,
         n_generated: plan.n_generated,
         n_unexplained: plan.n_unexplained,
     };
@@ -124,7 +124,7 @@ pub(crate) fn result(findings: Findings<'_>, data_file: &str) -> Result<Correlat
     let typed = typed(&plan.columns);
     tree.data.extend(typed.iter().map(|typed| data_set(typed, data_file)));
     let title = format!("Correlated from {} and {}, two recordings of the same clicks.", names[0], names[1]);
-    let written = write::write(&tree, &title)?;
+    let written = write::write(&tree, &title).map_err(Error::Unwritten)?;
     Ok(Correlation { scenario: written.text, typed, counts, notes: written.notes, suspects })
 }
 

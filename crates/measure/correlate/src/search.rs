@@ -1,6 +1,9 @@
 //! What is looked for to explain a value, and what was found in which answers.
 
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
 use aho_corasick::BuildError;
 
@@ -9,6 +12,7 @@ use crate::{
     chunk::Chunk,
     compare::{Part, Place},
     extract::Trust,
+    json_place::{JsonPlace, each_value},
     occurrence::{Finder, Needle, Occurrence},
     variant::{Variant, variants},
 };
@@ -17,6 +21,8 @@ use crate::{
 pub(crate) const VALUE_MIN: usize = 4;
 /// A shorter name of a path is no name.
 const SEGMENT_MIN: usize = 3;
+/// More places of a value in one JSON body are not tried.
+const PLACES_MAX: usize = 8;
 
 /// One way to find a value in answers.
 #[derive(Debug)]
@@ -47,13 +53,13 @@ pub(crate) fn searches<'a>(chunk: &Chunk, place: &'a Place, before: &str) -> Vec
     match place.part {
         Part::Field | Part::Json => {
             let name = place.name.rsplit('.').next().unwrap_or_default();
-            let needle = Needle { text: format!("\"{}\"", chunk.one), n_before: 1, n_after: 1 };
+            let needle = Needle::within("\"", &chunk.one, "\"");
             vec![Search { needle: Some(needle), variant, trust: Trust::Name(name) }]
         }
         Part::Path | Part::Query | Part::Header | Part::Body => {
             let mut all = vec![Search { needle: None, variant: variant.clone(), trust: Trust::Identifier }];
             if let Some(before) = telling_end(before) {
-                let needle = Needle { text: format!("{before}{}", chunk.one), n_before: before.len(), n_after: 0 };
+                let needle = Needle::within(before, &chunk.one, "");
                 all.push(Search { needle: Some(needle), variant, trust: Trust::TextBefore });
             }
             all
@@ -71,12 +77,32 @@ fn telling_end(before: &str) -> Option<&str> {
     (is_name || is_parameter && start < name.len()).then(|| &before[start..])
 }
 
-/// Where all needles occur in all answers of the first recording.
+/// What all searches look for.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    needles: HashMap<Needle, usize>,
+    /// The hashes of values in JSON: the values themselves may be long.
+    in_json: HashSet<u64>,
+}
+
+impl Wanted {
+    pub(crate) fn add(&mut self, search: Search<'_>) {
+        self.in_json.insert(hash(&search.variant.one));
+        if let Some(needle) = search.needle {
+            let n = self.needles.len();
+            self.needles.entry(needle).or_insert(n);
+        }
+    }
+}
+
+/// Where all that is wanted occurs in the answers of the first recording.
 #[derive(Debug, Default)]
 pub(crate) struct Sightings {
     needles: HashMap<Needle, usize>,
     /// By needle, in the order of the answers.
-    found: Vec<Vec<SeenNeedle>>,
+    in_text: Vec<Vec<SeenNeedle>>,
+    /// By the hash of the value, in the order of the answers.
+    in_json: HashMap<u64, Vec<SeenJson>>,
 }
 
 #[derive(Debug)]
@@ -86,51 +112,83 @@ pub(crate) struct SeenNeedle {
     pub(crate) occurrence: Occurrence,
 }
 
+#[derive(Debug)]
+pub(crate) struct SeenJson {
+    pub(crate) answer: usize,
+    pub(crate) place: JsonPlace,
+}
+
 impl Sightings {
     /// Searches all answers that can deliver something that differs.
     ///
     /// # Errors
     /// The needles are too many for one automaton.
-    pub(crate) fn of(needles: Vec<Needle>, answers: &[AnswerPair<'_>]) -> Result<Self, BuildError> {
-        let mut all = Self::default();
-        let mut unique = Vec::new();
-        for needle in needles {
-            if !all.needles.contains_key(&needle) {
-                all.needles.insert(needle.clone(), unique.len());
-                unique.push(needle);
-            }
-        }
-        all.found.resize_with(unique.len(), Vec::new);
-        let finder = Finder::new(&unique)?;
+    pub(crate) fn of(wanted: Wanted, answers: &[AnswerPair<'_>]) -> Result<Self, BuildError> {
+        let Wanted { needles, in_json } = wanted;
+        let mut in_order: Vec<(&Needle, usize)> = needles.iter().map(|(needle, idx)| (needle, *idx)).collect();
+        in_order.sort_by_key(|(_, idx)| *idx);
+        let in_order: Vec<Needle> = in_order.into_iter().map(|(needle, _)| needle.clone()).collect();
+        let finder = Finder::new(&in_order)?;
+        let mut all = Self { needles, ..Self::default() };
+        all.in_text.resize_with(in_order.len(), Vec::new);
         for (idx, answer) in answers.iter().enumerate() {
-            all.add(idx, true, finder.find(answer.one.head.as_bytes()));
+            all.add_text(idx, true, finder.find(answer.one.head.as_bytes()));
             if !answer.has_equal_bodies() {
-                all.add(idx, false, finder.find(&answer.one.body));
+                all.add_text(idx, false, finder.find(&answer.one.body));
+                all.add_json(idx, &answer.one.body, &in_json);
             }
         }
         Ok(all)
     }
 
-    fn add(&mut self, answer: usize, is_in_head: bool, occurrences: Vec<Occurrence>) {
+    fn add_text(&mut self, answer: usize, is_in_head: bool, occurrences: Vec<Occurrence>) {
         for occurrence in occurrences {
-            self.found[occurrence.needle].push(SeenNeedle { answer, is_in_head, occurrence });
+            self.in_text[occurrence.needle].push(SeenNeedle { answer, is_in_head, occurrence });
         }
     }
 
-    pub(crate) fn of_needle(&self, needle: &Needle) -> &[SeenNeedle] {
-        self.needles.get(needle).map_or(&[], |idx| self.found[*idx].as_slice())
+    fn add_json(&mut self, answer: usize, body: &[u8], wanted: &HashSet<u64>) {
+        let Ok(document) = serde_json::from_slice(body) else { return };
+        each_value(&document, &mut Vec::new(), &mut |value, place| {
+            let hash = hash(value);
+            if wanted.contains(&hash) {
+                let seen = self.in_json.entry(hash).or_default();
+                let n_here = seen.iter().rev().take_while(|seen| seen.answer == answer).take(PLACES_MAX).count();
+                if n_here < PLACES_MAX {
+                    seen.push(SeenJson { answer, place: place.clone() });
+                }
+            }
+        });
     }
 
-    /// Those in one answer.
-    pub(crate) fn in_answer<'s>(&'s self, needle: &Needle, answer: usize) -> &'s [SeenNeedle] {
-        let all = self.of_needle(needle);
-        let Range { start, end } = range_of(all, answer);
-        &all[start..end]
+    pub(crate) fn in_text(&self, search: &Search<'_>) -> &[SeenNeedle] {
+        let idx = search.needle.as_ref().and_then(|needle| self.needles.get(needle));
+        idx.map_or(&[], |idx| self.in_text[*idx].as_slice())
+    }
+
+    pub(crate) fn in_json(&self, search: &Search<'_>) -> &[SeenJson] {
+        self.in_json.get(&hash(&search.variant.one)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The answers that may have a value, in order, each once.
+    pub(crate) fn answers_with(&self, searches: &[Search<'_>]) -> BTreeSet<usize> {
+        let in_text = searches.iter().flat_map(|search| self.in_text(search)).map(|seen| seen.answer);
+        in_text.chain(searches.iter().flat_map(|search| self.in_json(search)).map(|seen| seen.answer)).collect()
     }
 }
 
-fn range_of(all: &[SeenNeedle], answer: usize) -> Range<usize> {
-    all.partition_point(|seen| seen.answer < answer)..all.partition_point(|seen| seen.answer <= answer)
+/// The part of a list that belongs to one answer.
+pub(crate) fn of_answer<T>(all: &[T], answer: usize, answer_of: impl Fn(&T) -> usize) -> &[T] {
+    let begin = all.partition_point(|seen| answer_of(seen) < answer);
+    let end = all.partition_point(|seen| answer_of(seen) <= answer);
+    &all[begin..end]
+}
+
+/// Equal hashes of different values do no harm: what is taken is compared with the value.
+fn hash(value: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Compares bodies: forms by field, JSON by path, parts by name, everything else as one text.
 
+use std::collections::HashMap;
+
 use fathom_import::{
     import_tree::{FormPart, FormPartContent, ImportText, ImportedBody, ImportedRequest, TextCoding},
     write::coded,
@@ -113,20 +115,22 @@ fn compare_parts(one: &mut [FormPart], two: &[FormPart], visit: &mut Visitor<'_>
 
 /// Passes the indices of fields of the same name, the first with the first, and tells the others.
 fn by_name(one: &[String], two: &[String], part: Part, alone: &mut Vec<String>, mut both: impl FnMut(usize, usize)) {
-    let mut is_used = vec![false; two.len()];
+    let mut others: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, name) in two.iter().enumerate().rev() {
+        others.entry(name).or_default().push(at);
+    }
+    let mut tell = |name: &str, which: &str| {
+        alone.push(format!("{} is only in the {which} recording", Place { part, name: name.to_owned() }));
+    };
     for (idx, name) in one.iter().enumerate() {
-        // Forms have their fields in the same order, so the first look is nearly always right.
-        let usual = (two.get(idx) == Some(name) && !is_used[idx]).then_some(idx);
-        let at = usual.or_else(|| (0..two.len()).find(|at| !is_used[*at] && two[*at] == *name));
-        match at {
-            Some(at) => {
-                is_used[at] = true;
-                both(idx, at);
-            }
-            None => alone.push(format!("{} is only in the first recording", Place { part, name: name.clone() })),
+        match others.get_mut(name.as_str()).and_then(Vec::pop) {
+            Some(at) => both(idx, at),
+            None => tell(name, "first"),
         }
     }
-    for at in (0..two.len()).filter(|at| !is_used[*at]) {
-        alone.push(format!("{} is only in the second recording", Place { part, name: two[at].clone() }));
+    let mut left: Vec<usize> = others.into_values().flatten().collect();
+    left.sort_unstable();
+    for at in left {
+        tell(&two[at], "second");
     }
 }

@@ -124,7 +124,9 @@ pub(super) fn compare(
             all.append(value);
         }
     }
-    alone.extend(others.keys().map(|path| format!("{path} in the JSON is only in the second recording")));
+    let mut left: Vec<&str> = others.into_keys().collect();
+    left.sort_unstable();
+    alone.extend(left.into_iter().map(|path| format!("{path} in the JSON is only in the second recording")));
     all.push_str(&text[written..]);
     all
 }

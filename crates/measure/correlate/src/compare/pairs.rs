@@ -41,11 +41,11 @@ pub(super) fn compare(
         text.push_str(&before);
         text.append(visit(&compared).unwrap_or_else(|| value.into()));
     }
-    for name in others.into_iter().filter(|(name, values)| !name.is_empty() && !values.is_empty()).map(|(name, _)| name)
-    {
-        if one.split('&').all(|pair| pair.contains('=')) {
-            alone.push(format!("{} is only in the second recording", Place { part, name: name.to_owned() }));
-        }
+    let mut left: Vec<&str> =
+        others.into_iter().filter(|(_, values)| !values.is_empty()).map(|(name, _)| name).collect();
+    left.sort_unstable();
+    for name in left.into_iter().filter(|name| !name.is_empty()) {
+        alone.push(format!("{} is only in the second recording", Place { part, name: name.to_owned() }));
     }
     text
 }

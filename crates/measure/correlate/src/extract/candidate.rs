@@ -3,7 +3,7 @@
 use fathom_import::import_tree::{AnswerField, ExtractSource, MatchIndex, TextCoding};
 use regex::bytes::Regex;
 
-use crate::{answer::AnswerPair, occurrence::Occurrence, variant::Variant};
+use crate::{answer::AnswerPair, json_place::JsonPlace, occurrence::Occurrence, variant::Variant};
 
 /// How robust an extractor is; the first is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +44,8 @@ pub(crate) struct Sighting<'a> {
     /// The places of the head, the first ones.
     pub(crate) in_head: Vec<&'a Occurrence>,
     pub(crate) in_body: Vec<&'a Occurrence>,
+    /// The shortest first.
+    pub(crate) in_json: Vec<&'a JsonPlace>,
     pub(crate) trust: Trust<'a>,
 }
 
@@ -62,8 +64,7 @@ pub(crate) enum Trust<'a> {
 
 impl Trust<'_> {
     pub(super) fn accepts(self, candidate: &Candidate) -> bool {
-        let is_named =
-            matches!(candidate.robustness, Robustness::Json | Robustness::HtmlAttribute | Robustness::Counted);
+        let is_named = matches!(candidate.robustness, Robustness::Json | Robustness::HtmlAttribute);
         match self {
             Self::Value => true,
             Self::Name(wanted) => is_named && is_same_name(&candidate.name, wanted),

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use fathom_import::import_tree::{ExtractSource, MatchIndex};
 
 use super::candidate::{Candidate, Robustness, Sighting};
-use crate::answer::PathSegment;
+use crate::json_place::PathSegment;
 
 pub(super) fn candidates(sighting: &Sighting<'_>) -> Vec<Candidate> {
     let mut all = Vec::new();
-    for path in sighting.answer.json_paths(&sighting.variant.one) {
+    for path in &sighting.in_json {
         let members = path.iter().rev();
         let name = members.clone().find_map(|segment| match segment {
             PathSegment::Member(name) => Some(name.as_str()),

@@ -53,6 +53,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let (first, second) = (path("rec1"), path("rec2"));
     let out = matches.get_one::<PathBuf>("out");
     let data = out.map(|out| out.with_extension("csv"));
+    if out.is_some() && out == data.as_ref() {
+        return Err(UserError::new(Exit::Usage, "the scenario cannot have the name of its data")
+            .with_line("try", "-o FILE.scenario")
+            .into());
+    }
     let overwriting = Overwriting::of(matches);
     let texts = (text(first)?, text(second)?);
     let names = (name(first), name(second));
@@ -92,11 +97,11 @@ fn name(file: &Path) -> String {
 fn text(file: &Path) -> anyhow::Result<String> {
     let bytes = scenario_file::read(file)?;
     let cannot = |error: fathom_import::Error| {
-        let refused = UserError::new(Exit::Usage, format!("cannot use {}", file.display())).with_causes(&error);
-        error.hint().into_iter().fold(refused, |refused, hint| refused.with_line("try", hint))
+        UserError::new(Exit::Usage, format!("cannot use {}", file.display())).with_causes(&error)
     };
     if bytes.len() > SIZE_MAX {
-        return Err(cannot(fathom_import::Error::TooLarge { size: bytes.len() }).into());
+        let refused = cannot(fathom_import::Error::TooLarge { size: bytes.len() });
+        return Err(refused.with_line("try", "record fewer clicks at a time").into());
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
@@ -113,7 +118,7 @@ fn refused(first: &Path, second: &Path, error: &Error) -> UserError {
 
 /// What was typed needs a file, which stdout cannot have beside it.
 fn homeless(typed: &TypedData) -> UserError {
-    let what = format!("what was typed differs ({}), and needs a file of its own", typed.columns.join(", "));
+    let what = format!("what was typed differs ({}), and needs a file of its own", shortened(&typed.columns));
     UserError::new(Exit::Usage, what).with_line("try", "-o FILE.scenario: it is written beside it, as FILE.csv")
 }
 
@@ -127,13 +132,10 @@ fn tell(correlation: &Correlation, (first, second): &(String, String), data: &st
     let values = |n: usize| if n == 1 { "1 value is".to_owned() } else { format!("{n} values are") };
     eprintln!("{} taken from answers, and sent {} times", values(counts.n_taken), counts.n_uses);
     if let Some(typed) = &correlation.typed {
-        eprintln!(
-            "{} typed: {} in {data}, with a row for each recording",
-            values(typed.columns.len()),
-            typed.columns.join(", ")
-        );
+        let names = shortened(&typed.columns);
+        eprintln!("{} typed: {names} in {data}, with a row for each recording", values(typed.columns.len()));
         if !typed.secret_columns.is_empty() {
-            eprintln!("{data} holds passwords, and only its owner can read it: {}", typed.secret_columns.join(", "));
+            eprintln!("{data} holds passwords, and only its owner can read it: {}", shortened(&typed.secret_columns));
         }
     }
     if counts.n_generated > 0 {
@@ -147,7 +149,14 @@ fn tell(correlation: &Correlation, (first, second): &(String, String), data: &st
         correlation.notes.iter().for_each(|note| eprintln!("  {note}"));
     }
     if !correlation.suspects.is_empty() {
-        eprintln!("make the second recording in a new session, because:");
+        eprintln!("the second recording may be of the same session as the first; if so, make it in a new one:");
         correlation.suspects.iter().for_each(|note| eprintln!("  {note}"));
     }
+}
+
+/// The first names of a list, and the number of the others.
+fn shortened(names: &[String]) -> String {
+    const SHOWN_MAX: usize = 12;
+    let shown = names[..names.len().min(SHOWN_MAX)].join(", ");
+    if names.len() > SHOWN_MAX { format!("{shown} and {} more", names.len() - SHOWN_MAX) } else { shown }
 }

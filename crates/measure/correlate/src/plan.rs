@@ -137,7 +137,14 @@ pub(crate) fn plan(
         let (mut request, other) = requests(steps);
         planner.pair = pair;
         let alone = compare(&mut request, other, &mut |value| {
-            if value.one == value.two { None } else { planner.value(value) }
+            if value.one != value.two {
+                return planner.value(value);
+            }
+            if value.place.is_credential() && !value.one.is_empty() {
+                let what = format!("{} is the same in both recordings: the scenario holds it as it is", value.place);
+                planner.remarks.push(what);
+            }
+            None
         });
         let mut remarks = std::mem::take(&mut planner.remarks);
         remarks.extend(alone);
@@ -337,7 +344,7 @@ impl Planner<'_> {
     /// A value that a person or a program at the client made.
     fn made_by_user(&mut self, chunk: &Chunk, value: &ComparedValue<'_>) -> Option<ImportPiece> {
         let name = &value.place.name;
-        let is_password = is_secret(name) && name.to_ascii_lowercase().contains("pass");
+        let is_password = value.place.is_password();
         let is_signed = is_secret(name) || [&chunk.one, &chunk.two].iter().all(|value| is_token(value));
         if !is_password && let Some(piece) = self.generated(chunk).filter(|_| !is_secret(name)) {
             return Some(piece);

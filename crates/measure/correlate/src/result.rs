@@ -27,7 +27,9 @@ const TOKEN_SHOWN: usize = 4;
 /// A longer title is no title.
 const TITLE_MAX: usize = 300;
 const TITLE_END: &[u8] = b"</title>";
-/// More places are counted.
+/// More steps that send a value are counted.
+const STEPS_MAX: usize = 3;
+/// More places are not shown.
 const PLACES_MAX: usize = 3;
 
 /// A scenario that gets what is dynamic from earlier answers.
@@ -227,15 +229,21 @@ fn evidence(take: &PlannedTake, steps: &dyn Fn(usize) -> String) -> String {
             None => format!("\"{value}\""),
         }
     };
-    let mut places: Vec<String> = Vec::new();
+    // The steps of each place, as `the field csrf of POST /a, POST /b`.
+    let mut places: Vec<(String, Vec<String>)> = Vec::new();
     for (pair, used) in &take.uses {
-        let place = format!("{used} of {}", steps(*pair));
-        if !places.contains(&place) {
-            places.push(place);
+        let (place, step) = (used.to_string(), steps(*pair));
+        match places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, steps)) if steps.contains(&step) => {}
+            Some((_, steps)) => steps.push(step),
+            None => places.push((place, vec![step])),
         }
     }
-    let more = places.len().saturating_sub(PLACES_MAX);
-    places.truncate(PLACES_MAX);
-    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
-    format!("{} and {}: {}{more}", shown(&take.one), shown(&take.two), places.join(", "))
+    let shown_steps = |steps: &[String]| {
+        let shown = steps[..steps.len().min(STEPS_MAX)].join(", ");
+        if steps.len() > STEPS_MAX { format!("{shown} and {} more", steps.len() - STEPS_MAX) } else { shown }
+    };
+    let places: Vec<_> =
+        places.iter().map(|(place, steps)| format!("{place} of {}", shown_steps(steps))).take(PLACES_MAX).collect();
+    format!("{} and {}: {}", shown(&take.one), shown(&take.two), places.join(", "))
 }

@@ -138,7 +138,7 @@ fn escaped(text: ImportText, is_escaped_later: bool) -> ImportText {
         match piece {
             ImportPiece::Literal(literal) => all.push_str(&coded(&literal, TextCoding::Json).unwrap_or(literal)),
             // A hole without a filter gets the one of JSON from the scenario.
-            piece @ ImportPiece::Variable(_) if is_escaped_later => all.push(piece),
+            piece if is_escaped_later && !matches!(piece, ImportPiece::Coded(..)) => all.push(piece),
             piece => all.push(ImportPiece::Coded(Box::new(piece), TextCoding::Json)),
         }
     }

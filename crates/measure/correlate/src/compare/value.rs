@@ -1,6 +1,7 @@
 //! A place in a request, and what both recordings have there.
 
 use fathom_import::import_tree::ImportText;
+use fathom_scenario::execution::is_secret;
 
 /// The kind of a place in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,6 +27,17 @@ impl Place {
     /// Whether the value is made of parts that come from different places, such as the segments of a path.
     pub(crate) fn is_url(&self) -> bool {
         self.part == Part::Path || self.part == Part::Header && self.name.eq_ignore_ascii_case("referer")
+    }
+
+    /// Whether a person may have typed the value, and keeps it secret.
+    pub(crate) fn is_password(&self) -> bool {
+        self.is_typed() && is_secret(&self.name) && self.name.to_ascii_lowercase().contains("pass")
+    }
+
+    /// Whether the value lets somebody in: a password, or a header with one.
+    pub(crate) fn is_credential(&self) -> bool {
+        let is_header = |name: &str| self.name.eq_ignore_ascii_case(name);
+        self.is_password() || self.part == Part::Header && (is_header("authorization") || is_header("cookie"))
     }
 
     /// Whether a person may have typed the value.

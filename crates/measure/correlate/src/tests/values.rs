@@ -368,10 +368,7 @@ fn the_time_and_random_values_are_made_anew() {
     let one = ["1795687200123", "3f2b8c1e-7d4a-4f6b-9a0c-1e2d3c4b5a69", "2026-11-26T10:00:01.123Z"];
     let two = ["1795690800456", "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d", "2026-11-26T11:00:01.456Z"];
     let lines = lines_of(session, &one, &two);
-    assert_eq!(
-        lines,
-        ["GET /poll?_=${now ms}", "POST /event", "json {\"at\":\"${now iso|json}\",\"id\":\"${uuid|json}\"}"]
-    );
+    assert_eq!(lines, ["GET /poll?_=${now ms}", "POST /event", "json {\"at\":\"${now iso}\",\"id\":\"${uuid}\"}"]);
 }
 
 #[test]
@@ -585,4 +582,23 @@ fn a_page_is_expected_by_its_title_if_both_recordings_have_the_same() {
     let correlation = correlated(&session(&["ann"]), &session(&["bob"])).unwrap();
     assert_eq!(correlation.scenario.matches("expect body contains").count(), 1);
     assert!(correlation.scenario.contains(r#"expect body contains "<title>The \"shop\"</title>""#));
+}
+
+#[test]
+fn a_password_that_the_scenario_holds_is_told() {
+    let session = |_: &[&str]| {
+        vec![
+            Exchange::new("POST", "/login").form("user=ann&password=hush"),
+            Exchange::new("GET", "/me").header("Authorization", "Basic YW5uOmh1c2g="),
+        ]
+    };
+    let correlation = correlated(&session(&[]), &session(&[])).unwrap();
+    let told: Vec<_> = correlation.notes.iter().map(|note| note.what.as_str()).collect();
+    assert_eq!(
+        told,
+        [
+            "the field password is the same in both recordings: the scenario holds it as it is",
+            "the header Authorization is the same in both recordings: the scenario holds it as it is",
+        ]
+    );
 }

@@ -13,6 +13,8 @@ pub(crate) struct AnswerPair<'a> {
     pub(crate) exchange: usize,
     /// Whether users see it: of the answers of a step that follows redirects, the last one.
     pub(crate) is_seen: bool,
+    /// The URL that was asked.
+    pub(crate) url: &'a str,
     pub(crate) one: &'a RecordedAnswer,
     pub(crate) two: &'a RecordedAnswer,
 }
@@ -40,7 +42,8 @@ pub(crate) fn answers<'a>(
             let other = if n == two.len() { two.get(exchange) } else { two.last().filter(|_| is_seen) };
             let answers = one[exchange].answer.as_ref().zip(other.and_then(|other| other.answer.as_ref()));
             if let Some((one, two)) = answers {
-                all.push(AnswerPair { pair, exchange, is_seen, one, two });
+                let url = first[steps.first].exchanges[exchange].request.url.as_literal().unwrap_or_default();
+                all.push(AnswerPair { pair, exchange, is_seen, url, one, two });
             }
         }
     }

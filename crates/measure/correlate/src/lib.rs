@@ -1,13 +1,14 @@
 //! Two recordings of the same clicks become one scenario: what differs between them is taken from earlier answers.
 //!
 //! [`correlate`] aligns the requests ([`alignment`]), compares them value by value ([`compare`]), looks for each value that
-//! differs in the earlier answers ([`search`], [`extract`]), and plans what becomes of it ([`plan`]). The importer's tree and writer
+//! differs in the earlier answers ([`search`], [`deliveries`], [`extract`]), and plans what becomes of it ([`plan`]). The importer's tree and writer
 //! make the text. This crate knows no files: it is given texts.
 
 mod alignment;
 mod answer;
 mod chunk;
 mod compare;
+mod deliveries;
 mod error;
 mod extract;
 mod generated;

@@ -12,20 +12,16 @@ use jiff::Timestamp;
 
 use crate::{
     alignment::AlignedSteps,
-    answer::{AnswerPair, answers},
+    answer::answers,
     chunk::{Chunk, ChunkPart},
     compare::{ComparedValue, Part, Place, compare},
-    extract::{self, Extractor, Robustness, Sighting},
+    deliveries::{Deliveries, Delivery},
+    extract::Extractor,
     generated::{generator, is_token},
     names::UniqueNames,
-    search::{Search, Sightings, Wanted, is_short, of_answer, searches},
+    search::{Wanted, is_short, name_before, searches},
     variant::before,
 };
-
-/// More answers that have a value are not tried: the first ones are where it came from.
-const ANSWERS_MAX: usize = 16;
-/// More places in one answer are not tried.
-const OCCURRENCES_MAX: usize = 8;
 
 /// What becomes of the aligned requests.
 #[derive(Debug, Default)]
@@ -80,8 +76,7 @@ enum Origin {
 }
 
 struct Planner<'a> {
-    answers: &'a [AnswerPair<'a>],
-    sightings: Sightings,
+    deliveries: Deliveries<'a>,
     /// When the request of each pair began, in both recordings.
     begins: Vec<(Option<Timestamp>, Option<Timestamp>)>,
     known: HashMap<ValueKey, Origin>,
@@ -123,8 +118,7 @@ pub(crate) fn plan(
         });
     }
     let mut planner = Planner {
-        sightings: Sightings::of(wanted, &answers)?,
-        answers: &answers,
+        deliveries: Deliveries::new(wanted, &answers)?,
         begins: pairs.iter().map(|steps| (begin(first, steps.first), begin(second, steps.second))).collect(),
         known: HashMap::new(),
         failed: HashSet::new(),
@@ -225,7 +219,7 @@ impl Planner<'_> {
     fn origin(&mut self, chunk: &Chunk, value: &ComparedValue<'_>, before: &str) -> Option<ImportPiece> {
         for coding in [None, Some(TextCoding::Url), Some(TextCoding::Form), Some(TextCoding::Base64)] {
             let values = self::before(&chunk.one, coding).zip(self::before(&chunk.two, coding));
-            let known = values.and_then(|(one, two)| self.known.get(&key(&one, &two, &value.place)).cloned());
+            let known = values.and_then(|(one, two)| self.known.get(&key((&one, &two), &value.place, before)).cloned());
             if let Some(origin) = known {
                 // Other rows of the data may have signs that a URL must not have.
                 let is_typed = matches!(origin, Origin::Column(_)) && value.is_in_url();
@@ -233,82 +227,33 @@ impl Planner<'_> {
                 return Some(self.piece(&origin, coding, &value.place));
             }
         }
-        let key = key(&chunk.one, &chunk.two, &value.place);
+        let key = key((&chunk.one, &chunk.two), &value.place, before);
         if self.failed.contains(&(key.clone(), self.pair)) {
             return None;
         }
         let searches = searches(chunk, &value.place, before);
-        let Some((answer, extractor)) = self.found(&searches) else {
+        let Some(Delivery { pair, extractor }) = self.deliveries.seen(&searches, self.pair) else {
+            // If only an answer that redirects has it, the redirect becomes a step.
+            self.plan.splits.extend(self.deliveries.between(&searches, self.pair));
             self.failed.insert((key, self.pair));
             return None;
         };
         let codings = extractor.codings.clone();
-        let take = self.take(answer, extractor, chunk, (value, before));
+        let take = self.take(pair, extractor, chunk, (value, before));
         let origin = Origin::Take(take, codings);
         let piece = self.piece(&origin, None, &value.place);
         self.known.insert(key, origin);
         Some(piece)
     }
 
-    /// The most robust extractor in the earliest answer.
-    fn found(&mut self, searches: &[Search<'_>]) -> Option<(usize, Extractor)> {
-        if let Some(found) = self.found_where(searches, |answer| answer.is_seen) {
-            return Some(found);
-        }
-        // Users who follow redirects do not see the answers between. If one is needed, the redirect becomes a step.
-        let (answer, _) = self.found_where(searches, |answer| !answer.is_seen)?;
-        let AnswerPair { pair, exchange, .. } = self.answers[answer];
-        self.plan.splits.insert((pair, exchange + 1));
-        None
-    }
-
-    fn found_where(
-        &self,
-        searches: &[Search<'_>],
-        is_asked: impl Fn(&AnswerPair<'_>) -> bool,
-    ) -> Option<(usize, Extractor)> {
-        let mut best: Option<(usize, Extractor)> = None;
-        let answers = self.sightings.answers_with(searches).into_iter().map(|idx| (idx, &self.answers[idx]));
-        let answers = answers.take_while(|(_, answer)| answer.pair < self.pair).filter(|(_, answer)| is_asked(answer));
-        for (idx, answer) in answers.take(ANSWERS_MAX) {
-            for search in searches {
-                let seen = of_answer(self.sightings.in_text(search), idx, |seen| seen.answer);
-                let in_json = of_answer(self.sightings.in_json(search), idx, |seen| seen.answer);
-                let mut in_json: Vec<_> = in_json.iter().map(|seen| &seen.place).collect();
-                in_json.sort_by_key(|place| place.len());
-                let of = |in_head: bool| {
-                    let seen = seen.iter().filter(move |seen| seen.is_in_head == in_head);
-                    seen.map(|seen| &seen.occurrence).take(OCCURRENCES_MAX).collect()
-                };
-                let sighting = Sighting {
-                    answer,
-                    variant: &search.variant,
-                    in_head: of(true),
-                    in_body: of(false),
-                    in_json,
-                    trust: search.trust,
-                };
-                let Some(extractor) = extract::best(&sighting) else { continue };
-                if best.as_ref().is_none_or(|(_, best)| extractor.robustness < best.robustness) {
-                    best = Some((idx, extractor));
-                }
-            }
-            if best.as_ref().is_some_and(|(_, best)| best.robustness <= Robustness::HtmlAttribute) {
-                break;
-            }
-        }
-        best
-    }
-
     /// The take of an extractor: a new one, or one that another value needed already.
     fn take(
         &mut self,
-        answer: usize,
+        pair: usize,
         extractor: Extractor,
         chunk: &Chunk,
         (value, before): (&ComparedValue<'_>, &str),
     ) -> usize {
-        let pair = self.answers[answer].pair;
         let is_same = |take: &PlannedTake| {
             take.pair == pair && take.extractor.from == extractor.from && take.extractor.which == extractor.which
         };
@@ -359,7 +304,7 @@ impl Planner<'_> {
             Some((*coding, one, two))
         })?;
         let column = self.plan.columns.len();
-        let key = key(&one, &two, &value.place);
+        let key = key((&one, &two), &value.place, value.before);
         let name = self.names.unique(name.rsplit('.').next().unwrap_or(name));
         self.plan.columns.push(TypedColumn { name, one, two, is_secret: is_password });
         self.known.insert(key, Origin::Column(column));
@@ -376,8 +321,7 @@ impl Planner<'_> {
         let mut is_delivered = false;
         chunk.each(before, &mut |chunk, before| {
             for search in searches(chunk, &value.place, before) {
-                let seen = self.sightings.in_text(&search);
-                is_delivered |= seen.iter().any(|seen| self.answers[seen.answer].pair < self.pair);
+                is_delivered |= self.deliveries.is_in_text(&search, self.pair);
             }
         });
         let why = if is_delivered {
@@ -390,15 +334,12 @@ impl Planner<'_> {
     }
 }
 
-/// The segment or the parameter before a value in a URL: `orders` of `/orders/`.
-fn name_before(before: &str) -> Option<&str> {
-    let name = before.strip_suffix(['/', '='])?;
-    let name = name.rsplit(['/', '?', '&']).next().unwrap_or(name);
-    name.starts_with(|char: char| char.is_alphabetic()).then_some(name)
-}
-
-fn key(one: &str, two: &str, place: &Place) -> ValueKey {
+fn key((one, two): (&str, &str), place: &Place, before: &str) -> ValueKey {
     let chunk = Chunk { one: one.to_owned(), two: two.to_owned(), parts: Vec::new() };
-    let hint = if is_short(&chunk) { format!("{:?} {}", place.part, place.name) } else { String::new() };
+    let hint = match name_before(before).filter(|_| place.is_url()) {
+        _ if !is_short(&chunk) => String::new(),
+        Some(name) => name.to_owned(),
+        None => place.to_string(),
+    };
     (chunk.one, chunk.two, hint)
 }

@@ -57,7 +57,11 @@ pub(crate) fn searches<'a>(chunk: &Chunk, place: &'a Place, before: &str) -> Vec
             vec![Search { needle: Some(needle), variant, trust: Trust::Name(name) }]
         }
         Part::Path | Part::Query | Part::Header | Part::Body => {
-            let mut all = vec![Search { needle: None, variant: variant.clone(), trust: Trust::Identifier }];
+            let mut all = Vec::new();
+            if let Some(thing) = name_before(before) {
+                let trust = Trust::Identifier(thing.to_owned());
+                all.push(Search { needle: None, variant: variant.clone(), trust });
+            }
             if let Some(before) = telling_end(before) {
                 let needle = Needle::within(before, &chunk.one, "");
                 all.push(Search { needle: Some(needle), variant, trust: Trust::TextBefore });
@@ -75,6 +79,13 @@ fn telling_end(before: &str) -> Option<&str> {
     let start = if is_parameter { start + 1 } else { start };
     let is_name = name[start..].bytes().filter(u8::is_ascii_alphabetic).count() >= SEGMENT_MIN;
     (is_name || is_parameter && start < name.len()).then(|| &before[start..])
+}
+
+/// The segment or the parameter before a value in a URL: `orders` of `/orders/`.
+pub(crate) fn name_before(before: &str) -> Option<&str> {
+    let name = before.strip_suffix(['/', '='])?;
+    let name = name.rsplit(['/', '?', '&']).next().unwrap_or(name);
+    name.starts_with(|char: char| char.is_alphabetic()).then_some(name)
 }
 
 /// What all searches look for.

@@ -46,32 +46,41 @@ pub(crate) struct Sighting<'a> {
     pub(crate) in_body: Vec<&'a Occurrence>,
     /// The shortest first.
     pub(crate) in_json: Vec<&'a JsonPlace>,
-    pub(crate) trust: Trust<'a>,
+    pub(crate) trust: &'a Trust<'a>,
 }
 
 /// What makes it certain that a value is the same, and not there by chance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trust<'a> {
     /// Its length.
     Value,
     /// The name of its place, which is that of the place where it is sent.
     Name(&'a str),
-    /// The name of its place, which is that of an identifier.
-    Identifier,
+    /// The name of its place, which is that of an identifier of the thing that the path names: of `orders`.
+    Identifier(String),
     /// The text before it, which is sent before it, too.
     TextBefore,
 }
 
 impl Trust<'_> {
-    pub(super) fn accepts(self, candidate: &Candidate) -> bool {
+    pub(super) fn accepts(&self, candidate: &Candidate, answer: &AnswerPair<'_>) -> bool {
         let is_named = matches!(candidate.robustness, Robustness::Json | Robustness::HtmlAttribute);
         match self {
             Self::Value => true,
             Self::Name(wanted) => is_named && is_same_name(&candidate.name, wanted),
-            Self::Identifier => candidate.name.to_ascii_lowercase().ends_with("id"),
+            Self::Identifier(thing) => is_identifier_of(thing, candidate, answer),
             Self::TextBefore => !matches!(candidate.from, ExtractSource::Json(_)),
         }
     }
+}
+
+/// Whether a place is `orderId`, `order.id`, or the `id` in the answer to a request for `/orders`.
+fn is_identifier_of(thing: &str, candidate: &Candidate, answer: &AnswerPair<'_>) -> bool {
+    let ExtractSource::Json(path) = &candidate.from else { return false };
+    let thing = thing.to_lowercase();
+    let singular = thing.strip_suffix('s').unwrap_or(&thing);
+    let has_name = path.to_lowercase().contains(singular) || answer.url.to_lowercase().contains(singular);
+    candidate.name.to_lowercase().ends_with("id") && has_name
 }
 
 /// Whether two names mean the same: `orderId` and `order_id`.

@@ -22,7 +22,7 @@ pub(crate) fn best(sighting: &Sighting<'_>) -> Option<Extractor> {
     let mut best: Option<Candidate> = None;
     for candidate in candidates {
         let is_known_better = best.as_ref().is_some_and(|best| best.robustness <= candidate.robustness);
-        if is_known_better || !sighting.trust.accepts(&candidate) || !gets_both(&candidate, sighting) {
+        if is_known_better || !sighting.trust.accepts(&candidate, sighting.answer) || !gets_both(&candidate, sighting) {
             // What follows is not more robust than text around a value.
             if is_known_better && candidate.robustness == Robustness::Context {
                 break;

@@ -306,6 +306,21 @@ fn short_values_are_found_by_their_names() {
 }
 
 #[test]
+fn the_same_short_number_of_another_thing_is_another_value() {
+    let session = |v: &[&str]| {
+        vec![
+            Exchange::new("POST", "/orders").answers_json(&json!({ "id": v[0].parse::<u32>().unwrap() })),
+            Exchange::new("GET", &format!("/orders/{}", v[0])),
+            Exchange::new("GET", &format!("/months/{}", v[0]))
+                .header("Referer", &format!("http://shop.test/orders/{}", v[0])),
+        ]
+    };
+    let lines = lines_of(session, &["5"], &["6"]);
+    let expected = ["GET /orders/${id}", "GET /months/5", "Referer: http://shop.test/orders/${id}"];
+    assert_eq!(lines[2..], expected);
+}
+
+#[test]
 fn what_was_typed_becomes_columns() {
     let session = |v: &[&str]| {
         vec![

@@ -1,5 +1,8 @@
 //! Small archives, and the users that they become.
 
+use data_encoding::BASE64;
+
+use crate::Assets;
 use fathom_http::host_names::HostNames;
 use serde_json::{Value, json};
 

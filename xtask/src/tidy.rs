@@ -32,6 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lua", &["model", "sys", "engine", "http"]),
     ("import", &["model", "http", "scenario"]),
     ("record", &["model", "sys", "http", "scenario"]),
+    ("correlate", &["http", "scenario", "import"]),
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),

@@ -3,7 +3,7 @@
 use data_encoding::BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::import_tree::{ImportPiece, ImportText};
+use super::import_tree::{ImportPiece, ImportText, TextCoding};
 
 /// The characters that RFC 3986 section 2.3 leaves unencoded.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -31,7 +31,7 @@ fn encoded(text: ImportText, change: impl Fn(&str) -> String) -> ImportText {
     for piece in text.0 {
         match piece {
             ImportPiece::Literal(literal) => all.push_str(&change(&literal)),
-            ImportPiece::Variable(_) => all.push(ImportPiece::UrlEncoded(Box::new(piece))),
+            ImportPiece::Variable(_) => all.push(ImportPiece::Coded(Box::new(piece), TextCoding::Form)),
             // Numbers, letters and dashes have the same encoding.
             piece => all.push(piece),
         }
@@ -86,7 +86,7 @@ mod tests {
         let text = ImportText(vec![ImportPiece::Literal("a b&c=é~".into()), ImportPiece::Variable("x y".into())]);
         let encoded = percent(text.clone());
         assert_eq!(encoded.to_string(), "a+b%26c%3D%C3%A9~${x y}");
-        assert!(matches!(encoded.0[1], ImportPiece::UrlEncoded(_)));
+        assert!(matches!(encoded.0[1], ImportPiece::Coded(..)));
         assert_eq!(form(text).to_string(), "a+b%26c%3D%C3%A9%7E${x y}");
     }
 

@@ -348,6 +348,8 @@ pub struct Extraction {
     pub which: MatchIndex,
     /// The value if nothing is found.
     pub default: Option<ImportText>,
+    /// Why this is taken, for a comment.
+    pub note: Option<String>,
 }
 
 /// How a value in an answer is found.
@@ -355,6 +357,10 @@ pub struct Extraction {
 pub enum ExtractSource {
     /// By a JSON path in the body.
     Json(String),
+    /// The value of a header field.
+    Header(String),
+    /// The value of a cookie that the answer sets.
+    Cookie(String),
     /// By the first group of a regular expression, or the whole match if it has none.
     Regex {
         /// The searched part.
@@ -377,6 +383,8 @@ pub enum ExtractSource {
 pub enum MatchIndex {
     /// Counted from 1.
     Nth(u32),
+    /// The last one.
+    Last,
     /// A random one.
     Random,
 }
@@ -436,6 +444,8 @@ pub enum ImportPiece {
     TimeMillis,
     /// The current time in seconds since 1970.
     TimeSeconds,
+    /// The current time like `2026-11-21T18:30:00.000Z`.
+    TimeIso,
     /// A new UUID.
     Uuid,
     /// A counter for all users together, incremented at each use: its start and its width.
@@ -444,10 +454,29 @@ pub enum ImportPiece {
     Round,
     /// This many random letters and digits.
     Characters(u16),
-    /// Another piece, percent-encoded as in forms.
-    UrlEncoded(Box<ImportPiece>),
+    /// Another piece, encoded or decoded when it is filled in.
+    Coded(Box<ImportPiece>, TextCoding),
     /// The number of the user, counted from 1.
     UserNumber,
+}
+
+/// How a piece is encoded or decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TextCoding {
+    /// Percent-encoded, except unreserved characters.
+    Url,
+    /// Percent-encoded as in forms.
+    Form,
+    /// Escaped for a JSON string.
+    Json,
+    Base64,
+    /// Percent-decoded.
+    FromUrl,
+    /// Without the escapes of HTML.
+    FromHtml,
+    /// Without the escapes of JSON and JavaScript.
+    FromJson,
+    FromBase64,
 }
 
 impl ImportText {
@@ -627,11 +656,12 @@ impl fmt::Display for ImportPiece {
             Self::Random(from, to, _) => write!(f, "${{random {from}..{to}}}"),
             Self::TimeMillis => f.write_str("${time in ms}"),
             Self::TimeSeconds => f.write_str("${time in s}"),
+            Self::TimeIso => f.write_str("${time}"),
             Self::Uuid => f.write_str("${uuid}"),
             Self::Counter(start, _) => write!(f, "${{counter from {start}}}"),
             Self::Round => f.write_str("${round}"),
             Self::Characters(n) => write!(f, "${{{n} characters}}"),
-            Self::UrlEncoded(piece) => piece.fmt(f),
+            Self::Coded(piece, _) => piece.fmt(f),
             Self::UserNumber => f.write_str("${number of the user}"),
         }
     }
@@ -691,7 +721,10 @@ impl ImportText {
     /// Adds the names of its variables to the known ones.
     pub fn add_variables(&self, names: &mut Vec<String>) {
         for piece in &self.0 {
-            let plain = if let ImportPiece::UrlEncoded(piece) = piece { piece } else { piece };
+            let mut plain = piece;
+            while let ImportPiece::Coded(inner, _) = plain {
+                plain = inner;
+            }
             if let ImportPiece::Variable(name) = plain
                 && !names.contains(name)
             {

@@ -11,7 +11,7 @@ use crate::{
     encode::{form, unform},
     import_tree::{
         DataSet, FirstRow, FormPart, FormPartContent, ImportAction, ImportPiece, ImportText, ImportTree, ImportedBody,
-        ImportedRequest, ImportedRowPolicy,
+        ImportedRequest, ImportedRowPolicy, TextCoding,
     },
 };
 
@@ -189,7 +189,9 @@ impl Columns {
                     let plain = unform(ImportText::literal(value));
                     replaced.push_str(&format!("{name}="));
                     match plain.as_literal().filter(|_| form(plain.clone()).to_string() == value) {
-                        Some(plain) => replaced.push(ImportPiece::UrlEncoded(Box::new(self.of(name, plain)))),
+                        Some(plain) => {
+                            replaced.push(ImportPiece::Coded(Box::new(self.of(name, plain)), TextCoding::Form))
+                        }
                         // Encoded in another way, it is sent as it is.
                         None => replaced.push(self.of(name, value)),
                     }
@@ -323,7 +325,7 @@ mod tests {
     fn a_key_in_a_query_is_encoded_again() {
         let request = ImportedRequest { url: "http://a.test/x?api_key=a%26b&q=1".into(), ..ImportedRequest::default() };
         let (requests, file) = moved(vec![request]);
-        assert!(matches!(&requests[0].url.0[1], ImportPiece::UrlEncoded(_)), "{:?}", requests[0].url);
+        assert!(matches!(&requests[0].url.0[1], ImportPiece::Coded(..)), "{:?}", requests[0].url);
         assert_eq!(file.unwrap(), "api_key\na&b\n");
     }
 }

@@ -16,8 +16,8 @@ use self::names::NameTable;
 use super::{
     Error,
     import_tree::{
-        CookieHandling, DataSet, FirstRow, ImportNote, ImportText, ImportTree, ImportedRequest, ImportedRowPolicy,
-        ImportedUser, RedirectHandling,
+        CookieHandling, DataSet, Extraction, FirstRow, ImportNote, ImportText, ImportTree, ImportedRequest,
+        ImportedRowPolicy, ImportedUser, RedirectHandling, TextCoding,
     },
 };
 use fathom_scenario as scenario;
@@ -52,6 +52,18 @@ pub fn write(story: &ImportTree, title: &str) -> Result<ImportResult, Error> {
             Err(Error::Unwritten { fault })
         }
     }
+}
+
+/// What follows `take NAME =` for a value; `None` if it cannot be written.
+#[must_use]
+pub fn take_source(take: &Extraction) -> Option<String> {
+    act::source(take, &NameTable::default())
+}
+
+/// The text as users code it when they fill it in; `None` if the result is not text.
+#[must_use]
+pub fn coded(text: &str, coding: TextCoding) -> Option<String> {
+    text::coded(text, coding)
 }
 
 struct Writer<'a> {

@@ -799,6 +799,14 @@ pub enum Filter {
     Base64,
     /// Hexadecimal, in lower case.
     Hex,
+    /// Percent-decoded; a plus stays a plus.
+    FromUrl,
+    /// With the characters that HTML escapes: `&amp;`, `&#39;`.
+    FromHtml,
+    /// With the characters that a string of JSON or JavaScript escapes: `\/`, `\u002F`.
+    FromJson,
+    /// The bytes that base64 with padding encodes.
+    FromBase64,
 }
 
 impl Template {

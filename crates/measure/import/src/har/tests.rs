@@ -1,10 +1,21 @@
 //! Small archives, and the users that they become.
 
+use data_encoding::BASE64;
+
+use crate::Assets;
 use fathom_http::host_names::HostNames;
 use serde_json::{Value, json};
 
-use super::*;
-use crate::{Format, ImportOptions, import};
+use fathom_model::units::Nanos;
+use jiff::Timestamp;
+
+use super::{url::resolved, *};
+use crate::{
+    Format, ImportOptions, import,
+    import_tree::{
+        FormPartContent, ImportAction, ImportText, ImportedBody, ImportedExpect, ImportedRequest, ThinkTime,
+    },
+};
 
 fn entry(second: f64, method: &str, url: &str) -> Value {
     let begin = Timestamp::UNIX_EPOCH + std::time::Duration::from_secs_f64(second);

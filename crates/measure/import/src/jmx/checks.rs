@@ -203,6 +203,7 @@ pub(super) fn regex(element: &Element, text: &mut dyn FnMut(&str) -> ImportText)
     let source = pattern(element.text("RegexExtractor.regex").unwrap_or_default())?;
     let pattern = only_group(&source, group).ok_or_else(|| format!("{source} has no group {group}"))?;
     Ok(vec![Extraction {
+        note: None,
         name: element.text("RegexExtractor.refname").unwrap_or_default().to_owned(),
         from: ExtractSource::Regex { of, pattern },
         which: which(element.text("RegexExtractor.match_number").unwrap_or("1"))?,
@@ -246,6 +247,7 @@ pub(super) fn boundary(element: &Element, text: &mut dyn FnMut(&str) -> ImportTe
         return Err("one of its boundaries is empty or has a variable in it".to_owned());
     }
     Ok(vec![Extraction {
+        note: None,
         name: element.text("BoundaryExtractor.refname").unwrap_or_default().to_owned(),
         from: ExtractSource::Between { of, before, after },
         which: which(element.text("BoundaryExtractor.match_number").unwrap_or("0"))?,
@@ -267,6 +269,7 @@ pub(super) fn json(element: &Element, text: &mut dyn FnMut(&str) -> ImportText) 
     let mut takes = Vec::new();
     for (idx, (name, source)) in names.iter().zip(paths).enumerate() {
         takes.push(Extraction {
+            note: None,
             name: name.trim().to_owned(),
             from: ExtractSource::Json(path(source.trim())?),
             which: which(numbers.get(idx).filter(|number| !number.is_empty()).unwrap_or(&"0"))?,

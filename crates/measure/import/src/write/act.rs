@@ -8,9 +8,10 @@ use super::{
     super::import_tree::{
         AnswerField, Conjunction, ExtractSource, Extraction, FormPart, FormPartContent, ImportAction, ImportNote,
         ImportPiece, ImportText, ImportedBody, ImportedCondition, ImportedExpect, ImportedRequest, MatchIndex,
-        Negation, OnError, RedirectHandling, Relation, TextTest, ThinkTime,
+        Negation, OnError, RedirectHandling, Relation, TextCoding, TextTest, ThinkTime,
     },
     Writer,
+    names::NameTable,
     pieces::one_line,
     text::{self, operand, plain, regex, rest_of_line},
 };
@@ -176,9 +177,9 @@ impl Writer<'_> {
         if !is_method {
             return self.note(&request.url.to_string(), format!("{} is not a method: it is left out", request.method));
         }
-        let fixed_path = path.as_literal().map(|path| path.split('?').next().unwrap_or(path).to_owned());
-        let told = request.name.clone().or_else(|| fixed_path.map(|path| format!("{} {path}", request.method)));
-        let name = self.names.unique_step(&told.unwrap_or_else(|| format!("{} {path}", request.method)));
+        let path_alone = path.to_string().split('?').next().unwrap_or_default().to_owned();
+        let told = request.name.clone().unwrap_or_else(|| format!("{} {path_alone}", request.method));
+        let name = self.names.unique_step(&told);
         let path = rest_of_line(&path.map_literals(for_url), &self.names);
         let host = if self.base.as_ref() == Some(&origin) { "" } else { &origin };
         self.line(&format!("step {name}"));
@@ -401,30 +402,39 @@ impl Writer<'_> {
     }
 
     fn take(&mut self, take: &Extraction, step: &str) {
-        let place = |of: AnswerField| if of == AnswerField::Headers { " in headers" } else { "" };
-        let from = match &take.from {
-            ExtractSource::Json(path) => Some(format!("json {path}")),
-            ExtractSource::Regex { of, pattern } => regex(pattern).map(|regex| format!("regex {regex}{}", place(*of))),
-            ExtractSource::Between { of, before, after } => {
-                let (before, after) = (operand(before, &self.names), operand(after, &self.names));
-                Some(format!("between {before} {after}{}", place(*of)))
-            }
-        };
-        let Some(from) = from.filter(|_| !take.name.is_empty()) else {
+        let Some(source) = source(take, &self.names).filter(|_| !take.name.is_empty()) else {
             return self.write_left_out(&ImportNote {
                 location: step.to_owned(),
                 what: format!("the variable {} is not taken", take.name),
             });
         };
-        let which = match take.which {
-            MatchIndex::Nth(1) => String::new(),
-            MatchIndex::Nth(n) => format!(" nth {n}"),
-            MatchIndex::Random => " any".to_owned(),
-        };
+        if let Some(note) = &take.note {
+            self.comment(note);
+        }
         let default = take.default.as_ref().map_or(String::new(), |text| format!(" or {}", operand(text, &self.names)));
         let name = self.names.of_variable(&take.name);
-        self.line(&format!("take {name} = {from}{which}{default}"));
+        self.line(&format!("take {name} = {source}{default}"));
     }
+}
+
+/// Where a value is taken from, and which of several; `None` if it cannot be written.
+pub(super) fn source(take: &Extraction, names: &NameTable) -> Option<String> {
+    let place = |of: AnswerField| if of == AnswerField::Headers { " in headers" } else { "" };
+    let from = match &take.from {
+        ExtractSource::Json(path) => format!("json {path}"),
+        ExtractSource::Header(name) => format!("header {name}"),
+        ExtractSource::Cookie(name) => format!("cookie {name}"),
+        ExtractSource::Regex { of, pattern } => format!("regex {}{}", regex(pattern)?, place(*of)),
+        ExtractSource::Between { of, before, after } => {
+            format!("between {} {}{}", operand(before, names), operand(after, names), place(*of))
+        }
+    };
+    Some(match take.which {
+        MatchIndex::Nth(1) => from,
+        MatchIndex::Nth(n) => format!("{from} nth {n}"),
+        MatchIndex::Last => format!("{from} last"),
+        MatchIndex::Random => format!("{from} any"),
+    })
 }
 
 fn place(of: AnswerField) -> &'static str {
@@ -442,7 +452,7 @@ fn field_name(name: &str) -> String {
 
 fn unencoded(piece: ImportPiece) -> ImportPiece {
     match piece {
-        ImportPiece::UrlEncoded(inner) => *inner,
+        ImportPiece::Coded(inner, TextCoding::Form) => *inner,
         piece => piece,
     }
 }

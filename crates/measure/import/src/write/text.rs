@@ -2,11 +2,11 @@
 
 use fathom_scenario::{
     ast::{Clock, Filter, Hole, HoleSource, Name, Span, Template, TemplatePiece},
-    write,
+    execution, write,
 };
 
 use super::{
-    super::import_tree::{ImportPiece, ImportText},
+    super::import_tree::{ImportPiece, ImportText, TextCoding},
     names::NameTable,
 };
 
@@ -64,13 +64,32 @@ fn hole_of(piece: &ImportPiece, names: &NameTable) -> Hole {
         ImportPiece::Round => HoleSource::Iteration,
         ImportPiece::Characters(n) => HoleSource::Chars(*n),
         ImportPiece::UserNumber => HoleSource::UserNumber,
-        ImportPiece::UrlEncoded(piece) => {
+        ImportPiece::TimeIso => HoleSource::Now(Clock::Iso),
+        ImportPiece::Coded(piece, coding) => {
             let mut hole = hole_of(piece, names);
-            hole.filters.push(Filter::Form);
+            hole.filters.push(filter_of(*coding));
             return hole;
         }
     };
     Hole { span: Span::default(), source, filters: Vec::new() }
+}
+
+fn filter_of(coding: TextCoding) -> Filter {
+    match coding {
+        TextCoding::Url => Filter::Url,
+        TextCoding::Form => Filter::Form,
+        TextCoding::Json => Filter::Json,
+        TextCoding::Base64 => Filter::Base64,
+        TextCoding::FromUrl => Filter::FromUrl,
+        TextCoding::FromHtml => Filter::FromHtml,
+        TextCoding::FromJson => Filter::FromJson,
+        TextCoding::FromBase64 => Filter::FromBase64,
+    }
+}
+
+/// The text as users code it when they fill it in; `None` if the result is not text.
+pub(super) fn coded(text: &str, coding: TextCoding) -> Option<String> {
+    String::from_utf8(execution::filtered(text.as_bytes(), filter_of(coding))).ok()
 }
 
 fn name(text: &str) -> Name {

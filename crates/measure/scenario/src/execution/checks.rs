@@ -128,7 +128,7 @@ impl Finder {
     ///
     /// # Errors
     /// It reads the body, and the body cannot be decoded.
-    fn find(
+    pub(crate) fn find(
         &mut self,
         looked: &AnswerView<'_>,
         pick: MatchPick,

@@ -7,6 +7,8 @@ mod flow;
 mod steps;
 mod values;
 
+pub(super) use self::steps::finder;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},

@@ -24,6 +24,11 @@ impl<'m> HttpMessage<'m> {
         message
     }
 
+    /// An answer whose body has neither chunks nor compression any more.
+    pub(crate) fn decoded(head: &'m [u8], body: &'m [u8]) -> Self {
+        Self { head, body }
+    }
+
     /// The head without the status line and with the empty line, as received.
     #[must_use]
     pub fn head(&self) -> &'m [u8] {

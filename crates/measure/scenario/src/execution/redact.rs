@@ -17,7 +17,8 @@ pub(crate) const REDACTED: &str = "***";
 const VALUE_BYTES_MIN: usize = 4;
 
 /// Words in the names of secrets.
-const WORDS: &str = "pass(?:word|wd|phrase|code)|pwd|secret|token|api[_-]?key|credential|csrf|xsrf|session|jwt|otp";
+const WORDS: &str =
+    "pass(?:word|wd|phrase|code)|pwd|secret|token|api[_-]?key|credential|authori[sz]ation|csrf|xsrf|session|jwt|otp";
 
 struct Patterns {
     rules: Vec<(Regex, &'static str)>,

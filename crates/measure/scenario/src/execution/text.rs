@@ -13,6 +13,7 @@ use std::{
 use fathom_model::units::Nanos;
 
 use super::data_rows::DataRows;
+use super::decoding;
 use crate::ast::Clock;
 pub(crate) use crate::ast::Filter;
 
@@ -233,7 +234,15 @@ impl From<&str> for CompiledText {
     }
 }
 
-/// Filters the text from `begin` on: the new text is appended to the old one, and then moved to its place.
+/// A text after a filter.
+#[must_use]
+pub fn filtered(text: &[u8], filter: Filter) -> Vec<u8> {
+    let mut text = text.to_vec();
+    apply(filter, 0, &mut text);
+    text
+}
+
+/// Filters the text from `begin` on. An encoded text is appended to the old one, and then moved to its place.
 pub(crate) fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
     let end = text.len();
     match filter {
@@ -257,6 +266,10 @@ pub(crate) fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
             let (raw, encoded) = text.split_at_mut(end);
             data_encoding::BASE64.encode_mut(&raw[begin..], encoded);
         }
+        Filter::FromUrl => return decoding::url(begin, text),
+        Filter::FromHtml => return decoding::html(begin, text),
+        Filter::FromJson => return decoding::json(begin, text),
+        Filter::FromBase64 => return decoding::base64(begin, text),
     }
     text.drain(begin..end);
 }
@@ -425,8 +438,9 @@ mod tests {
 
     #[test]
     fn filters_are_applied_from_left_to_right() {
-        use Filter::{Base64, Form, Hex, Json, Url};
-        let cases: [(&[Filter], &str, &str); 8] = [
+        use Filter::{Base64, Form, FromHtml, FromUrl, Hex, Json, Url};
+        let cases: [(&[Filter], &str, &str); 9] = [
+            (&[FromHtml, FromUrl, Json], "a&amp;%22&#39;", "<a&\\\"'"),
             (&[Url], "a b/ü~", "<a%20b%2F%C3%BC~"),
             (&[Form], "a b/ü~*+", "<a+b%2F%C3%BC%7E*%2B"),
             (&[Json], "a\"b\\c\n\u{1}ü", "<a\\\"b\\\\c\\n\\u0001ü"),

@@ -22,12 +22,16 @@ pub(super) const GENERATORS: [(&str, &str); 9] = [
 ];
 
 /// The names of filters.
-pub(in super::super) const FILTERS: [(&str, Filter); 5] = [
+pub(in super::super) const FILTERS: [(&str, Filter); 9] = [
     ("url", Filter::Url),
     ("form", Filter::Form),
     ("json", Filter::Json),
     ("base64", Filter::Base64),
     ("hex", Filter::Hex),
+    ("unurl", Filter::FromUrl),
+    ("unhtml", Filter::FromHtml),
+    ("unjson", Filter::FromJson),
+    ("unbase64", Filter::FromBase64),
 ];
 
 /// The most digits of a number: those of the largest one.

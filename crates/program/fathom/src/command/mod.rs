@@ -8,6 +8,7 @@ mod balancer;
 mod benchmark;
 mod calibrate;
 mod cloud;
+mod correlate;
 mod direction;
 mod doctor;
 mod evaluate;
@@ -118,6 +119,12 @@ const COMMANDS: &[Command] = &[
         about: "The requests in a capture, an access log or on a device: shown, or sent to another server",
         define: replay::define,
         run: replay::run,
+    },
+    Command {
+        name: "correlate",
+        about: "Make one scenario of two recordings of the same clicks, with everything dynamic taken from answers",
+        define: correlate::define,
+        run: correlate::run,
     },
     Command {
         name: "simulate",

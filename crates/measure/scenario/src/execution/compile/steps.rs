@@ -164,31 +164,36 @@ impl Compiler<'_> {
     }
 
     fn take(&mut self, take: &ast::TakeClause) -> Result<CompiledTake, CompileError> {
-        let (finder, what) = match &take.source {
-            TakeSource::Json(path) => (Finder::Json(pointer(path, take.pick)?), format!("json {}", path.text)),
-            TakeSource::Header(name) => (Finder::Header(name.text.clone()), format!("header {}", name.text)),
-            TakeSource::Regex(pattern, place) => {
-                let regex = regex(pattern)?;
-                let groups = regex.capture_locations();
-                let is_in_head = *place == ast::SearchArea::Headers;
-                (Finder::Regex { regex, groups, is_in_head }, format!("regex /{}/", pattern.text))
-            }
-            TakeSource::Between(between) => {
-                let finder = Finder::Between {
-                    before: between.before.as_bytes().into(),
-                    after: between.after.as_bytes().into(),
-                    is_in_head: between.area == ast::SearchArea::Headers,
-                };
-                (finder, format!("between \"{}\" \"{}\"", between.before, between.after))
-            }
-            TakeSource::Cookie(name) => (Finder::Cookie(name.text.clone()), format!("cookie {}", name.text)),
-            TakeSource::Status => (Finder::Status, "status".to_owned()),
-            TakeSource::Body => (Finder::Body, "body".to_owned()),
-        };
+        let (finder, what) = finder(take)?;
         let default = take.default.as_ref().map(|default| self.plain(default)).transpose()?;
         let cause = format!("take {}: {what} finds nothing", take.name.text);
         Ok(CompiledTake { slot: self.slot(&take.name.text)?, finder, pick: take.pick, default, cause })
     }
+}
+
+/// What finds a value, and its name in messages.
+pub(in super::super) fn finder(take: &ast::TakeClause) -> Result<(Finder, String), CompileError> {
+    Ok(match &take.source {
+        TakeSource::Json(path) => (Finder::Json(pointer(path, take.pick)?), format!("json {}", path.text)),
+        TakeSource::Header(name) => (Finder::Header(name.text.clone()), format!("header {}", name.text)),
+        TakeSource::Regex(pattern, place) => {
+            let regex = regex(pattern)?;
+            let groups = regex.capture_locations();
+            let is_in_head = *place == ast::SearchArea::Headers;
+            (Finder::Regex { regex, groups, is_in_head }, format!("regex /{}/", pattern.text))
+        }
+        TakeSource::Between(between) => {
+            let finder = Finder::Between {
+                before: between.before.as_bytes().into(),
+                after: between.after.as_bytes().into(),
+                is_in_head: between.area == ast::SearchArea::Headers,
+            };
+            (finder, format!("between \"{}\" \"{}\"", between.before, between.after))
+        }
+        TakeSource::Cookie(name) => (Finder::Cookie(name.text.clone()), format!("cookie {}", name.text)),
+        TakeSource::Status => (Finder::Status, "status".to_owned()),
+        TakeSource::Body => (Finder::Body, "body".to_owned()),
+    })
 }
 
 /// Removes a step's own cookies from its fields: a request has only one such field (RFC 6265 section 5.4).

@@ -2,16 +2,16 @@
 
 use std::{
     fs,
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_http::host_names::HostNames;
 use fathom_import as import;
-use fathom_import::{Assets, Format, ImportOptions, ImportResult, RecordingFilter, SIZE_MAX};
+use fathom_import::{Assets, Format, ImportOptions, ImportResult, RecordingFilter};
 
-use crate::command::scenario_files;
+use crate::command::scenario_files::{self, Overwriting};
 use fathom_run::exit::{Exit, UserError};
 
 const EXAMPLES: &str = "\
@@ -59,7 +59,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(Arg::new("secrets").long("secrets").action(ArgAction::SetTrue).requires("out").help(
             "move passwords, credentials and foreign cookies to a data file beside the scenario: OUT-secrets.csv",
         ))
-        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("overwrite existing files"))
+        .arg(Overwriting::option())
         .after_help(EXAMPLES)
 }
 
@@ -86,6 +86,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             .with_line("try", "-o FOLDER")
             .into());
     }
+    let overwriting = Overwriting::of(matches);
     let out_of = |file: &Path| match (out, files.len()) {
         (Some(out), 1) => Some(out.clone()),
         (Some(folder), _) => Some(folder.join(file.file_name().unwrap_or_default()).with_extension("scenario")),
@@ -100,12 +101,17 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         scenarios.push((*file, out, imported(file, &ImportOptions { secrets_file, ..wanted.clone() })?));
     }
     if let (Some(folder), [_, _, ..]) = (out, files.as_slice()) {
-        fs::create_dir_all(folder).map_err(|error| unusable("cannot make the folder", folder, &error))?;
+        fs::create_dir_all(folder)
+            .map_err(|error| scenario_files::unusable("cannot make the folder", folder, &error))?;
     }
     for (file, out, scenario) in scenarios {
         match out {
             None => io::stdout().lock().write_all(scenario.text.as_bytes())?,
-            Some(out) => write(&out, &scenario, matches.get_flag("force"))?,
+            Some(out) => {
+                overwriting.check(&out)?;
+                scenario.secrets.iter().try_for_each(|_| overwriting.check(&scenario_files::secrets_beside(&out)))?;
+                scenario_files::write(&out, &scenario)?;
+            }
         }
         print_left_out(file, &scenario);
     }
@@ -115,15 +121,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 /// Reads one file, up to the maximum size.
 fn imported(file: &Path, wanted: &ImportOptions) -> anyhow::Result<ImportResult> {
     let is_stdin = file == Path::new("-");
-    // One byte more than the maximum shows that the file is too long.
-    let most = SIZE_MAX as u64 + 1;
-    let mut bytes = Vec::new();
-    let read = if is_stdin {
-        io::stdin().lock().take(most).read_to_end(&mut bytes)
-    } else {
-        fs::File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes))
-    };
-    read.map_err(|error| unusable("cannot read", file, &error))?;
+    let bytes = scenario_files::read(file)?;
     let name = if is_stdin { "stdin".into() } else { file.file_name().unwrap_or_default().to_string_lossy() };
     import::import(&bytes, wanted, &name).map_err(|error| {
         let user_error = UserError::new(
@@ -148,21 +146,6 @@ fn with_left_out(user_error: UserError, error: &import::Error) -> UserError {
         0 => user_error,
         more => user_error.with_line("left", format!("and {more} more")),
     }
-}
-
-fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
-    UserError::new(Exit::Usage, format!("{what} {}", file.display())).with_line("why", error.to_string()).into()
-}
-
-fn write(out: &Path, scenario: &ImportResult, is_forced: bool) -> Result<(), UserError> {
-    if !is_forced {
-        scenario_files::refuse_existing(out)?;
-        scenario
-            .secrets
-            .iter()
-            .try_for_each(|_| scenario_files::refuse_existing(&scenario_files::secrets_beside(out)))?;
-    }
-    scenario_files::write(out, scenario)
 }
 
 /// Reports the parts that were left out on stderr.

@@ -17,6 +17,7 @@ use fathom_record::{Proxy, ProxyError, ProxySettings, Recording, RecordingCounts
 use fathom_sys::{clock, policy::Network, process::signal};
 
 use self::{authority::KeptAuthority, output::RecordingFiles};
+use super::scenario_files::Overwriting;
 use fathom_run::{
     exit::{Exit, UserError},
     hosts::fleet_error,
@@ -70,7 +71,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(many("host", "HOST", "record this host and its subdomains only"))
         .arg(flag("assets", "keep pictures, styles, scripts and fonts in the scenario"))
         .arg(flag("insecure", "do not verify the certificates of servers"))
-        .arg(flag("force", "overwrite existing files"))
+        .arg(Overwriting::option())
         .after_help(EXAMPLES)
 }
 

@@ -12,7 +12,7 @@ use fathom_run::{
 };
 use jiff::Zoned;
 
-use crate::command::scenario_files::{self, name_of, refuse_existing, secrets_beside, write_text};
+use crate::command::scenario_files::{self, Overwriting, name_of, secrets_beside, write_text};
 
 /// Where a recording goes.
 pub(super) struct RecordingFiles {
@@ -39,9 +39,8 @@ impl RecordingFiles {
             return Err(UserError::new(Exit::Usage, "the scenario cannot have the name of the HAR file beside it")
                 .with_line("use", format!("-o {}", scenario.with_extension("scenario").display())));
         }
-        if !matches.get_flag("force") {
-            [&scenario, &har, &secrets].into_iter().try_for_each(|file| refuse_existing(file))?;
-        }
+        let overwriting = Overwriting::of(matches);
+        [&scenario, &har, &secrets].into_iter().try_for_each(|file| overwriting.check(file))?;
         let assets = if matches.get_flag("assets") { Assets::Kept } else { Assets::LeftOut };
         let options = ImportOptions {
             format: Some(Format::Har),

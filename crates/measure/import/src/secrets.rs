@@ -190,7 +190,7 @@ impl Columns {
                     replaced.push_str(&format!("{name}="));
                     match plain.as_literal().filter(|_| form(plain.clone()).to_string() == value) {
                         Some(plain) => {
-                            replaced.push(ImportPiece::Coded(Box::new(self.of(name, plain)), TextCoding::Form))
+                            replaced.push(ImportPiece::Coded(Box::new(self.of(name, plain)), TextCoding::Form));
                         }
                         // Encoded in another way, it is sent as it is.
                         None => replaced.push(self.of(name, value)),

@@ -334,10 +334,12 @@ fn as_tcpcopy_the_requests_of_a_capture_to_a_port_are_sent_and_counted_in_the_lo
     assert!(result.stderr.contains("-s -p has no effect: no intercept is needed"), "{}", result.stderr);
     let lines = log_lines(&result.stdout);
     let copied = "requests copied:12,answered:8,failed:4,cut off:0,not sent:0,no connection free:0,left out:0";
-    assert_eq!(lines[1..4], ["conns:12,c-resp:8", "clt cont:6", copied], "{lines:?}");
+    assert_eq!(lines[1..4], ["conns:8,c-resp:8", "clt cont:6", copied], "{lines:?}");
     assert!(lines[4].starts_with("failed:"), "{lines:?}");
     assert_eq!(fs::read_to_string(log).unwrap(), result.stdout);
     assert_eq!(server.seen().iter().filter(|seen| seen.1 == GET).count(), 4);
+    // The server may have applied a POST that it did not answer, so none is sent once more.
+    assert_eq!(server.seen().iter().filter(|seen| seen.1 == POST).count(), 4);
     let other = format!("81-{}", server.address);
     let refused = stage.fathom(["as", "tcpcopy", "-x", &other, "-i", file]);
     assert!(refused.stderr.contains("no request to send"), "{}", refused.stderr);

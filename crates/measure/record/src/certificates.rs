@@ -10,7 +10,7 @@ use fathom_http::host_names::bare;
 use jiff::{Span, Timestamp, tz::TimeZone};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    date_time_ymd,
+    SerialNumber, date_time_ymd,
 };
 use rustls::{
     ServerConfig,
@@ -196,6 +196,7 @@ impl LeafCertificates {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(serial_number(host, now));
         params.distinguished_name.push(DnType::CommonName, "fathom record");
         set_validity(&mut params, now, LEAF_DAYS);
         let leaf = params.signed_by(&self.key, &self.issuer).map_err(refused("issue a certificate"))?;
@@ -209,6 +210,12 @@ impl LeafCertificates {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }
+}
+
+/// A number that no other certificate of the authority has (RFC 5280 section 4.1.2.2): browsers refuse a second one.
+fn serial_number(host: &str, now: Timestamp) -> SerialNumber {
+    let nanos = u64::try_from(now.as_nanosecond()).unwrap_or_default();
+    SerialNumber::from([&nanos.to_be_bytes()[..], &Sha256::digest(host)[..8]].concat())
 }
 
 #[cfg(test)]
@@ -235,6 +242,14 @@ mod tests {
         let error = CertificateAuthority::from_secret_text(made.to_secret_text(), later).err().unwrap();
         assert!(error.to_string().contains("expired on"), "{error}");
         assert!(CertificateAuthority::from_secret_text("", now).is_err());
+    }
+
+    #[test]
+    fn every_certificate_has_a_number_of_its_own() {
+        let now = Timestamp::now();
+        let later = now.checked_add(jiff::SignedDuration::from_nanos(1)).unwrap();
+        let numbers = [serial_number("a.test", now), serial_number("b.test", now), serial_number("a.test", later)];
+        assert!(numbers[0] != numbers[1] && numbers[0] != numbers[2]);
     }
 
     #[test]

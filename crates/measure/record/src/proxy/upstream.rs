@@ -41,8 +41,8 @@ use crate::{recording::ExchangeBody, verification::Verification};
 
 /// For each address of a name, and for the handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Servers close idle connections after some seconds anyway.
-const IDLE_MAX: Duration = Duration::from_secs(15);
+/// Node and Apache close idle connections after 5 s, and a request that meets the close would be lost.
+const IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// Why there is no connection to a server.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,9 @@ pub(super) enum ConnectError {
     Certificate { host: String, cause: rustls::CertificateError },
     #[error("no TLS with {host}: {cause}")]
     Tls { host: String, cause: io::Error },
+    /// Those whom the proxy serves shall not reach what listens for this machine alone.
+    #[error("{address} is for programs of the proxy's machine alone, and this proxy serves others")]
+    Local { address: SocketAddr },
     /// It would ask itself without end.
     #[error("{address} is the proxy itself")]
     Own { address: SocketAddr },
@@ -129,6 +132,9 @@ async fn connect(own: SocketAddr, host: &str, port: u16) -> Result<TcpStream, Co
         if is_own(own, address) {
             return Err(ConnectError::Own { address });
         }
+        if !own.ip().is_loopback() && is_local(address.ip().to_canonical()) {
+            return Err(ConnectError::Local { address });
+        }
         let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
         match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
@@ -141,6 +147,15 @@ async fn connect(own: SocketAddr, host: &str, port: u16) -> Result<TcpStream, Co
         }
     }
     Err(last)
+}
+
+/// Whether only programs of this machine, or of its link, reach an address: databases, pages for administrators, cloud metadata.
+fn is_local(ip: IpAddr) -> bool {
+    let is_link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    ip.is_loopback() || ip.is_unspecified() || is_link_local
 }
 
 /// Whether a connection to this address would reach the proxy.
@@ -241,6 +256,14 @@ impl Write for ServerStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_listens_for_this_machine_alone_is_known() {
+        for local in ["127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "fe80::1"] {
+            assert!(is_local(local.parse().unwrap()), "{local}");
+        }
+        assert!(!is_local("192.0.2.7".parse().unwrap()) && !is_local("2001:db8::7".parse().unwrap()));
+    }
 
     #[test]
     fn the_proxy_knows_its_own_address_in_all_its_forms() {

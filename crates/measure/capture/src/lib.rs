@@ -20,4 +20,4 @@ pub use link::{ETHERNET, LinkType, NetworkPacket, RAW_IP};
 pub use observer::{
     AfterMissing, ConversationBegin, ConversationEnd, ConversationObserver, ConversationSide, ConversationStart,
 };
-pub use traffic::TrafficReader;
+pub use traffic::{TrafficReader, read_traffic};

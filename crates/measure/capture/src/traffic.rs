@@ -2,15 +2,17 @@
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
+    io::Read,
     net::SocketAddr,
 };
 
 use fathom_model::units::Nanos;
 
 use crate::{
-    ByteClass, CapturedFrame, ConnectionBegin, ConnectionEnd, ConversationEnd, ConversationObserver, PacketClass,
-    TrafficCounts, TrafficLimits,
+    ByteClass, CaptureFileError, CapturedFrame, ConnectionBegin, ConnectionEnd, ConversationEnd, ConversationObserver,
+    PacketClass, TrafficCounts, TrafficLimits,
     connection::{Connection, Shared},
+    file::read_frames,
     segment::{Segment, segment},
 };
 
@@ -21,6 +23,27 @@ const EVICTED_PART: usize = 16;
 
 /// The ends of a connection, the smaller one first.
 type ConnectionKey = [SocketAddr; 2];
+
+/// Follows all connections of a capture file. Returns the observer, what was counted, and why the file was not read to its end.
+///
+/// # Errors
+/// The file is no capture, or its first frame cannot be read.
+pub fn read_traffic<O: ConversationObserver>(
+    file: impl Read + Send,
+    mut reader: TrafficReader<O>,
+) -> Result<(O, TrafficCounts, Option<String>), CaptureFileError> {
+    let end = read_frames(file, |frame| {
+        reader.take(&frame);
+        Ok(())
+    });
+    let damage = match end {
+        Ok(_) => None,
+        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
+        Err(error) => return Err(error),
+    };
+    let (observer, counts) = reader.finish();
+    Ok((observer, counts, damage))
+}
 
 /// Follows the connections of a capture through its frames.
 pub struct TrafficReader<O: ConversationObserver> {

@@ -5,6 +5,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use super::import_tree::{ImportPiece, ImportText, TextCoding};
 
+/// The media type of most forms.
+pub(super) const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 /// The characters that RFC 3986 section 2.3 leaves unencoded.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 

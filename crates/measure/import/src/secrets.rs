@@ -8,7 +8,7 @@ use std::{collections::HashSet, fmt::Write as _, sync::LazyLock};
 use regex::Regex;
 
 use crate::{
-    encode::{form, unform},
+    encode::{FORM_MEDIA_TYPE, form, unform},
     import_tree::{
         DataSet, FirstRow, FormPart, FormPartContent, ImportAction, ImportPiece, ImportText, ImportTree, ImportedBody,
         ImportedRequest, ImportedRowPolicy, TextCoding,
@@ -29,9 +29,14 @@ static PERSON: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(?i)(?:^|[\W_])(?:user|user_?name|login|e-?mail|email_?address|account)\]?$"));
 /// A choice between such values is no secret, whatever its name.
 const SWITCHES: &[&str] = &["true", "false", "on", "off", "yes", "no", "0", "1"];
-/// The string members of JSON.
-static MEMBER: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r#""(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*"(?P<value>(?:[^"\\]|\\.)+)""#));
+/// The members of JSON that are strings or numbers.
+static MEMBER: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(r#""(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*(?:"(?P<value>(?:[^"\\]|\\.)+)"|(?P<number>-?[0-9][0-9.eE+-]*))"#)
+});
+/// The names of header fields with keys and tokens of one user; those of forms are made by servers.
+static KEY_FIELD: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"(?i)(?:^|[_-])token$|api[_-]?key|subscription-key|secret"));
+static FORM_TOKEN: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)csrf|xsrf"));
 
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("the patterns are constant, and tested")
@@ -127,8 +132,10 @@ impl Columns {
 
     fn replace_in(&mut self, request: &mut ImportedRequest) {
         for (name, value) in &mut request.headers {
-            if CREDENTIALS.contains(&name.to_lowercase().as_str()) {
+            if has_credentials(name) {
                 self.replace_credentials(name, value);
+            } else if name.eq_ignore_ascii_case("referer") {
+                self.replace_in_query(value);
             }
         }
         self.replace_in_query(&mut request.url);
@@ -145,8 +152,12 @@ impl Columns {
                 self.replace_fields(fields.collect());
             }
             ImportedBody::Text(text) => {
-                if let Some(literal) = text.as_literal().filter(|text| text.trim_start().starts_with(['{', '['])) {
+                let Some(literal) = text.as_literal() else { return };
+                if literal.trim_start().starts_with(['{', '[']) {
                     *text = self.without_members(literal);
+                } else if is_form(&request.headers) {
+                    // It is coded in another way than forms are here, so it is no list of fields.
+                    *text = self.without_pairs("", literal);
                 }
             }
             ImportedBody::None | ImportedBody::Bytes(_) | ImportedBody::File(_) => {}
@@ -181,41 +192,57 @@ impl Columns {
 
     fn replace_in_query(&mut self, url: &mut ImportText) {
         let Some((path, query)) = url.as_literal().and_then(|url| url.split_once('?')) else { return };
-        let mut replaced = ImportText::literal(format!("{path}?"));
-        for (idx, pair) in query.split('&').enumerate() {
-            replaced.push_str(if idx == 0 { "" } else { "&" });
-            match pair.split_once('=').filter(|(name, value)| SECRET.is_match(name) && is_value(value)) {
-                Some((name, value)) => {
-                    let plain = unform(ImportText::literal(value));
-                    replaced.push_str(&format!("{name}="));
-                    match plain.as_literal().filter(|_| form(plain.clone()).to_string() == value) {
-                        Some(plain) => {
-                            replaced.push(ImportPiece::Coded(Box::new(self.of(name, plain)), TextCoding::Form));
-                        }
-                        // Encoded in another way, it is sent as it is.
-                        None => replaced.push(self.of(name, value)),
-                    }
-                }
-                None => replaced.push_str(pair),
-            }
-        }
-        *url = replaced;
+        *url = self.without_pairs(&format!("{path}?"), query);
     }
 
-    /// JSON whose secret strings are holes; a hole in a string is encoded when it is filled.
+    /// A text that ends with pairs of names and values as in forms, with a hole for each secret and for the person it belongs to.
+    fn without_pairs(&mut self, begin: &str, pairs: &str) -> ImportText {
+        let is_secret = |name: &str, value: &str| SECRET.is_match(name) && is_value(value);
+        let split = || pairs.split('&').map(|pair| (pair, pair.split_once('=')));
+        let has_secret = split().any(|(_, parts)| parts.is_some_and(|(name, value)| is_secret(name, value)));
+        let mut replaced = ImportText::literal(begin);
+        for (idx, (pair, parts)) in split().enumerate() {
+            replaced.push_str(if idx == 0 { "" } else { "&" });
+            let is_taken = |name: &str, value: &str| {
+                is_secret(name, value) || (has_secret && PERSON.is_match(name) && is_value(value))
+            };
+            let Some((name, value)) = parts.filter(|(name, value)| is_taken(name, value)) else {
+                replaced.push_str(pair);
+                continue;
+            };
+            let plain = unform(ImportText::literal(value));
+            replaced.push_str(&format!("{name}="));
+            match plain.as_literal().filter(|_| form(plain.clone()).to_string() == value) {
+                Some(plain) => replaced.push(ImportPiece::Coded(Box::new(self.of(name, plain)), TextCoding::Form)),
+                // Encoded in another way, it is sent as it is.
+                None => replaced.push(self.of(name, value)),
+            }
+        }
+        replaced
+    }
+
+    /// JSON whose secrets are holes; a hole in a string is encoded when it is filled.
     fn without_members(&mut self, json: &str) -> ImportText {
         let members: Vec<_> = MEMBER.captures_iter(json).collect();
-        let has_secret = members.iter().any(|member| SECRET.is_match(&member["name"]) && is_value(&member["value"]));
+        let of = |member: &regex::Captures<'_>| -> Option<(String, std::ops::Range<usize>)> {
+            if let Some(number) = member.name("number") {
+                return Some((number.as_str().to_owned(), number.range()));
+            }
+            let value = member.name("value")?;
+            Some((serde_json::from_str(&format!("\"{}\"", value.as_str())).ok()?, value.range()))
+        };
+        let has_secret = members
+            .iter()
+            .any(|member| SECRET.is_match(&member["name"]) && of(member).is_some_and(|(plain, _)| is_value(&plain)));
         let mut replaced = ImportText::default();
         let mut rest = 0;
         for member in &members {
-            let (name, value) = (&member["name"], member.name("value").expect("the pattern has it"));
+            let name = &member["name"];
             let is_secret = SECRET.is_match(name) || (has_secret && PERSON.is_match(name));
-            let plain = serde_json::from_str::<String>(&format!("\"{}\"", value.as_str()));
-            if let (true, Some(plain)) = (is_secret, plain.ok().filter(|plain| is_value(plain))) {
-                replaced.push_str(&json[rest..value.start()]);
+            if let Some((plain, range)) = of(member).filter(|(plain, _)| is_secret && is_value(plain)) {
+                replaced.push_str(&json[rest..range.start]);
                 replaced.push(self.of(name, &plain));
-                rest = value.end();
+                rest = range.end;
             }
         }
         replaced.push_str(&json[rest..]);
@@ -231,6 +258,18 @@ impl Columns {
         }
         text
     }
+}
+
+/// Whether a header field has credentials, keys or tokens of one user.
+fn has_credentials(name: &str) -> bool {
+    let is_key = KEY_FIELD.is_match(name) && !FORM_TOKEN.is_match(name);
+    CREDENTIALS.contains(&name.to_lowercase().as_str()) || is_key
+}
+
+/// Whether the fields say that the body is a form.
+fn is_form(headers: &[(String, ImportText)]) -> bool {
+    let media = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    media.and_then(|(_, value)| value.as_literal()).is_some_and(|media| media.starts_with(FORM_MEDIA_TYPE))
 }
 
 fn is_value(text: &str) -> bool {
@@ -277,6 +316,41 @@ mod tests {
         let ImportedBody::Form(sent) = &requests[1].body else { panic!("it is a form") };
         assert_eq!(sent[0].1.to_string(), "${user_password}", "the same value is the same column");
         assert_eq!(file.unwrap(), "user_email,user_password,email\nann@a.test,\"hu, \"\"sh\",other\n");
+    }
+
+    #[test]
+    fn a_form_that_is_coded_in_another_way_and_numbers_keep_no_secret() {
+        let of = |media: &str, body: &str| ImportedRequest {
+            headers: vec![("Content-Type".to_owned(), media.into())],
+            body: ImportedBody::Text(body.into()),
+            ..ImportedRequest::default()
+        };
+        let (requests, file) = moved(vec![
+            of("application/x-www-form-urlencoded; charset=UTF-8", "user=ann&password=hush!&next=/a"),
+            of("application/json", r#"{"otp": 123456, "n": 7}"#),
+        ]);
+        let bodies: Vec<String> = requests
+            .iter()
+            .map(|request| match &request.body {
+                ImportedBody::Text(text) => text.to_string(),
+                body => panic!("{body:?}"),
+            })
+            .collect();
+        assert_eq!(bodies, ["user=${user}&password=${password}&next=/a", r#"{"otp": ${otp}, "n": 7}"#]);
+        assert_eq!(file.unwrap(), "user,password,otp\nann,hush!,123456\n");
+    }
+
+    #[test]
+    fn keys_in_fields_and_in_the_page_before_are_no_part_of_the_scenario() {
+        let headers =
+            ["X-Goog-Api-Key", "Private-Token", "X-CSRF-Token", "X-Trace"].map(|name| (name.to_owned(), "v1".into()));
+        let referer = ("Referer".to_owned(), "http://a.test/?api_key=k2&x=1".into());
+        let request =
+            ImportedRequest { headers: headers.into_iter().chain([referer]).collect(), ..ImportedRequest::default() };
+        let (requests, _) = moved(vec![request]);
+        let values: Vec<String> = requests[0].headers.iter().map(|(_, value)| value.to_string()).collect();
+        assert_eq!(values[2..], ["v1", "v1", "http://a.test/?api_key=${api_key}&x=1"]);
+        assert!(values[..2].iter().all(|value| value.starts_with("${")), "{values:?}");
     }
 
     #[test]

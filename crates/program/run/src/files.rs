@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{self, Read as _, Write},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -46,6 +46,9 @@ pub fn write_whole(
     readers: FileReaders,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    if readers == FileReaders::Owner {
+        refuse_foreign(path)?;
+    }
     // A symbolic link stays; its target is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let written = match draft_of(&target, readers) {
@@ -54,6 +57,19 @@ pub fn write_whole(
         Err(error) => Err(error.into()),
     };
     written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Refuses a link, a pipe or a device that another user has put in the place of a file for the owner alone: in a shared folder it would lead
+/// secrets elsewhere. A plain file is replaced and never written into.
+fn refuse_foreign(path: &Path) -> anyhow::Result<()> {
+    let Ok(present) = fs::symlink_metadata(path) else { return Ok(()) };
+    let is_ours = [fathom_sys::process::effective_user(), 0].contains(&present.uid());
+    anyhow::ensure!(
+        present.is_file() || is_ours,
+        "cannot write {}: another user has put a link or a pipe there; choose another folder",
+        path.display()
+    );
+    Ok(())
 }
 
 /// Creates an empty file in the target's folder with the permissions of the result. Returns none if the target is written in place.
@@ -120,6 +136,25 @@ mod tests {
         }
         write_whole(&path, FileReaders::Owner, |out| Ok(out.write_all(b"secret")?)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn secrets_go_through_no_link_and_no_pipe_of_another_user() {
+        const NOBODY: u32 = 65_534;
+        if fathom_sys::process::effective_user() != 0 {
+            return fathom_testkit::skip("only root can make files of another user");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (own, link) = (folder.path().join("own"), folder.path().join("shop.har"));
+        fs::write(&own, "mine").unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        let write = |readers| write_whole(&link, readers, |out| Ok(out.write_all(b"secret")?));
+        std::os::unix::fs::lchown(&link, Some(NOBODY), None).unwrap();
+        assert!(write(FileReaders::Owner).unwrap_err().to_string().contains("another user"));
+        assert_eq!(fs::read(&own).unwrap(), b"mine");
+        std::os::unix::fs::lchown(&link, Some(0), None).unwrap();
+        write(FileReaders::Owner).unwrap();
+        assert_eq!(fs::read(&own).unwrap(), b"secret", "a link of one's own is followed");
     }
 
     #[test]

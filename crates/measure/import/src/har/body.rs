@@ -4,14 +4,11 @@ use data_encoding::BASE64;
 
 use super::{
     super::{
-        encode::{form, unform},
+        encode::{FORM_MEDIA_TYPE, form, unform},
         import_tree::{FormPart, FormPartContent, ImportNote, ImportText, ImportedBody},
     },
     archive::{HarRequest, Param},
 };
-
-/// The media type of most forms.
-const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The body of a request: the text as sent if it was recorded, otherwise the recorded parameters.
 pub(super) fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
@@ -41,7 +38,7 @@ pub(super) fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
                 None => (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
             };
         }
-        let fields = if data.mime_type.starts_with(FORM) { fields_of(text) } else { None };
+        let fields = if data.mime_type.starts_with(FORM_MEDIA_TYPE) { fields_of(text) } else { None };
         let text = || ImportedBody::Text(ImportText::literal(text));
         return (fields.map_or_else(text, ImportedBody::Form), Vec::new());
     }

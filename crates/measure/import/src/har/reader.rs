@@ -71,12 +71,13 @@ impl TimedEntry {
     }
 }
 
-/// A URL shortened to fit on a line.
+/// A URL shortened to fit on a line, without its query, which may have secrets.
 fn shortened(url: &str) -> String {
     const LEN_MAX: usize = 80;
-    match url.char_indices().nth(LEN_MAX) {
-        Some((end, _)) => format!("{}…", &url[..end]),
-        None => url.to_owned(),
+    let (path, mark) = url.split_once('?').map_or((url, ""), |(path, _)| (path, "?…"));
+    match path.char_indices().nth(LEN_MAX) {
+        Some((end, _)) => format!("{}…", &path[..end]),
+        None => format!("{path}{mark}"),
     }
 }
 
@@ -167,6 +168,10 @@ impl HarReader {
         }
         if entry.status() == Some(101) {
             return Some("a change of the protocol is left out");
+        }
+        let content = entry.response.as_ref().and_then(|response| response.content.as_ref());
+        if content.is_some_and(|content| content.mime_type.starts_with("text/event-stream")) {
+            return Some("a stream of events has no end that users could wait for: it is left out");
         }
         if entry.status().is_some_and(|status| status <= 0) {
             return Some("it was blocked or given up, and has no answer: it is left out");

@@ -23,7 +23,7 @@ use tokio::{
 
 pub use self::error::ProxyError;
 use self::{
-    service::{ConnectionService, serve},
+    service::{ConnectionService, HEAD_TIME_MAX, serve},
     upstream::Upstream,
 };
 use crate::{
@@ -159,6 +159,12 @@ async fn accept(listener: TcpListener, core: &Arc<ProxyCore>) {
         // Answers are passed on as they come.
         let _ = stream.set_nodelay(true);
         let service = ConnectionService::new(Arc::clone(core), place);
-        tokio::spawn(serve(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            // What tells the versions apart waits without a limit of its own.
+            let first = tokio::time::timeout(HEAD_TIME_MAX, stream.peek(&mut [0])).await;
+            if first.is_ok_and(|read| read.is_ok_and(|n| n > 0)) {
+                serve(TokioIo::new(stream), service).await;
+            }
+        });
     }
 }

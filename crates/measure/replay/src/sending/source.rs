@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fathom_capture::{CaptureFileError, TrafficLimits, TrafficReader, is_capture, read_frames};
+use fathom_capture::{TrafficLimits, TrafficReader, is_capture, read_traffic};
 use fathom_engine::Error;
 use fathom_model::{Settings, settings::SettingError};
 use fathom_sys::policy::Policy;
@@ -84,18 +84,10 @@ fn capture(
 ) -> Result<Contents, Error> {
     let builder = RefCell::new(builder);
     let observer = HttpObserver::new(|exchange| builder.borrow_mut().add(exchange));
-    let mut reader =
-        TrafficReader::new(observer, TrafficLimits::USUAL).choosing(move |one, other| servers.has(one, other));
-    let end = read_frames(file, |frame| {
-        reader.take(&frame);
-        Ok(())
-    });
-    let damage = match end {
-        Ok(_) => None,
-        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
-        Err(error) => return Err(unusable(path, &error.to_string(), error.hint())),
-    };
-    let counts = reader.finish().0.into_counts();
+    let reader = TrafficReader::new(observer, TrafficLimits::USUAL).choosing(move |one, other| servers.has(one, other));
+    let (observer, _, damage) =
+        read_traffic(file, reader).map_err(|error| unusable(path, &error.to_string(), error.hint()))?;
+    let counts = observer.into_counts();
     let left_out = counts.requests.into_iter().filter(|(fate, _)| *fate != RequestFate::Whole);
     Ok((left_out.map(|(fate, n)| (fate.words(), n)).collect(), damage))
 }

@@ -27,8 +27,10 @@ use super::{
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 128 << 10;
 const FIELDS_MAX: usize = 256;
+/// Requests of a client of HTTP/2 at once: as many as a page asks for, since each may need a connection to a server.
+const STREAMS_MAX: u32 = 64;
 /// A client that sends a head more slowly is disconnected; so is one that has nothing more to ask.
-const HEAD_TIME_MAX: Duration = Duration::from_mins(1);
+pub(super) const HEAD_TIME_MAX: Duration = Duration::from_mins(1);
 
 /// The server of a tunnel.
 #[derive(Debug, Clone)]
@@ -103,6 +105,7 @@ pub(super) async fn serve<S: Read + Write + Unpin + Send + 'static>(stream: S, s
     builder
         .http2()
         .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(head_bytes_max)
         .keep_alive_interval(HEAD_TIME_MAX)
         .auto_date_header(false);

@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, io::Read, path::Path};
 
 use fathom_capture::{
-    ByteClass, CaptureFileError, ConnectionBegin, ConnectionEnd, ConversationSide, PacketClass, TrafficCounts,
-    TrafficLimits, TrafficReader, read_frames,
+    ByteClass, ConnectionBegin, ConnectionEnd, ConversationSide, PacketClass, TrafficCounts, TrafficLimits,
+    TrafficReader, read_traffic,
 };
 use fathom_model::units::grouped;
 use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RequestFate};
@@ -33,23 +33,11 @@ pub(super) struct CaptureDocument {
 
 /// Reads a capture from start to end.
 pub(super) fn read(path: &Path, file: impl Read + Send) -> Result<CaptureDocument, UserError> {
-    let mut reader = TrafficReader::new(HttpObserver::new(drop), TrafficLimits::USUAL);
-    let end = read_frames(file, |frame| {
-        reader.take(&frame);
-        Ok(())
-    });
-    let damage = match end {
-        Ok(_) => None,
-        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
-        Err(error) => {
-            let refused = unusable(path, &error);
-            return Err(match error.hint() {
-                Some(hint) => refused.with_line("fix", hint),
-                None => refused,
-            });
-        }
-    };
-    let (observer, traffic) = reader.finish();
+    let reader = TrafficReader::new(HttpObserver::new(drop), TrafficLimits::USUAL);
+    let (observer, traffic, damage) = read_traffic(file, reader).map_err(|error| {
+        let refused = unusable(path, &error);
+        error.hint().into_iter().fold(refused, |refused, hint| refused.with_line("fix", hint))
+    })?;
     let (file, http) = (path.display().to_string(), observer.into_counts());
     Ok(CaptureDocument { format: FORMAT, file, damage, traffic, http })
 }

@@ -66,6 +66,7 @@ findings-ci:
 bench:
 	bench/run.sh
 	bench/memory
+	bench/xdp
 	bench/replay
 	bench/accuracy
 	bench/repeatability

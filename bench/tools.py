@@ -394,7 +394,7 @@ def found(pattern: str, finished: Finished) -> str:
 SIZES = (FILE_BYTES, 64 * 2**10, 2**20)
 
 
-def serve_nginx(lab: Lab, access_log: str = "off"):
+def serve_nginx(lab: Lab, access_log: str = "off", events: str = "worker_connections 1024;"):
     """The lightest honest target: one worker, small files, nothing logged unless asked for, connections that stay."""
     prefix = lab.folder / "nginx"
     (prefix / "html").mkdir(parents=True, exist_ok=True)
@@ -406,8 +406,8 @@ def serve_nginx(lab: Lab, access_log: str = "off"):
     # The worker runs as the user who started it, who may read the folder.
     (prefix / "nginx.conf").write_text(
         f"""
-        user root; worker_processes 1; daemon off; pid {prefix}/pid; error_log {prefix}/error.log;
-        events {{ worker_connections 1024; }}
+        user root; worker_processes 1; worker_rlimit_nofile 100000; daemon off; pid {prefix}/pid; error_log {prefix}/error.log;
+        events {{ {events} }}
         http {{
             access_log {access_log}; sendfile on; tcp_nopush on; keepalive_requests 1000000000; keepalive_timeout 300s;
             client_body_temp_path {prefix}/1; proxy_temp_path {prefix}/2; fastcgi_temp_path {prefix}/3;

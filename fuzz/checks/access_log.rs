@@ -15,7 +15,7 @@ pub(crate) fn access_log(bytes: &[u8]) {
     let given = FORMATS.map(|text| Some(text.parse().expect("a format of its own")));
     for format in [None].into_iter().chain(given) {
         for bodies in [BodiesNotLogged::LeaveOut, BodiesNotLogged::Empty] {
-            check(bytes, &LogOptions { format: format.clone(), bodies });
+            check(bytes, &LogOptions { format: format.clone(), bodies, now: Nanos(u64::MAX / 2) });
         }
     }
 }

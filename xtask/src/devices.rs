@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_model::{Run, Severity};
+use fathom_model::{CostOutcome, PairedValue, Run, Severity};
 
 use crate::{findings, lab_truth};
 
@@ -28,7 +28,8 @@ const INTRODUCTION: &str = "# Defects of a device and what fathom says
 
 `make devices` builds a lab of four targets behind the reference balancer ([balancer.md](balancer.md)), turns on one of its defects, runs the \
 test that is made for it and compares the findings with the defect. Clean devices run the same tests. What is true of every lab on a small \
-machine by its record, such as a full core, is left out, and so is a full core beside `spread`, which opens connections as fast as it can.
+machine by its record, such as a full core, is left out, and so is a full core beside `spread`, which opens connections as fast as it can. Of `path`, what counts is the comparison: `costs-most` is a device that costs more than half of the \
+direct rate beyond noise. `memory-grows` is the memory of the device's process (`VmRSS`), which grew by more than 1 MiB while the test ran a second time.
 
 | defect | test | expected | found | also said |
 |---|---|---|---|---|
@@ -41,8 +42,20 @@ const FRAGMENTS: &str = "probe VIP --test fragments --flows 50";
 const MANY_FRAGMENTS: &str = "probe VIP --test fragments --datagrams 10";
 /// Datagrams to a single target, which needs no server.
 const DATAGRAMS: &str = "udp --rate 20M --duration 2s --rounds 2";
+/// Bulk TCP through the device and past it.
+const BULK: &str = "path tcp --test stream --flows 2 --rounds 4 --duration 4s";
+/// Small datagrams, many of them.
+const SMALL: &str = "udp --size 64 --rate 8kpps --duration 3s --rounds 1";
 /// The same while the device builds its tables anew without any change to them. Its program is PROGRAM.
 const CHANGES: &str = "500ms on=dut while :; do PROGRAM balancer targets weight t1 1; done";
+
+/// Flows to all targets that stay open; what an event does to them is told.
+const FLOWS: &str = "tcp VIP --test continuity --flows 40 --rate 2k/s --duration 2s --rounds 1";
+/// Half of the flows lose everything that they send, although their targets answer others.
+const CUTS_FLOWS: &str = "1s on=a nft 'add table ip cut; add chain ip cut out { type filter hook output priority 0; }; \
+                          add rule ip cut out tcp sport & 2 == 0 drop'";
+/// Two targets whose servers have one name.
+const SAME_NAME: &str = "two targets of one name";
 
 /// A defect, the test that is made for it, and the findings that name it: none for a clean device.
 struct Case {
@@ -50,16 +63,28 @@ struct Case {
     test: &'static str,
     /// What happens during the test (`--at`).
     event: Option<&'static str>,
+    /// Whether the memory of the device is looked at, and nothing else.
+    is_soak: bool,
     expected: &'static [&'static str],
 }
 
 const fn case(defect: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
-    Case { defect, test, event: None, expected }
+    Case { defect, test, event: None, is_soak: false, expected }
+}
+
+/// A case in which the test runs twice, and the memory of the device grows in the second run.
+const fn soak(defect: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
+    Case { is_soak: true, ..case(defect, test, expected) }
+}
+
+/// A clean device, and something that happens during the test.
+const fn event(at: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
+    Case { event: Some(at), ..case("", test, expected) }
 }
 
 /// A case in which the tables of the device are built anew all the time.
 const fn changing(defect: &'static str, test: &'static str, expected: &'static [&'static str]) -> Case {
-    Case { defect, test, event: Some(CHANGES), expected }
+    Case { event: Some(CHANGES), ..case(defect, test, expected) }
 }
 
 const CASES: &[Case] = &[
@@ -76,12 +101,22 @@ const CASES: &[Case] = &[
     case("delay=1/10@5ms", DATAGRAMS, &["reordering"]),
     case("wrong-source,mode=dnat", SPREAD, &["nothing-done", "an error before the start"]),
     changing("in-place-rebuild", DATAGRAMS, &["loss"]),
+    case("no-gso", BULK, &["costs-most"]),
+    soak("leak=1/1", SMALL, &["memory-grows"]),
+    case(SAME_NAME, SPREAD, &["same-target-name"]),
+    event("1s stop-target=t2", FLOWS, &["targets-lost-by-event"]),
+    event("1s kill-device=dut", FLOWS, &["targets-lost-by-event"]),
+    event("1s exit 3", FLOWS, &["event-failed"]),
+    event(CUTS_FLOWS, FLOWS, &["collateral-loss"]),
     case("", SPREAD, &[]),
     case("mode=dnat", SPREAD, &[]),
+    event("1s true", FLOWS, &[]),
     case("", STAY, &[]),
     case("", FRAGMENTS, &[]),
     case("", DATAGRAMS, &[]),
     changing("", DATAGRAMS, &[]),
+    case("", BULK, &[]),
+    soak("", SMALL, &[]),
 ];
 
 /// What the runs of a case said.
@@ -127,10 +162,21 @@ impl Case {
         if self.defect.is_empty() { "none" } else { self.defect }
     }
 
+    /// The name that the server of a target tells.
+    fn name_of(&self, n: usize) -> String {
+        let n = if self.defect == SAME_NAME { n.min(N_TARGETS - 1) } else { n };
+        format!("t{n}")
+    }
+
     /// The test as the page shows it.
     fn shown(&self) -> String {
-        let changes = if self.event.is_some() { ", while the tables are built anew" } else { "" };
-        format!("`{}`{changes}", self.test.replace("VIP", VIRTUAL))
+        let about = match self.event {
+            Some(CHANGES) => ", while the tables are built anew".to_owned(),
+            Some(event) => format!(", `--at \"{}\"`", event.split_whitespace().collect::<Vec<_>>().join(" ")),
+            None if self.is_soak => ", twice".to_owned(),
+            None => String::new(),
+        };
+        format!("`{}`{about}", self.test.replace("VIP", VIRTUAL))
     }
 }
 
@@ -162,15 +208,21 @@ impl Outcome {
 /// Turns on the defect of a case, runs its test, and returns the findings above a remark that are not true of every lab.
 fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
     let device = match case.defect {
-        "" => "balancer".to_owned(),
+        "" | SAME_NAME => "balancer".to_owned(),
         mode if mode.starts_with("mode=") => format!("balancer:{mode}"),
         defect => format!("balancer:defect={defect}"),
     };
     let has_targets = case.test.contains("VIP");
     let preset = if has_targets { format!("targets:{N_TARGETS}") } else { "targets:1".to_owned() };
     let lab = DeviceLab::up(program, &preset, &device)?;
-    let servers: Vec<Server> =
-        if has_targets { (1..=N_TARGETS).map(|n| lab.serve(n)).collect::<Result<_, _>>()? } else { Vec::new() };
+    let servers: Vec<Server> = if has_targets {
+        (1..=N_TARGETS).map(|n| lab.serve(n, &case.name_of(n))).collect::<Result<_, _>>()?
+    } else {
+        Vec::new()
+    };
+    if case.is_soak {
+        return soaked(&lab, case.test);
+    }
     let event = case.event.map(|event| event.replace("PROGRAM", &program.to_string_lossy()));
     let output = Command::new(program)
         .args(case.test.replace("VIP", VIRTUAL).split(' '))
@@ -182,10 +234,41 @@ fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
     let Ok(run) = serde_json::from_slice::<Run>(&output.stdout) else {
         return Ok(vec!["an error before the start".to_owned()]);
     };
+    if case.test == BULK {
+        return Ok(if costs_most(&run) { vec!["costs-most".to_owned()] } else { Vec::new() });
+    }
     let above = run.findings.iter().filter(|finding| finding.severity > Severity::Remark).map(|finding| &finding.id);
     // Connections are opened as fast as they can be.
     let is_of_test = |id: &String| case.test == SPREAD && id == "core-saturated";
     Ok(above.filter(|id| !lab_truth::is_true_of_lab(&run, id) && !is_of_test(id)).cloned().collect())
+}
+
+/// Whether a path has less than half the throughput of the direct one, beyond noise.
+fn costs_most(run: &Run) -> bool {
+    let arms = run.comparisons.iter().flat_map(|comparison| &comparison.arms).filter(|arm| !arm.is_null);
+    let rates = arms.flat_map(|arm| &arm.values).filter(|value| value.metric == "throughput_bps");
+    let is_less = |value: &PairedValue| value.ratio.is_some_and(|ratio| ratio.value < 0.5);
+    rates.into_iter().any(|value| value.outcome == CostOutcome::Costs && is_less(value))
+}
+
+/// A device that forwards some ten thousand packets needs no more memory afterwards; one that keeps 256 bytes of each needs several MiB.
+const GROWTH_MAX_KIB: u64 = 1024;
+
+/// Runs a test twice, and tells whether the memory of the device grew in the second run.
+fn soaked(lab: &DeviceLab<'_>, test: &str) -> anyhow::Result<Vec<String>> {
+    let run = || {
+        let output = Command::new(lab.program)
+            .args(test.split(' '))
+            .args(["--lab", &lab.name, "--json"])
+            .stdin(Stdio::null())
+            .output()?;
+        serde_json::from_slice::<Run>(&output.stdout).context("the test gave no result")
+    };
+    run()?;
+    let before = lab.device_memory_kib()?;
+    run()?;
+    let growth = lab.device_memory_kib()?.saturating_sub(before);
+    Ok(if growth > GROWTH_MAX_KIB { vec!["memory-grows".to_owned()] } else { Vec::new() })
 }
 
 /// A lab with a device; taken down when dropped.
@@ -203,13 +286,29 @@ impl<'a> DeviceLab<'a> {
         Ok(Self { program, name })
     }
 
+    /// The resident memory of the balancer, in KiB.
+    fn device_memory_kib(&self) -> anyhow::Result<u64> {
+        let output = Command::new(self.program)
+            .args(["lab", "exec", &self.name, "dut", "--"])
+            .arg(self.program)
+            .args(["balancer", "counters", "--json"])
+            .stdin(Stdio::null())
+            .output()?;
+        let counters: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("the balancer has no counters")?;
+        let status = fs::read_to_string(format!("/proc/{}/status", counters["pid"]))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|rest| rest.split_whitespace().next()).context("its memory is not told")?;
+        Ok(number.parse()?)
+    }
+
     /// Starts the server that tells who it is, on a target.
-    fn serve(&self, n: usize) -> anyhow::Result<Server> {
+    fn serve(&self, n: usize, name: &str) -> anyhow::Result<Server> {
         let target = format!("t{n}");
         let mut child = Command::new(self.program)
             .args(["lab", "exec", &self.name, &target, "--"])
             .arg(self.program)
-            .args(["serve", "--only", "identity", "--identity-name", &target])
+            .args(["serve", "--only", "identity", "--identity-name", name])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -7,9 +7,12 @@ const CORE: &[&str] = &["core-saturated"];
 /// What the options of a test make of it.
 pub(crate) const BUFFER: &str = "small buffer";
 pub(crate) const SLOW: &str = "slow server: 20 ms";
+pub(crate) const SLOW_RESPONDER: &str = "slow responder: 2 ms";
 pub(crate) const STALLING: &str = "stalling server: 300 ms in a second";
 /// No fault: the hosts have addresses of IPv6.
 pub(crate) const BOTH_OF_IPV6: &str = "IPv6";
+/// The switch of a star; its first port is that of the tested host.
+const SWITCH: &str = "switch";
 /// The devices between two hosts that a case may have: the words that they begin with.
 const DEVICES: [&str; 3] = ["impair", "router", "bridge"];
 
@@ -52,8 +55,9 @@ impl Case {
     /// The topology of its lab.
     pub(crate) fn preset(&self) -> &'static str {
         let is_of_ipv6 = self.faults.iter().any(|planted| planted.words == [BOTH_OF_IPV6]);
-        // The companions of a star are c1, c2 and so on.
-        let is_of_star = self.faults.iter().any(|planted| planted.host.starts_with('c'));
+        // The companions of a star are c1, c2 and so on, behind a switch.
+        let is_in_star = |planted: &PlantedFault| planted.host.starts_with('c') || planted.host == SWITCH;
+        let is_of_star = self.faults.iter().any(is_in_star) || self.test.contains("--topology");
         match (is_of_star, is_of_ipv6) {
             (true, _) => "star:4",
             (false, true) => "pair6",

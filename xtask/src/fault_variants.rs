@@ -67,6 +67,11 @@ const FORMS: &[fn(&mut fastrand::Rng) -> Case] = &[
         let test = format!("http --connections {connections} --delay {delay}ms");
         fault(&[&format!("slow server: {delay} ms")], "", &test, &["server-time"])
     },
+    |rng| {
+        let delay = between(rng, 1, 50);
+        let test = format!("tcp --test rr --delay {delay}ms");
+        fault(&[&format!("slow responder: {delay} ms")], "", &test, &["server-time"])
+    },
     |rng| fault(&[], "", &format!("udp --rate {}M{}", between(rng, 1, 200), way(rng)), &[]),
     |rng| fault(&[], "", &format!("tcp --rate {}M --flows {}", between(rng, 10, 1_000), rng.u64(1..9)), &[]),
     |rng| fault(&[], "", &format!("http --rate {} --connections {}", between(rng, 100, 8_000), rng.u64(5..50)), &[]),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::{
-    fault_case::{BOTH_OF_IPV6, BUFFER, Case, PREFLIGHT, SLOW, STALLING},
+    fault_case::{BOTH_OF_IPV6, BUFFER, Case, PREFLIGHT, SLOW, SLOW_RESPONDER, STALLING},
     fault_pairs,
     fault_variants::{self, fault},
     faulty_lab::{self, BusyPrograms, Said},
@@ -34,6 +34,8 @@ const CASES: &[CaseRow] = &[
     (&["shaper", "rate=50mbit"], "b", "http --connections 20", &["local-shaper"]),
     (&["htb", "rate=80mbit"], "a", "tcp", &["local-shaper"]),
     (&["shaper", "rate=20mbit"], "c3", "tcp --rate 300M", &["local-shaper", "slow-host"]),
+    // A slow cable in a mesh: one host is slow, by what is lost on the way to it.
+    (&["shaper", "rate=10mbit"], "switch", "udp --rate 200M --topology mesh", &["slow-host", "loss"]),
     (&["policer"], "b", "udp --rate 100M", &["rate-limit"]),
     (&["policer", "rate=2000"], "b", "udp --rate 40M", &["rate-limit"]),
     (&["policer"], "b", "tcp", &["retransmissions"]),
@@ -83,6 +85,7 @@ const CASES: &[CaseRow] = &[
     (&["impair:mtu=1400"], "", "tcp", &["path-mtu-black-hole"]),
     (&["impair:mtu=1400"], "", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
     (&[SLOW], "", "http --connections 10 --delay 20ms", &["server-time"]),
+    (&[SLOW_RESPONDER], "", "tcp --test rr --delay 2ms", &["server-time"]),
     (&[STALLING], "", "http --connections 10 --stall 300ms/1s", &["stall"]),
     (&["impair"], "", "udp --rate 20M", &[]),
     (&["impair:delay=10ms"], "", "tcp --test rr", &[]),
@@ -98,6 +101,8 @@ const CASES: &[CaseRow] = &[
     (&[], "", "tcp --test down --rate 300M --flows 4", &[]),
     (&[], "", "http --connections 1 --rate 200", &[]),
     (&[], "", "http --connections 40 --rate 500", &[]),
+    (&[], "", "udp --rate 100M --topology mesh", &[]),
+    (&[], "", "http --engine xdp --connections 40 --rate 5000", &[]),
     (&[BOTH_OF_IPV6], "", "udp --rate 50M", &[]),
     (&[BOTH_OF_IPV6], "", "tcp --rate 300M", &[]),
     (&["router"], "", "udp --rate 20M", &[]),

@@ -4,7 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fathom_model::{HostRecord, Run, Trial, names::host, units::ratio};
+use fathom_model::{
+    HostRecord, Record, Run, Trial,
+    names::{count, host},
+    units::ratio,
+};
 
 /// A core is full at this share, and of the test's own work if that alone takes so much.
 const FULL: f64 = 0.95;
@@ -43,6 +47,7 @@ pub(crate) fn is_true_of_lab(run: &Run, id: &str) -> bool {
         "core-saturated" | "generator-limited" => {
             in_any(|cores, _| cores.iter().any(|core| core.busy >= FULL && core.own >= FULL))
         }
+        "offered-too-little" => trials().any(lacked_a_core),
         "other-programs" => in_any(|cores, wait| {
             let others = cores.iter().map(|core| (core.busy - core.own).max(0.0));
             mean(others).is_some_and(|share| share >= OTHERS_MIN || (wait >= WAIT_MIN && share >= WAIT_MIN))
@@ -65,6 +70,18 @@ fn core_wait(trial: &Trial) -> f64 {
         ratio(record.run_delay_ns?.0, span.saturating_mul(n_cores))
     });
     waited.fold(0.0, f64::max)
+}
+
+/// Returns whether the sender of a trial lacked a core for at least half of what it did not send.
+fn lacked_a_core(trial: &Trial) -> bool {
+    let of = |record: &Record| {
+        let total = |name: &str| record.totals.get(name).copied();
+        let missing = 1.0 - ratio(total(count::SENT)?, total(count::INTENDED)?)?;
+        let (from, to) = record.measured_ns;
+        let of_threads = (to - from).0.saturating_mul(u64::try_from(record.cpu_ns_by_core.len()).ok()?);
+        Some(missing > 0.0 && ratio(record.run_delay_ns?.0, of_threads)? >= missing / 2.0)
+    };
+    trial.records.values().any(|record| of(record).unwrap_or(false))
 }
 
 /// Returns the time of each core. All hosts of a lab see the same cores by the same clock, so those of one are enough.
@@ -108,7 +125,7 @@ fn growth(seen: &HostRecord, name: &str, core: &str, (begin, end): (usize, usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fathom_model::{Record, Side, record::Series, units::Nanos};
+    use fathom_model::{Side, record::Series, units::Nanos};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -148,6 +165,18 @@ mod tests {
         let times = core_times(&trial([[60, 38, 2], [90, 8, 2]], [58, 40]));
         assert!(times[0].busy >= FULL && times[0].own >= FULL, "{times:?}");
         assert!(times[1].busy >= FULL && times[1].own < FULL, "half of it is somebody else's: {times:?}");
+    }
+
+    #[test]
+    fn a_sender_lacked_a_core_if_its_wait_explains_what_it_did_not_send() {
+        let lacked = |sent: u64, waited_ms: u64| {
+            let mut trial = trial([[90, 8, 2], [90, 8, 2]], [40, 0]);
+            let record = trial.records.get_mut("a").unwrap();
+            record.totals = [(count::SENT.to_owned(), sent), (count::INTENDED.to_owned(), 1000)].into_iter().collect();
+            record.run_delay_ns = Some(Nanos::from_millis(waited_ms));
+            lacked_a_core(&trial)
+        };
+        assert!(lacked(724, 430) && !lacked(724, 100) && !lacked(1000, 430));
     }
 
     #[test]

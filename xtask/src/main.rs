@@ -18,20 +18,27 @@ mod vm;
 use std::{path::Path, process::ExitCode};
 
 type Task = fn(&Path) -> anyhow::Result<Vec<String>>;
-const TASKS: &[(&str, Task)] = &[
-    ("tidy", tidy::check),
-    ("schema", schema::write),
-    ("test-vm", vm::test_vm),
-    ("findings", findings::prove),
-    ("devices", devices::prove),
+/// Each task with its options.
+const TASKS: &[(&str, &[&str], Task)] = &[
+    ("tidy", &[], tidy::check),
+    ("schema", &[], schema::write),
+    ("test-vm", &[], vm::test_vm),
+    ("findings", &["--busy", "--ci", "--pairs", "--seed", "--short", "--write"], findings::prove),
+    ("devices", &["--ci", "--short", "--write"], devices::prove),
 ];
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let asked = std::env::args().nth(1).unwrap_or_default();
-    let Some((_, chore)) = TASKS.iter().find(|(name, _)| *name == asked) else {
-        let names: Vec<_> = TASKS.iter().map(|(name, _)| *name).collect();
-        eprintln!("usage: cargo xtask {}", names.join("|"));
+    let task = TASKS.iter().find(|(name, ..)| *name == asked);
+    let is_known = |options: &[&str]| {
+        std::env::args().skip(2).all(|word| !word.starts_with('-') || options.contains(&word.as_str()))
+    };
+    let Some((_, _, chore)) = task.filter(|(_, options, _)| is_known(options)) else {
+        let usages = TASKS.iter().filter(|(name, ..)| task.is_none_or(|(asked, ..)| asked == name));
+        for (name, options, _) in usages {
+            eprintln!("usage: cargo xtask {}", [&[*name], *options].concat().join(" "));
+        }
         return ExitCode::from(2);
     };
     match chore(&root) {

@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("interop", &["model", "statistics", "sys", "engine", "transport"]),
     ("targets", &["model", "sys", "engine", "transport"]),
     ("http", &["model", "statistics", "sys", "engine"]),
+    ("http_xdp", &["model", "statistics", "sys", "engine", "wire", "http"]),
     ("scenario", &["model", "sys", "engine", "http"]),
     ("replay", &["model", "statistics", "sys", "engine", "capture", "http"]),
     ("lua", &["model", "sys", "engine", "http"]),
@@ -41,8 +42,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["model", "sys", "engine"]),
 ];
 /// Crates whose tests also run for other users: everything they access must go through `sys::policy`.
-const REMOTE_ROLE_CRATES: [&str; 9] =
-    ["packet", "pktgen", "probe", "transport", "interop", "targets", "http", "scenario", "lua"];
+const REMOTE_ROLE_CRATES: [&str; 10] =
+    ["packet", "pktgen", "probe", "transport", "interop", "targets", "http", "http_xdp", "scenario", "lua"];
 /// Calls that access the network, a file or a variable without a policy check.
 const UNCHECKED_CALLS: [&str; 9] = [
     "TcpStream::connect",

@@ -26,7 +26,7 @@ const MODULES: [&str; 4] = [
     "kernel/net/core/pktgen.ko",
 ];
 /// The test programs of `packet` and of `fathom`.
-const TESTS: [&str; 2] = ["pktgen", "netem"];
+const TESTS: [&str; 3] = ["pktgen", "netem", "wall_clock"];
 /// The external tools that the tests call.
 const TOOLS: [&str; 2] = ["tc", "ip"];
 /// The time limit of the whole machine: with seven times as much other work as there are processors, it took a minute and a half.

@@ -5,12 +5,14 @@ use fathom_model::units::Nanos;
 /// How the user selects a kind in the command of its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandDoc {
-    /// The value of `--test`, or of `--protocol` for a kind that talks to another tool's server.
+    /// The value of `--test`, of `--protocol` for a kind that talks to another tool's server, or of `--engine`.
     pub word: &'static str,
     /// True if the word is a value of `--protocol`.
     pub is_protocol: bool,
     /// The value of `--test` for a kind of a protocol with several tests.
     pub protocol_test: Option<&'static str>,
+    /// True if the word is a value of `--engine`: the kind does what the tests of its layer do, in another way.
+    pub is_engine: bool,
     /// The direction of the kind. It distinguishes kinds of one layer with the same word.
     pub direction: DataDirection,
     /// Options that select this kind if `--test` is not given.
@@ -40,7 +42,8 @@ impl CommandDoc {
     pub const fn test(word: &'static str) -> Self {
         let direction = DataDirection::Up;
         let protocol_test = None;
-        Self { word, is_protocol: false, protocol_test, direction, implied_by: &[], scan: None, single_round: None }
+        let (is_protocol, is_engine) = (false, false);
+        Self { word, is_protocol, protocol_test, is_engine, direction, implied_by: &[], scan: None, single_round: None }
     }
 
     /// Creates the entry of a kind with a value of `--protocol`.
@@ -49,10 +52,20 @@ impl CommandDoc {
         Self { is_protocol: true, ..Self::test(word) }
     }
 
+    /// Creates the entry of a kind with a value of `--engine`.
+    #[must_use]
+    pub const fn engine(word: &'static str) -> Self {
+        Self { is_engine: true, ..Self::test(word) }
+    }
+
     /// Returns the options that select the kind: `--test stream --direction down`.
     #[must_use]
     pub fn selection(&self) -> String {
-        let option = if self.is_protocol { "--protocol" } else { "--test" };
+        let option = match (self.is_protocol, self.is_engine) {
+            (true, _) => "--protocol",
+            (_, true) => "--engine",
+            _ => "--test",
+        };
         let direction = match self.direction {
             DataDirection::Up | DataDirection::ByHosts => "",
             DataDirection::Down => " --direction down",
@@ -91,6 +104,8 @@ pub struct EvaluationRow {
     pub name: &'static str,
     /// The options that differ from the defaults.
     pub options: OptionTexts,
+    /// Whether the row is left out where the hosts cannot run it, such as for want of a privilege. It is measured between one pair of hosts.
+    pub is_optional: bool,
 }
 
 /// The setup in which the tool's own ceiling of a kind is measured.
@@ -112,5 +127,6 @@ mod tests {
         let down = CommandDoc::test("stream").direction(DataDirection::Down);
         assert_eq!(down.selection(), "--test stream --direction down");
         assert_eq!(CommandDoc::protocol("iperf3").selection(), "--protocol iperf3");
+        assert_eq!(CommandDoc::engine("xdp").selection(), "--engine xdp");
     }
 }

@@ -106,6 +106,7 @@ impl Error {
     /// A system call's error as a missing privilege, if it is one, or as a refusal.
     pub fn system(what: impl Into<String>, needs: &'static str, cause: fathom_sys::Error) -> Self {
         let what = what.into();
+        let needs = if fathom_sys::policy::is_filter_refused(&cause) { "CAP_NET_ADMIN" } else { needs };
         if cause.is_permission() { Self::Permission { what, needs, cause } } else { Self::System { what, cause } }
     }
 
@@ -143,5 +144,23 @@ impl Error {
     #[must_use]
     pub const fn is_preflight(&self) -> bool {
         !matches!(self, Self::Peer { .. } | Self::NoResult { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_refuses_filters_is_not_a_port_without_privilege() {
+        let refused = |call: &str| {
+            let cause = fathom_sys::Error::new(call, std::io::Error::from(ErrorKind::PermissionDenied));
+            match Error::system("listen on 127.0.0.1:0", "CAP_NET_BIND_SERVICE", cause) {
+                Error::Permission { needs, .. } => needs,
+                other => panic!("{other}"),
+            }
+        };
+        assert_eq!(refused("bind"), "CAP_NET_BIND_SERVICE");
+        assert_eq!(refused("setsockopt(SO_ATTACH_FILTER)"), "CAP_NET_ADMIN");
     }
 }

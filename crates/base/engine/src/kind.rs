@@ -47,6 +47,16 @@ pub trait TestKind: Sync {
         Ok(Vec::new())
     }
 
+    /// Whether a test with these settings ends when its work is done, so that the time of a trial is no more than a bound.
+    fn ends_with_its_work(&self, _settings: &fathom_model::Settings) -> bool {
+        false
+    }
+
+    /// The sides that take the device of their host for themselves, so that two pairs of hosts cannot share it.
+    fn device_owners(&self, _settings: &fathom_model::Settings) -> &'static [fathom_model::Side] {
+        &[]
+    }
+
     /// True for tests that change firewall rules or fill socket buffers of their host; these run only in a lab.
     fn is_for_labs_only(&self) -> bool {
         false
@@ -62,9 +72,9 @@ pub trait TestKind: Sync {
         &[]
     }
 
-    /// How the tool's own ceiling is measured; nothing for a kind without one.
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        None
+    /// How the tool's own ceilings are measured, one for each unit of work; nothing for a kind without any.
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        &[]
     }
 
     /// The benchmarking methods of RFC 2544 and its successors that can use it for their trials; nothing for a kind that serves none.

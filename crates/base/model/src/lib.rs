@@ -53,7 +53,7 @@ pub use link::{CoreShare, Growth, GrowthPoint, Link, QueueShare, Sharing, Spread
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
 pub use plan::{ComparisonPlan, DeviceCommands, OnLoss, PathPlan, Plan, TestPlan, Topology, TrialTimes};
 pub use record::{HostRecord, LinkTrial, MergedRecord, Note, Record, Timeline, Trial};
-pub use replay::{PairedTimes, ReplayRecord, ReplaySummary};
+pub use replay::{PairedTimes, ReplayRecord, ReplaySummary, ReplayUnit};
 pub use role::{Endpoints, PeerAddresses, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun};
 pub use settings::{OptionDoc, Settings, ValueKind};

@@ -416,6 +416,8 @@ pub mod distribution {
     pub const LOSS_BURST: &str = "loss_burst_datagrams";
     /// From sending to arrival, on the clocks of both ends.
     pub const ONE_WAY_DELAY: &str = "one_way_delay_ns";
+    /// How much longer than the fastest datagram the last ones before gaps in the numbers took.
+    pub const QUEUED_BEFORE_LOSS: &str = "queued_before_loss_ns";
     /// From an open connection, or a tunnel through it, to the end of the TLS handshake.
     pub const TLS_TIME: &str = "tls_time_ns";
 }

@@ -208,6 +208,9 @@ pub struct TestPlan {
     /// Whether each pair of hosts gets the whole of rates, flows, connections and users, and not a part of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each: bool,
+    /// Whether the run does without it where its hosts cannot begin it, such as for want of a privilege.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
     /// The test of the plan that this one runs together with, from the same start: the same test in the other direction. It is part of each
     /// trial of that test. Absent for a test on its own.
     #[serde(default, rename = "beside", skip_serializing_if = "Option::is_none")]
@@ -318,6 +321,7 @@ impl TestPlan {
             to: None,
             topology: None,
             each: false,
+            optional: false,
             paired_with: None,
             warmup: times.warmup.exact(),
             duration: times.duration.exact(),

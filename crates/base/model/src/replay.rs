@@ -6,23 +6,69 @@ use serde::{Deserialize, Serialize};
 
 use crate::{histogram::Histogram, units::Nanos};
 
+/// What is sent again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplayUnit {
+    /// Requests of HTTP.
+    #[default]
+    Request,
+    /// What the client of a TCP connection sent before it waited.
+    Turn,
+    /// Datagrams of UDP.
+    Datagram,
+}
+
+impl ReplayUnit {
+    /// The word for one.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Turn => "turn",
+            Self::Datagram => "datagram",
+        }
+    }
+
+    /// Whether it is the usual one, which a document does not name.
+    #[must_use]
+    pub fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What became of each request of a recording in one trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReplayRecord {
+    /// What the numbers below count.
+    #[serde(default, skip_serializing_if = "ReplayUnit::is_usual")]
+    pub unit: ReplayUnit,
     /// Requests of the recording, whole or not.
     pub n_recorded: u64,
     /// Those that were not to be sent, by the reason.
     pub left_out: BTreeMap<String, u64>,
     /// The connections of the recording with the others.
     pub n_sessions: u64,
+    /// The connections of the recording of which nothing is sent, by the reason. What was sent on them is in no other count.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out_sessions: BTreeMap<String, u64>,
     /// How often each of the others was to be sent.
     pub n_copies: u64,
     /// The time from the first of them to the last in the recording.
     pub recorded_span_ns: Nanos,
     /// Sent, with a whole answer.
     pub n_answered: u64,
+    /// Sent, and the recording has no answer to them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_answerless: u64,
+    /// Sent, with an answer that was shorter than the recorded one when it was waited for no longer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_short: u64,
     /// Without a whole answer; the errors of the record have the causes.
     pub n_failed: u64,
+    /// Not sent because their connection had failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_behind_failure: u64,
     /// Waiting for their answers when the trial ended.
     pub n_cut_off: u64,
     /// Not sent before the trial ended.
@@ -45,6 +91,13 @@ impl ReplayRecord {
         self.n_recorded.saturating_sub(self.left_out.values().sum()) * self.n_copies
     }
 
+    /// Those that were sent, or that cannot be any more.
+    #[must_use]
+    pub fn n_told(&self) -> u64 {
+        let n_sent = self.n_answered + self.n_answerless + self.n_short + self.n_failed + self.n_cut_off;
+        n_sent + self.n_behind_failure + self.n_without_connection
+    }
+
     /// Adds what became of requests in another trial of the same recording.
     pub fn merge(&mut self, other: &Self) {
         self.n_recorded += other.n_recorded;
@@ -52,8 +105,12 @@ impl ReplayRecord {
         self.n_sessions += other.n_sessions;
         self.n_copies = self.n_copies.max(other.n_copies);
         self.recorded_span_ns = self.recorded_span_ns.max(other.recorded_span_ns);
+        add(&mut self.left_out_sessions, &other.left_out_sessions);
         self.n_answered += other.n_answered;
+        self.n_answerless += other.n_answerless;
+        self.n_short += other.n_short;
         self.n_failed += other.n_failed;
+        self.n_behind_failure += other.n_behind_failure;
         self.n_cut_off += other.n_cut_off;
         self.n_not_sent += other.n_not_sent;
         self.n_sent_again += other.n_sent_again;

@@ -185,6 +185,13 @@ impl TestRun {
         }
     }
 
+    /// Whether XDP programs take the place of the sockets at both ends, as the option `xdp` says: then the kernel's TCP carries nothing of it,
+    /// and no layer is above or below it.
+    #[must_use]
+    pub fn is_without_sockets(&self) -> bool {
+        self.options.text("xdp").is_some()
+    }
+
     /// The full name of the test: `tcp stream, 8 flows`, or `frames, 64 B` if the title already names the layer.
     #[must_use]
     pub fn full_name(&self) -> String {

@@ -16,7 +16,7 @@ pub struct BalancerCounters {
     pub n_packets: u64,
     /// Packets forwarded to a target.
     pub n_forwarded: u64,
-    /// Fragments forwarded to another balancer of the tier.
+    /// Packets sent on to another balancer of the tier.
     pub n_to_balancer: u64,
     /// Packets that belong to no flow and were let through.
     pub n_passed: u64,
@@ -32,6 +32,8 @@ pub struct BalancerCounters {
     pub targets: BTreeMap<String, u64>,
     /// Packets by flow rule.
     pub flows: BTreeMap<String, u64>,
+    /// Packets sent on to each other balancer of the tier.
+    pub balancers: BTreeMap<String, u64>,
     /// How often each defect that is drawn, or that drops, was at work: the truth that a tester is compared with.
     pub defects: BTreeMap<&'static str, u64>,
     /// The fragment table.
@@ -67,7 +69,6 @@ impl StripedCounter {
 pub(crate) struct FixedCounters {
     pub(crate) packets: StripedCounter,
     pub(crate) forwarded: StripedCounter,
-    pub(crate) to_balancer: StripedCounter,
     pub(crate) passed: StripedCounter,
     pub(crate) held: StripedCounter,
     pub(crate) released: StripedCounter,

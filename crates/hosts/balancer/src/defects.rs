@@ -251,6 +251,14 @@ impl Defects {
         Some(())
     }
 
+    /// Those of the decision among targets, which a balancer without any cannot have; `None` if there are none.
+    #[must_use]
+    pub fn of_targets(&self) -> Option<Self> {
+        let of_targets = Self { drop: None, duplicate: None, delay: None, reorder: None, ..self.clone() };
+        let of_targets = Self { copy_range: None, no_gso: false, tiny_table: None, ..of_targets };
+        (of_targets != Self::default()).then_some(of_targets)
+    }
+
     /// Those that a data path with only the table cannot have; `None` if there are none.
     #[must_use]
     pub fn beside_table(&self) -> Option<Self> {

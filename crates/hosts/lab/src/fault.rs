@@ -404,7 +404,7 @@ impl Planting<'_> {
                 planted.undo.push(set(&old.split_whitespace().collect::<Vec<_>>().join(" ")));
                 Ok(command)
             }
-            Hold { command, n_copies, core } => self.hold(command, (n_copies, core), planted),
+            Hold { command, n_copies, core } => self.hold(command, n_copies, core, planted),
             Core(core) => {
                 let limit = GroupLimit::Core(self.number::<usize>(core, |_| true)?);
                 self.make_group(limit, planted)
@@ -434,7 +434,7 @@ impl Planting<'_> {
     }
 
     /// Starts a guard, keeps how to end it, and only then lets it start the programs.
-    fn hold(&mut self, command: &str, (n_copies, core): (&str, &str), planted: &mut PlantedFault) -> Result<String> {
+    fn hold(&mut self, command: &str, n_copies: &str, core: &str, planted: &mut PlantedFault) -> Result<String> {
         let n_copies = self.number::<u32>(n_copies, |n| (1..=COPIES_MAX).contains(n))?;
         let core = if core.is_empty() { None } else { Some(self.number::<usize>(core, |_| true)?) };
         let words = shlex::split(command).expect("the commands of faults are well-formed");
@@ -503,7 +503,7 @@ pub fn remove(state: &StateFolder, name: &LabName, lab: &Lab, fault: &str) -> Re
         if let Err(error) = undo_left(planted) {
             first_error.get_or_insert(error);
         }
-        let file = file_of(state, name, (planted.host.as_str(), fault));
+        let file = file_of(state, name, planted.host.as_str(), fault);
         fs::remove_file(&file).map_err(Error::file("remove", &file))?;
     }
     if !all.iter().any(|planted| planted.fault == fault) {
@@ -552,7 +552,7 @@ pub struct FaultPlace<'a> {
 
 impl FaultPlace<'_> {
     fn file(&self, fault: &str) -> PathBuf {
-        file_of(self.state, self.name, (self.host, fault))
+        file_of(self.state, self.name, self.host, fault)
     }
 
     /// Returns the words that stand in commands: the given values, and the interface and the other host of this one.
@@ -574,7 +574,7 @@ impl PlantedFault {
     }
 }
 
-fn file_of(state: &StateFolder, lab: &LabName, (host, fault): (&str, &str)) -> PathBuf {
+fn file_of(state: &StateFolder, lab: &LabName, host: &str, fault: &str) -> PathBuf {
     state.path().join(format!("{}{host}+{fault}.fault", prefix_of(lab)))
 }
 

@@ -177,6 +177,9 @@ fn concurrency(test: &TestRun) -> u64 {
 
 /// Returns true if two layers have a similar number in flight. One flow says nothing about a hundred.
 fn comparable(upper: &TestRun, lower: &TestRun, conversion: RateConversion) -> bool {
+    if upper.is_without_sockets() || lower.is_without_sockets() {
+        return false;
+    }
     let same_path =
         lower.path == upper.path && lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
     let (high, low) = (concurrency(upper), concurrency(lower));
@@ -294,6 +297,15 @@ mod tests {
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
         assert_eq!(limit.text, "tcp rr 4.00 k/s");
+    }
+
+    #[test]
+    fn what_needs_no_sockets_is_no_layer_above_those_that_do() {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 100);
+        builder.tcp_rr(4000, 100);
+        builder.run.tests[0].options.set("xdp", "native");
+        assert!(builder.analyzed().tests[0].limits.is_empty());
     }
 
     #[test]

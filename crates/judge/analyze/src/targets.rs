@@ -93,7 +93,13 @@ fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, N
     let spells = record.flows.iter().flat_map(|flow| &flow.spells);
     let answers_on: BTreeSet<&str> = spells.filter(goes_on).map(|spell| spell.target.as_str()).collect();
     let before: BTreeSet<&str> = record.flows.iter().filter_map(|flow| flow.target_before(from)).collect();
-    let lost: BTreeSet<&str> = before.difference(&answers_on).copied().collect();
+    // Near the end of a trial, nobody answers on.
+    let is_hurt = |target: &&str| {
+        let theirs = |flow: &&TargetFlow| flow.target_before(from) == Some(*target);
+        let mut outages = record.flows.iter().filter(theirs).flat_map(|flow| &flow.outages);
+        outages.any(|outage| begins_within(outage.from_ns, from, end))
+    };
+    let lost: BTreeSet<&str> = before.difference(&answers_on).copied().filter(is_hurt).collect();
     let mut effect = EventEffect {
         round: 0,
         event: event.clone(),
@@ -114,9 +120,13 @@ fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, N
     effect
 }
 
+fn begins_within(at: Nanos, from: Nanos, end: Nanos) -> bool {
+    at + ON_THE_WAY >= from && at < end
+}
+
 /// Returns whether an outage of a flow began or it moved between two times, and adds its outages.
 fn add_harm(flow: &TargetFlow, (from, end): (Nanos, Nanos), effect: &mut EventEffect) -> bool {
-    let begins = |at: Nanos| at + ON_THE_WAY >= from && at < end;
+    let begins = |at: Nanos| begins_within(at, from, end);
     let mut is_hurt = flow.moves().any(|(_, after)| begins(after.from_ns));
     for outage in flow.outages.iter().filter(|outage| begins(outage.from_ns)) {
         is_hurt = true;

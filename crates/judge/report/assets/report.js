@@ -55,6 +55,9 @@
         add(svg, 'circle', { class: 'dot', cx: px, cy: py, r: 3.5 });
         lines.push((name ? name + '  ' : '') + ay.show(py));
       });
+      group.querySelectorAll('[data-event]').forEach((mark) => {
+        if (Math.abs(mark.getAttribute('x1') - x) < 6) lines.push(mark.dataset.event);
+      });
       return place(event, lines.join('\n'));
     }
   };

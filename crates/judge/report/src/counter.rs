@@ -125,6 +125,7 @@ const WORDS: &[(&str, &str)] = &[
     ("loss_spacing_datagrams", "datagrams between losses"),
     ("loss_burst_datagrams", "datagrams lost in a row"),
     ("one_way_delay_ns", "one-way delay"),
+    ("queued_before_loss_ns", "delay in queues before a loss"),
     ("tls_time_ns", "time of the TLS handshake"),
     ("softirq_net_rx", "soft interrupts to receive"),
     ("softirq_net_tx", "soft interrupts to send"),

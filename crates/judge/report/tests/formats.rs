@@ -97,12 +97,12 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
   tcp request/response, 1 flow: 33 % of a usual transaction (11.2 µs of 33.6 µs) is spent on host
   gen-1, from a packet's arrival to the program that waits for it
 
+  note  web-1: the driver's own counters could not be read: ethtool -S is not permitted
   note  – too few samples for http GET /, 100 connections: p99.9 (30,000 of 100,000); tcp
         request/response, 1 flow: p99.9 (30,000 of 100,000); tcp connect + request/response: p99.9
         (30,000 of 100,000)
   note  tcp connect + request/response: the rate was not steady after 400 ms of warm-up; the
         interval is wider than it had to be
-  note  web-1: the driver's own counters could not be read: ethtool -S is not permitted
 
   remark  gen-1 runs with the powersave governor; rates may vary with its clock.
 
@@ -220,6 +220,10 @@ fn every_test_tells_its_events() {
     }
     let page = written(&Html, &run);
     assert!(page.contains("1500ms true") && page.contains(">began<"), "the page has no events");
+    // The sample's rounds are drawn over the same time, so the mark of the second one has a place in its own panel.
+    assert_eq!(page.matches("data-event=\"1.50 s  true\"").count(), 1, "the mark of the event is in one panel");
+    assert!(page.contains(">true</text>"), "the mark has its label");
+    assert!(!page.contains("data-event=\"4"), "what did not happen has no mark");
 }
 
 /// A search on a screen, with the figures of the sample.

@@ -233,7 +233,7 @@ impl<C> Connection<C> {
         shared: &mut Shared<O>,
     ) -> PacketClass {
         if let ConnectionState::Seeking(seeking) = &mut self.state
-            && let Some(begin) = seeking.begin_at(end, arrival, &shared.observer)
+            && let Some(begin) = seeking.begin_at((end, self.ends), arrival, &shared.observer)
         {
             let acknowledged = arrival.acknowledged.map(Stream::new);
             self.open(end, (Stream::new(arrival.sequence), acknowledged), begin, shared, arrival.time);
@@ -497,14 +497,18 @@ impl Seeking {
     /// Returns why a conversation begins with this payload, if one does.
     fn begin_at<O: ConversationObserver>(
         &self,
-        end: usize,
+        (end, ends): (usize, [SocketAddr; 2]),
         arrival: &Arrival<'_>,
         observer: &O,
     ) -> Option<ConversationBegin> {
+        let begins = || observer.begins(arrival.bytes, (ends[end], ends[1 - end]));
         let is_new = self.passed[end].is_none_or(|passed| distance(arrival.sequence, passed) >= 0);
         let is_client = self.client.is_none_or(|client| client == end);
-        (is_new && is_client && arrival.acknowledged.is_some() && observer.begins(arrival.bytes))
-            .then_some(if self.is_behind_missing { ConversationBegin::AfterMissing } else { ConversationBegin::Middle })
+        (is_new && is_client && arrival.acknowledged.is_some() && begins()).then_some(if self.is_behind_missing {
+            ConversationBegin::AfterMissing
+        } else {
+            ConversationBegin::Middle
+        })
     }
 
     /// Passes over payload. Returns the number of bytes that had been passed before.

@@ -37,6 +37,8 @@ pub enum PacketClass {
     Fragment,
     /// An IP packet without TCP.
     NotTcp,
+    /// The same without UDP, where datagrams are followed.
+    NotUdp,
     /// Of a connection that is not followed.
     NotChosen,
     /// A frame without an IP packet, such as ARP.

@@ -3,7 +3,8 @@
 use std::io::Read;
 
 use pcap_parser::{
-    Block, InterfaceDescriptionBlock, PcapBlockOwned, PcapError, PcapHeader, create_reader, traits::PcapNGPacketBlock,
+    Block, InterfaceDescriptionBlock, PcapBlockOwned, PcapError, PcapHeader, SecretsType, create_reader,
+    traits::PcapNGPacketBlock,
 };
 
 use fathom_model::units::Nanos;
@@ -79,6 +80,14 @@ pub struct CapturedFrame<'a> {
     pub original_length: usize,
 }
 
+/// What a capture has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CaptureItem<'a> {
+    Frame(CapturedFrame<'a>),
+    /// A key log of TLS, as a block of pcapng has it (draft-ietf-opsawg-pcapng section 4.7).
+    Secrets(&'a [u8]),
+}
+
 /// Gives the frames of a capture in order to `take`. Returns their number.
 ///
 /// # Errors
@@ -86,6 +95,20 @@ pub struct CapturedFrame<'a> {
 pub fn read_frames<E: From<CaptureFileError>>(
     file: impl Read + Send,
     mut take: impl FnMut(CapturedFrame<'_>) -> Result<(), E>,
+) -> Result<u64, E> {
+    read_items(file, |item| match item {
+        CaptureItem::Frame(frame) => take(frame),
+        CaptureItem::Secrets(_) => Ok(()),
+    })
+}
+
+/// The same with the secrets between the frames.
+///
+/// # Errors
+/// As [`read_frames`].
+pub(crate) fn read_items<E: From<CaptureFileError>>(
+    file: impl Read + Send,
+    mut take: impl FnMut(CaptureItem<'_>) -> Result<(), E>,
 ) -> Result<u64, E> {
     let mut reader = create_reader(BLOCK_MAX, file).map_err(|error| match error {
         PcapError::Eof => CaptureFileError::Empty,
@@ -197,13 +220,14 @@ impl Blocks {
     fn read<E: From<CaptureFileError>>(
         &mut self,
         block: &PcapBlockOwned<'_>,
-        take: &mut impl FnMut(CapturedFrame<'_>) -> Result<(), E>,
+        take: &mut impl FnMut(CaptureItem<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        let mut take_frame = |frame| take(CaptureItem::Frame(frame));
         match block {
             PcapBlockOwned::LegacyHeader(header) => self.interfaces = vec![Interface::classic(header)],
             PcapBlockOwned::Legacy(frame) => {
                 let stamp = (u64::from(frame.ts_sec), u64::from(frame.ts_usec));
-                take(self.frame(0, Some(stamp), frame.data, frame.origlen)?)?;
+                take_frame(self.frame(0, Some(stamp), frame.data, frame.origlen)?)?;
             }
             PcapBlockOwned::NG(Block::SectionHeader(section)) => {
                 self.interfaces.clear();
@@ -217,10 +241,14 @@ impl Blocks {
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(frame)) => {
                 let units = u64::from(frame.ts_high) << 32 | u64::from(frame.ts_low);
-                take(self.frame(frame.if_id, Some((0, units)), frame.packet_data(), frame.origlen)?)?;
+                take_frame(self.frame(frame.if_id, Some((0, units)), frame.packet_data(), frame.origlen)?)?;
             }
             PcapBlockOwned::NG(Block::SimplePacket(frame)) => {
-                take(self.frame(0, None, frame.packet_data(), frame.origlen)?)?;
+                take_frame(self.frame(0, None, frame.packet_data(), frame.origlen)?)?;
+            }
+            PcapBlockOwned::NG(Block::DecryptionSecrets(block)) if block.secrets_type == SecretsType::TlsKeyLog => {
+                let length = usize::try_from(block.secrets_len).unwrap_or(usize::MAX).min(block.data.len());
+                take(CaptureItem::Secrets(&block.data[..length]))?;
             }
             PcapBlockOwned::NG(_) => {}
         }

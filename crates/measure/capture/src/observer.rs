@@ -35,6 +35,8 @@ pub enum ConversationEnd {
     Capture,
     /// Bytes are missing, and where the next message begins is unknown.
     Missing,
+    /// What follows cannot be decrypted.
+    Undecrypted,
 }
 
 /// A new conversation.
@@ -63,8 +65,12 @@ pub trait ConversationObserver {
     /// The state of one conversation.
     type Conversation;
 
-    /// Whether a segment of a client with this payload begins a conversation, with a server that has answered everything before.
-    fn begins(&self, payload: &[u8]) -> bool;
+    /// Whether a segment with this payload from one end to the other begins a conversation, with a server that has answered everything
+    /// before.
+    fn begins(&self, payload: &[u8], ends: (SocketAddr, SocketAddr)) -> bool;
+
+    /// The capture has the secrets of connections over TLS that follow, as a client logs them.
+    fn on_secrets(&mut self, _log: &[u8]) {}
 
     /// A conversation begins.
     fn open(&mut self, start: ConversationStart) -> Self::Conversation;

@@ -1,10 +1,14 @@
 //! The TCP segment in an IP packet, or why there is none.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use etherparse::{LaxNetSlice, LaxSlicedPacket, TcpSlice, TransportSlice, ip_number};
+use etherparse::{TcpSlice, TransportSlice, ip_number};
 
-use crate::{CapturedFrame, NetworkPacket, counts::PacketClass};
+use crate::{
+    CapturedFrame,
+    counts::PacketClass,
+    ip_packet::{IpPacket, ip_packet},
+};
 
 /// A segment, as far as it was captured (RFC 9293 section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,50 +48,25 @@ impl Segment<'_> {
 
 /// Returns the segment in a frame, or the class of a frame without one.
 pub(crate) fn segment<'a>(frame: &CapturedFrame<'a>) -> Result<Segment<'a>, PacketClass> {
-    let packet = match frame.link.packet(frame.bytes) {
-        NetworkPacket::Ip(packet) => packet,
-        NetworkPacket::Other => return Err(PacketClass::NotIp),
-        NetworkPacket::Cut => return Err(PacketClass::CutHeader),
-        NetworkPacket::UnknownLink => return Err(PacketClass::UnknownLink),
-    };
-    let is_cut = frame.bytes.len() < frame.original_length;
-    let broken = if is_cut { PacketClass::CutHeader } else { PacketClass::Malformed };
-    let sliced = LaxSlicedPacket::from_ip(packet).map_err(|_| broken)?;
-    let (source, destination, n_length) = match &sliced.net {
-        Some(LaxNetSlice::Ipv4(ip)) => {
-            let header = ip.header();
-            let (source, destination) = (header.source_addr().into(), header.destination_addr().into());
-            (source, destination, usize::from(header.total_len()))
-        }
-        Some(LaxNetSlice::Ipv6(ip)) => {
-            let header = ip.header();
-            let (source, destination) = (header.source_addr().into(), header.destination_addr().into());
-            (source, destination, header.slice().len() + usize::from(header.payload_length()))
-        }
-        _ => return Err(PacketClass::NotIp),
-    };
-    let payload = sliced.ip_payload().ok_or(broken)?;
-    if payload.fragmented {
-        return Err(PacketClass::Fragment);
-    }
-    match &sliced.transport {
-        Some(TransportSlice::Tcp(tcp)) => Ok(read(tcp, (source, destination), n_length.saturating_sub(packet.len()))),
-        None if payload.ip_number == ip_number::TCP => Err(broken),
+    let ip = ip_packet(frame)?;
+    match &ip.transport {
+        Some(TransportSlice::Tcp(tcp)) => Ok(read(tcp, &ip)),
+        None if ip.protocol == ip_number::TCP => Err(ip.broken),
         _ => Err(PacketClass::NotTcp),
     }
 }
 
-fn read<'a>(tcp: &TcpSlice<'a>, (source, destination): (IpAddr, IpAddr), n_cut: usize) -> Segment<'a> {
+fn read<'a>(tcp: &TcpSlice<'a>, ip: &IpPacket<'a>) -> Segment<'a> {
     Segment {
-        source: SocketAddr::new(source, tcp.source_port()),
-        destination: SocketAddr::new(destination, tcp.destination_port()),
+        source: SocketAddr::new(ip.source, tcp.source_port()),
+        destination: SocketAddr::new(ip.destination, tcp.destination_port()),
         sequence: tcp.sequence_number().wrapping_add(u32::from(tcp.syn())),
         acknowledged: tcp.ack().then(|| tcp.acknowledgment_number()),
         is_syn: tcp.syn(),
         is_fin: tcp.fin(),
         is_reset: tcp.rst(),
         payload: tcp.payload(),
-        n_cut,
+        n_cut: ip.n_cut,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     ByteClass, CaptureFileError, CapturedFrame, ConnectionBegin, ConnectionEnd, ConversationEnd, ConversationObserver,
     PacketClass, TrafficCounts, TrafficLimits,
     connection::{Connection, Shared},
-    file::read_frames,
+    file::{CaptureItem, read_items},
     segment::{Segment, segment},
 };
 
@@ -32,17 +32,25 @@ pub fn read_traffic<O: ConversationObserver>(
     file: impl Read + Send,
     mut reader: TrafficReader<O>,
 ) -> Result<(O, TrafficCounts, Option<String>), CaptureFileError> {
-    let end = read_frames(file, |frame| {
-        reader.take(&frame);
+    let end = read_items(file, |item| {
+        match item {
+            CaptureItem::Frame(frame) => reader.take(&frame),
+            CaptureItem::Secrets(log) => reader.shared.observer.on_secrets(log),
+        }
         Ok(())
     });
-    let damage = match end {
-        Ok(_) => None,
-        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Some(error.to_string()),
-        Err(error) => return Err(error),
-    };
+    let damage = after_damage(end)?;
     let (observer, counts) = reader.finish();
     Ok((observer, counts, damage))
+}
+
+/// Says why a file was not read to its end. What came before a damaged place counts.
+pub(crate) fn after_damage(end: Result<u64, CaptureFileError>) -> Result<Option<String>, CaptureFileError> {
+    match end {
+        Ok(_) => Ok(None),
+        Err(error @ (CaptureFileError::Damaged(1..) | CaptureFileError::Block(1..))) => Ok(Some(error.to_string())),
+        Err(error) => Err(error),
+    }
 }
 
 /// Follows the connections of a capture through its frames.

@@ -31,7 +31,7 @@ struct Kept {
 impl ConversationObserver for Keeping {
     type Conversation = Kept;
 
-    fn begins(&self, payload: &[u8]) -> bool {
+    fn begins(&self, payload: &[u8], _: (SocketAddr, SocketAddr)) -> bool {
         payload.first() == Some(&b'a')
     }
 

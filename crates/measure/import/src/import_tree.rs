@@ -469,6 +469,8 @@ pub enum TextCoding {
     Form,
     /// Escaped for a JSON string.
     Json,
+    /// Escaped for HTML and XML.
+    Html,
     Base64,
     /// Percent-decoded.
     FromUrl,

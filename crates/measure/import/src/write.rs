@@ -66,6 +66,8 @@ pub fn coded(text: &str, coding: TextCoding) -> Option<String> {
     text::coded(text, coding)
 }
 
+pub(super) use act::is_json_line;
+
 struct Writer<'a> {
     tree: &'a ImportTree,
     out: String,

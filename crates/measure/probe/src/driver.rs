@@ -59,8 +59,8 @@ pub enum SendOutcome {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapturedPacket {
-    /// A packet of this host, handed to a device.
-    Outgoing(usize, Nanos),
+    /// A packet of this host, handed to a device, with the time if the kernel reported one.
+    Outgoing(usize, Option<Nanos>),
     /// A packet for this host.
     Incoming(usize, Nanos),
 }
@@ -158,7 +158,7 @@ impl<L: ProbeTransport + ?Sized> ProbeRunner<'_, L> {
             match self.transport.receive(room)? {
                 None => return Ok(()),
                 Some(CapturedPacket::Outgoing(length, at)) => {
-                    if let Some(tag) = self.template.own_tag(&room[..length]) {
+                    if let (Some(tag), Some(at)) = (self.template.own_tag(&room[..length]), at) {
                         driver.on_event(&ProbeEvent::Transmitted { tag }, at);
                     }
                 }

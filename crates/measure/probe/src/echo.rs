@@ -65,13 +65,13 @@ impl EchoTransport {
         if self.destination.is_ipv4() { IpNumber::ICMP } else { IpNumber::IPV6_ICMP }
     }
 
-    fn at(&self, arrival: &EchoReply) -> Nanos {
-        arrival.at.map_or_else(clock::now, |at| self.epoch.monotonic(at))
+    fn at(&mut self, arrival: &EchoReply) -> Nanos {
+        arrival.at.and_then(|at| self.epoch.of_packet(at)).unwrap_or_else(clock::now)
     }
 
     /// Rebuilds an ICMP error as it was on the wire: two IP headers and the ICMP header around the part of the request that the
     /// kernel keeps.
-    fn icmp_error(&self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
+    fn icmp_error(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
         let ip = self.header_length();
         let quoted = 2 * ip + ERROR_HEADER;
         let Some(complaint) = self.socket.complaint(&mut room[quoted..])? else { return Ok(None) };

@@ -71,10 +71,10 @@ impl ProbeTransport for RawTransport {
 
     fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
         Ok(self.ear.receive(room)?.map(|passing| {
-            let at = passing.at.map_or_else(clock::now, |at| self.epoch.monotonic(at));
+            let at = passing.at.and_then(|at| self.epoch.of_packet(at));
             match passing.direction {
                 Direction::Out => CapturedPacket::Outgoing(passing.length, at),
-                Direction::In => CapturedPacket::Incoming(passing.length, at),
+                Direction::In => CapturedPacket::Incoming(passing.length, at.unwrap_or_else(clock::now)),
             }
         }))
     }

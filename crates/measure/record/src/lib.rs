@@ -10,5 +10,5 @@ mod verification;
 
 pub use certificates::{CertificateAuthority, CertificateError};
 pub use proxy::{Proxy, ProxyError, ProxySettings};
-pub use recording::{Recording, RecordingCounts};
+pub use recording::{Direction, OpenExchange, Recording, RecordingCounts, RequestHead};
 pub use verification::Verification;

@@ -1,106 +1,44 @@
-//! One conversation: requests on one side, and the answers to them on the other.
-
-use std::collections::VecDeque;
+//! One conversation: HTTP/1 or HTTP/2, which the first bytes of the client say.
 
 use fathom_capture::{AfterMissing, ConversationEnd, ConversationSide, ConversationStart};
-use fathom_http::h1::{HeadReader, Malformed, Method};
 use fathom_model::units::Nanos;
 
 use crate::{
-    answers::{AnswerSplitter, EndedAnswer},
-    counts::{AnswerFate, ConversationFate, ExchangeCounts, RequestFate, count_name},
-    exchange::{ExchangeSink, RecordedAnswer, RecordedExchange},
-    requests::{BegunRequest, RequestProgress, RequestSplitter},
+    exchange::ExchangeSink,
+    http1::Http1Conversation,
+    http2::{Http2Conversation, PREFACE},
+    shared::{EARLY_MAX, Shared},
 };
 
-/// The longest request that is kept.
-const REQUEST_MAX: usize = 16 << 20;
-/// Requests that are kept while more than this are in memory are cut to their heads.
-const KEPT_MAX: usize = 256 << 20;
-/// Requests of a conversation that wait for their answers; of more, the first has none. A capture may have one direction only.
-const PENDING_MAX: usize = 1024;
-/// Bytes of a server that wait for their request, which packets out of order may bring later.
-const EARLY_MAX: usize = 256 << 10;
-
-/// When requests are given to the sink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HandOver {
-    /// When their answers are known, or will not be.
-    WithAnswer,
-    /// When they are whole.
-    AtOnce,
+/// A conversation of a known version, or one that begins.
+pub enum HttpConversation {
+    Opening(Opening),
+    Http1(Box<Http1Conversation>),
+    Http2(Box<Http2Conversation>),
 }
 
-/// What all conversations share.
-pub(crate) struct Shared<S> {
-    pub(crate) sink: S,
-    hand_over: HandOver,
-    pub(crate) counts: ExchangeCounts,
-    /// Readers of answers to HEAD, and to all other methods.
-    to_head: HeadReader,
-    to_get: HeadReader,
-    /// Bytes of requests in memory.
-    n_kept: usize,
-}
-
-impl<S: ExchangeSink> Shared<S> {
-    pub(crate) fn new(sink: S, hand_over: HandOver) -> Self {
-        let (to_head, to_get) = (HeadReader::new(Method::Head), HeadReader::new(Method::Get));
-        Self { sink, hand_over, counts: ExchangeCounts::default(), to_head, to_get, n_kept: 0 }
-    }
-}
-
-/// A request with its answer, as far as both are known.
-#[derive(Debug)]
-struct Pending {
-    request: BegunRequest,
-    /// Whether the sink has it.
-    is_taken: bool,
-    answer: Option<(AnswerFate, Option<RecordedAnswer>)>,
-}
-
-/// The state of a conversation.
-pub struct HttpConversation {
+/// A conversation whose client has sent no more than the begin of the preface of HTTP/2.
+pub struct Opening {
     start: ConversationStart,
-    requests: RequestSplitter,
-    answers: AnswerSplitter,
-    /// In the order of the requests. Those with an answer come first; only the last can be incomplete.
-    pending: VecDeque<Pending>,
-    n_answered: usize,
-    /// Bytes of the server that came before their request.
+    preface: Vec<u8>,
+    /// Bytes of the server, which waits for nothing with its settings.
     early: Vec<(Vec<u8>, Nanos)>,
     n_early: usize,
-    n_requests: u64,
-    /// Whether the rest of a side is not understood.
-    is_client_over: bool,
-    is_server_over: bool,
-    /// Whether the server has closed its direction.
-    is_server_finished: bool,
-    /// What happened first.
-    fate: Option<ConversationFate>,
+    time: Nanos,
 }
 
 impl HttpConversation {
-    pub(crate) fn new(start: ConversationStart) -> Self {
-        Self {
-            start,
-            requests: RequestSplitter::default(),
-            answers: AnswerSplitter::default(),
-            pending: VecDeque::new(),
-            n_answered: 0,
-            early: Vec::new(),
-            n_early: 0,
-            n_requests: 0,
-            is_client_over: false,
-            is_server_over: false,
-            is_server_finished: false,
-            fate: None,
-        }
+    pub(crate) const fn new(start: ConversationStart) -> Self {
+        Self::Opening(Opening { start, preface: Vec::new(), early: Vec::new(), n_early: 0, time: start.time })
     }
 
     /// The number of its connection.
     pub(crate) fn connection(&self) -> u64 {
-        self.start.connection
+        match self {
+            Self::Opening(opening) => opening.start.connection,
+            Self::Http1(conversation) => conversation.connection(),
+            Self::Http2(conversation) => conversation.connection(),
+        }
     }
 
     /// The next bytes of one side.
@@ -111,163 +49,58 @@ impl HttpConversation {
         time: Nanos,
         shared: &mut Shared<S>,
     ) {
-        match side {
-            ConversationSide::Client => self.on_client(bytes, time, shared),
-            ConversationSide::Server => self.on_server(bytes, time, shared),
-        }
-        self.hand_over(shared);
-    }
-
-    fn on_client<S: ExchangeSink>(&mut self, mut bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
-        while !bytes.is_empty() {
-            if self.is_client_over {
-                shared.counts.other_client_bytes += bytes.len() as u64;
-                return;
-            }
-            let most = if shared.n_kept > KEPT_MAX { 0 } else { REQUEST_MAX };
-            let last = self.pending.back_mut().map(|pending| &mut pending.request);
-            let n_kept = last.as_ref().map_or(0, |last| last.bytes.len());
-            match self.requests.read(bytes, time, last, most) {
-                Ok((n, progress)) => {
-                    bytes = &bytes[n..];
-                    match progress {
-                        RequestProgress::Head => {}
-                        RequestProgress::Begins(request) => self.begin(*request, shared),
-                        RequestProgress::Body => {
-                            let n_now = self.pending.back().map_or(0, |pending| pending.request.bytes.len());
-                            shared.n_kept = (shared.n_kept + n_now).saturating_sub(n_kept);
-                        }
+        match self {
+            Self::Opening(opening) => match side {
+                ConversationSide::Client => self.begin(bytes, time, shared),
+                ConversationSide::Server => {
+                    opening.n_early += bytes.len();
+                    opening.early.push((bytes.to_vec(), time));
+                    if opening.n_early > EARLY_MAX {
+                        self.take_for_http1(shared);
                     }
                 }
-                Err(_) => return self.refuse_request(bytes.len(), shared),
-            }
+            },
+            Self::Http1(conversation) => conversation.on_bytes(side, bytes, time, shared),
+            Self::Http2(conversation) => conversation.on_bytes(side, bytes, time, shared),
         }
     }
 
-    /// A head has come: its answer may come from now on.
-    fn begin<S: ExchangeSink>(&mut self, request: BegunRequest, shared: &mut Shared<S>) {
-        self.n_requests += 1;
-        shared.n_kept += request.bytes.len();
-        self.pending.push_back(Pending { request, is_taken: false, answer: None });
-        if self.pending.len() - self.n_answered > PENDING_MAX {
-            let begun = self.stop_answers();
-            self.end_answer((AnswerFate::Absent, begun));
+    /// The client sends what may be the preface.
+    fn begin<S: ExchangeSink>(&mut self, bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
+        let Self::Opening(opening) = self else { return };
+        if opening.preface.is_empty() {
+            opening.time = time;
         }
-        self.n_early = 0;
-        for (bytes, time) in std::mem::take(&mut self.early) {
-            self.on_server(&bytes, time, shared);
-        }
-        self.finish_answer();
-    }
-
-    /// What the client sends cannot be understood further. `n` bytes of a body were not counted.
-    fn refuse_request<S>(&mut self, n: usize, shared: &mut Shared<S>) {
-        self.is_client_over = true;
-        if let Some(pending) = self.pending.back_mut().filter(|pending| pending.request.fate.is_none()) {
-            pending.request.fate = Some(RequestFate::Malformed);
-            pending.request.n_captured += n as u64;
-        } else if self.n_requests == 0 && !is_http(self.requests.partial_head()) {
-            self.fate.get_or_insert(ConversationFate::OtherProtocol);
-            self.is_server_over = true;
-            shared.counts.other_client_bytes += self.requests.partial_head().len() as u64;
-        } else {
-            self.count_partial(RequestFate::Malformed, &mut shared.counts);
-        }
-        self.requests = RequestSplitter::default();
-        self.fate.get_or_insert(ConversationFate::MalformedRequest);
-    }
-
-    /// Counts an incomplete head, if there is one.
-    fn count_partial(&mut self, fate: RequestFate, counts: &mut ExchangeCounts) {
-        let head = self.requests.partial_head();
-        let n = head.len() as u64;
-        if head.trim_ascii().is_empty() || (self.n_requests == 0 && !is_request(head)) {
-            counts.other_client_bytes += n;
+        let n = bytes.len().min(PREFACE.len() - opening.preface.len());
+        opening.preface.extend_from_slice(&bytes[..n]);
+        let is_preface = PREFACE.starts_with(&opening.preface);
+        if is_preface && opening.preface.len() < PREFACE.len() {
             return;
         }
-        self.n_requests += 1;
-        *counts.requests.entry(fate).or_default() += 1;
-        *counts.request_bytes.entry(fate).or_default() += n;
-    }
-
-    fn on_server<S: ExchangeSink>(&mut self, mut bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
-        while !bytes.is_empty() {
-            if self.is_server_over {
-                shared.counts.other_server_bytes += bytes.len() as u64;
-                return;
-            }
-            let Some(pending) = self.pending.get(self.n_answered) else {
-                return self.keep_early(bytes, time, shared);
-            };
-            let (method, is_connect) = (pending.request.method, pending.request.is_connect);
-            let heads = if method == Method::Head { &mut shared.to_head } else { &mut shared.to_get };
-            match self.answers.read(bytes, time, heads) {
-                Ok((n, ended)) => {
-                    shared.counts.answer_bytes += n as u64;
-                    bytes = &bytes[n..];
-                    let status = ended.as_ref().map(|(_, answer)| answer.status).or(self.answers.begun_status());
-                    self.end_if(ended);
-                    if is_connect && status.is_some_and(|status| status < 300) {
-                        self.switch();
-                    }
-                }
-                Err(fault) => return self.refuse_answer(fault, bytes.len(), shared),
-            }
+        let early = if is_preface {
+            shared.counts.other_client_bytes += PREFACE.len() as u64;
+            let early = std::mem::take(&mut opening.early);
+            *self = Self::Http2(Box::new(Http2Conversation::new(opening.start)));
+            early
+        } else {
+            self.take_for_http1(shared);
+            Vec::new()
+        };
+        self.on_bytes(ConversationSide::Client, &bytes[n..], time, shared);
+        for (bytes, time) in early {
+            self.on_bytes(ConversationSide::Server, &bytes, time, shared);
         }
     }
 
-    fn keep_early<S>(&mut self, bytes: &[u8], time: Nanos, shared: &mut Shared<S>) {
-        self.n_early += bytes.len();
-        self.early.push((bytes.to_vec(), time));
-        if self.n_early > EARLY_MAX {
-            self.drop_early(&mut shared.counts);
-            self.is_server_over = true;
-            self.fate.get_or_insert(ConversationFate::MalformedAnswer);
+    /// A conversation that does not begin with the preface is one of HTTP/1, or of a protocol that is told as not being HTTP.
+    fn take_for_http1<S: ExchangeSink>(&mut self, shared: &mut Shared<S>) {
+        let Self::Opening(Opening { start, preface, early, time, .. }) = self else { return };
+        let mut conversation = Http1Conversation::new(*start);
+        for (bytes, time) in early {
+            conversation.on_bytes(ConversationSide::Server, bytes, *time, shared);
         }
-    }
-
-    fn drop_early(&mut self, counts: &mut ExchangeCounts) {
-        counts.other_server_bytes += self.early.drain(..).map(|(bytes, _)| bytes.len() as u64).sum::<u64>();
-        self.n_early = 0;
-    }
-
-    /// What the server sends cannot be understood further. `n` bytes were not counted.
-    fn refuse_answer<S>(&mut self, fault: Malformed, n: usize, shared: &mut Shared<S>) {
-        if fault == Malformed::Switched {
-            shared.counts.answer_bytes += n as u64;
-            if let Some(pending) = self.pending.get_mut(self.n_answered).filter(|pending| !pending.is_taken) {
-                pending.request.fate = Some(RequestFate::Upgrade);
-            }
-            self.end_answer((AnswerFate::Whole, None));
-            return self.switch();
-        }
-        shared.counts.other_server_bytes += n as u64;
-        let begun = self.stop_answers();
-        self.end_answer((AnswerFate::Malformed, begun));
-        self.fate.get_or_insert(ConversationFate::MalformedAnswer);
-    }
-
-    /// Another protocol begins on both sides.
-    fn switch(&mut self) {
-        if let Some(begun) = self.stop_answers() {
-            self.end_answer((AnswerFate::Whole, Some(begun)));
-        }
-        self.is_client_over = true;
-        self.fate.get_or_insert(ConversationFate::Switched);
-    }
-
-    /// Understands nothing more of the server. Returns the answer that has begun.
-    fn stop_answers(&mut self) -> Option<RecordedAnswer> {
-        self.is_server_over = true;
-        std::mem::take(&mut self.answers).abandon()
-    }
-
-    /// Gives the first request without an answer this one.
-    fn end_answer(&mut self, answer: (AnswerFate, Option<RecordedAnswer>)) {
-        if let Some(pending) = self.pending.get_mut(self.n_answered) {
-            pending.answer = Some(answer);
-            self.n_answered += 1;
-        }
+        conversation.on_bytes(ConversationSide::Client, preface, *time, shared);
+        *self = Self::Http1(Box::new(conversation));
     }
 
     /// The next bytes of one side are not in the capture.
@@ -277,168 +110,29 @@ impl HttpConversation {
         n: u64,
         shared: &mut Shared<S>,
     ) -> AfterMissing {
-        let after = match side {
-            ConversationSide::Client if self.is_client_over => AfterMissing::Continues,
-            ConversationSide::Server if self.is_server_over => AfterMissing::Continues,
-            ConversationSide::Client => {
-                let last = self.pending.back_mut().map(|pending| &mut pending.request);
-                self.requests.skip(n, last)
-            }
-            ConversationSide::Server => {
-                let (after, ended) = self.answers.skip(n);
-                self.end_if(ended);
-                after
-            }
-        };
-        self.hand_over(shared);
-        after
-    }
-
-    fn end_if(&mut self, ended: Option<EndedAnswer>) {
-        if let Some((fate, answer)) = ended {
-            self.end_answer((fate, Some(answer)));
+        self.take_for_http1(shared);
+        match self {
+            Self::Opening(_) => AfterMissing::Lost,
+            Self::Http1(conversation) => conversation.on_missing(side, n, shared),
+            Self::Http2(conversation) => conversation.on_missing(side, n, shared),
         }
     }
 
     /// One side has closed its direction.
     pub(crate) fn on_finished<S: ExchangeSink>(&mut self, side: ConversationSide, shared: &mut Shared<S>) {
-        if side == ConversationSide::Server {
-            self.is_server_finished = true;
-            self.finish_answer();
-            self.hand_over(shared);
-        }
-    }
-
-    /// Ends the answer that the close of the server's direction ends.
-    fn finish_answer(&mut self) {
-        if self.is_server_finished {
-            let ended = self.answers.finish();
-            self.end_if(ended);
+        self.take_for_http1(shared);
+        if let Self::Http1(conversation) = self {
+            conversation.on_finished(side, shared);
         }
     }
 
     /// The conversation ends.
     pub(crate) fn end<S: ExchangeSink>(mut self, end: ConversationEnd, shared: &mut Shared<S>) {
-        let (request_fate, answer_fate) = match end {
-            ConversationEnd::Missing => (RequestFate::MissingBytes, AnswerFate::MissingBytes),
-            ConversationEnd::Connection | ConversationEnd::Capture => (RequestFate::Incomplete, AnswerFate::Incomplete),
-        };
-        let is_begun = self.answers.begun_status().is_some() || !self.answers.partial_head().is_empty();
-        let begun = self.stop_answers();
-        if is_begun {
-            self.end_answer((answer_fate, begun));
+        self.take_for_http1(shared);
+        match self {
+            Self::Opening(_) => {}
+            Self::Http1(conversation) => conversation.end(end, shared),
+            Self::Http2(conversation) => conversation.end(end, shared),
         }
-        let without = if end == ConversationEnd::Missing { answer_fate } else { AnswerFate::Absent };
-        while self.n_answered < self.pending.len() {
-            self.end_answer((without, None));
-        }
-        if let Some(last) = self.pending.back_mut() {
-            last.request.fate.get_or_insert(request_fate);
-        }
-        let is_silent = self.requests.partial_head().is_empty() && self.early.is_empty();
-        self.count_partial(request_fate, &mut shared.counts);
-        self.drop_early(&mut shared.counts);
-        self.hand_over(shared);
-        let usual = match end {
-            ConversationEnd::Missing => ConversationFate::MissingBytes,
-            _ if self.n_requests == 0 && is_silent => ConversationFate::Empty,
-            _ if self.n_requests == 0 => ConversationFate::OtherProtocol,
-            _ => ConversationFate::Http,
-        };
-        *shared.counts.conversations.entry(self.fate.unwrap_or(usual)).or_default() += 1;
-    }
-
-    /// Hands over the first requests, of which everything is known.
-    fn hand_over<S: ExchangeSink>(&mut self, shared: &mut Shared<S>) {
-        if shared.hand_over == HandOver::AtOnce {
-            self.give_requests(&mut shared.sink);
-        }
-        let is_known = |pending: &Pending| pending.request.fate.is_some() && pending.answer.is_some();
-        while self.pending.front().is_some_and(is_known) {
-            let Some(Pending { request, is_taken, answer: Some(answer) }) = self.pending.pop_front() else { return };
-            self.n_answered -= 1;
-            shared.n_kept = shared.n_kept.saturating_sub(request.bytes.len());
-            let fate = request.fate.unwrap_or(RequestFate::Incomplete);
-            *shared.counts.requests.entry(fate).or_default() += 1;
-            *shared.counts.request_bytes.entry(fate).or_default() += request.n_captured;
-            if fate == RequestFate::Whole {
-                self.hand_over_whole(request, answer, is_taken, shared);
-            }
-        }
-    }
-
-    /// Gives the sink the requests that are whole and that it does not have.
-    fn give_requests(&mut self, sink: &mut impl ExchangeSink) {
-        for pending in self.pending.iter_mut().filter(|pending| !pending.is_taken) {
-            // Whether another protocol follows, the answer says.
-            if pending.request.fate == Some(RequestFate::Whole) && !pending.request.asks_for_upgrade() {
-                pending.is_taken = true;
-                sink.take(exchange(&self.start, pending.request.clone(), (AnswerFate::Absent, None)));
-            }
-        }
-    }
-
-    fn hand_over_whole<S: ExchangeSink>(
-        &self,
-        request: BegunRequest,
-        (answer_fate, answer): (AnswerFate, Option<RecordedAnswer>),
-        is_taken: bool,
-        shared: &mut Shared<S>,
-    ) {
-        let counts = &mut shared.counts;
-        *counts.answers.entry(answer_fate).or_default() += 1;
-        if let Some(answer) = &answer {
-            *counts.statuses.entry(answer.status).or_default() += 1;
-        }
-        request.with_names(|method, host| {
-            count_name(&mut counts.methods, method);
-            count_name(&mut counts.hosts, host);
-        });
-        if !is_taken {
-            shared.sink.take(exchange(&self.start, request, (answer_fate, answer)));
-        }
-    }
-}
-
-/// A request as the sink gets it.
-fn exchange(
-    start: &ConversationStart,
-    request: BegunRequest,
-    (answer_fate, answer): (AnswerFate, Option<RecordedAnswer>),
-) -> RecordedExchange {
-    let BegunRequest { bytes, head_length, first_byte, last_byte, .. } = request;
-    let (connection, opened) = (start.connection, start.time);
-    RecordedExchange {
-        connection,
-        opened,
-        request: bytes,
-        head_length,
-        first_byte,
-        last_byte,
-        answer_fate,
-        answer,
-        logged: None,
-    }
-}
-
-/// Whether the first line of bytes names the version, so that they are a request, if a malformed one.
-fn is_http(bytes: &[u8]) -> bool {
-    const VERSION: &[u8] = b" HTTP/1.";
-    let line = bytes.trim_ascii_start().split(|byte| *byte == b'\n').next().unwrap_or_default();
-    is_request(bytes) && line.windows(VERSION.len()).any(|word| word == VERSION)
-}
-
-/// The longest method that is taken for one (RFC 9110 section 16.1 registers up to 17 characters).
-const METHOD_MAX: usize = 32;
-
-/// Whether bytes may be the begin of a request: a method in capital letters, a space, and a target, as far as they go.
-pub(crate) fn is_request(bytes: &[u8]) -> bool {
-    let bytes = bytes.trim_ascii_start();
-    let n_method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'-').count();
-    let is_method = (1..=METHOD_MAX).contains(&n_method);
-    match bytes.get(n_method..) {
-        Some([]) => is_method,
-        Some([b' ', rest @ ..]) => is_method && rest.first().is_none_or(u8::is_ascii_graphic),
-        _ => false,
     }
 }

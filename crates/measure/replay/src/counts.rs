@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fathom_capture::ConversationEnd;
 use serde::Serialize;
 
 /// What became of a request. Each request that begins in a conversation has one.
@@ -22,6 +23,10 @@ pub enum RequestFate {
     Tunnel,
     /// The connection changed to another protocol with it.
     Upgrade,
+    /// One side reset its stream of HTTP/2 before its end.
+    Reset,
+    /// It was sent over TLS, and a part of it could not be decrypted.
+    Undecrypted,
 }
 
 impl RequestFate {
@@ -36,6 +41,8 @@ impl RequestFate {
             Self::Malformed => "malformed",
             Self::Tunnel => "for a tunnel (CONNECT)",
             Self::Upgrade => "for another protocol (upgrade)",
+            Self::Reset => "on a stream of HTTP/2 that was reset",
+            Self::Undecrypted => "with a part that could not be decrypted",
         }
     }
 }
@@ -56,6 +63,10 @@ pub enum AnswerFate {
     Absent,
     /// A log has its status, and none of its bytes.
     Logged,
+    /// One side reset its stream of HTTP/2 before its end.
+    Reset,
+    /// It was sent over TLS, and a part of it could not be decrypted.
+    Undecrypted,
 }
 
 /// What a conversation was. Each has one; what happened first counts.
@@ -64,9 +75,11 @@ pub enum AnswerFate {
 pub enum ConversationFate {
     /// HTTP/1 to its end.
     Http,
+    /// HTTP/2 to its end.
+    Http2,
     /// Nothing was sent.
     Empty,
-    /// It does not begin with a request of HTTP/1.
+    /// It begins neither with a request of HTTP/1 nor with the preface of HTTP/2.
     OtherProtocol,
     /// Another protocol followed: a tunnel or an upgrade.
     Switched,
@@ -76,6 +89,19 @@ pub enum ConversationFate {
     MalformedAnswer,
     /// Bytes are missing, so that the next message was not found.
     MissingBytes,
+    /// What followed could not be decrypted.
+    Undecrypted,
+}
+
+impl ConversationFate {
+    /// What a conversation is that ends so, and was `found` to be something until then.
+    pub(crate) const fn of_end(end: ConversationEnd, found: Self) -> Self {
+        match end {
+            ConversationEnd::Missing => Self::MissingBytes,
+            ConversationEnd::Undecrypted => Self::Undecrypted,
+            ConversationEnd::Connection | ConversationEnd::Capture => found,
+        }
+    }
 }
 
 /// Everything that was counted in the conversations of a capture.
@@ -99,6 +125,21 @@ pub struct ExchangeCounts {
     pub hosts: BTreeMap<String, u64>,
     /// Answers to whole requests by status.
     pub statuses: BTreeMap<u16, u64>,
+    /// Answers of HTTP/2 that servers pushed, to requests that no client sent.
+    pub n_pushed_answers: u64,
+}
+
+impl ExchangeCounts {
+    /// Counts a whole request, with the fate and the status of its answer.
+    pub(crate) fn count_whole(&mut self, answer: (AnswerFate, Option<u16>), method: &[u8], host: &[u8]) {
+        let (fate, status) = answer;
+        *self.answers.entry(fate).or_default() += 1;
+        if let Some(status) = status {
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        count_name(&mut self.methods, method);
+        count_name(&mut self.hosts, host);
+    }
 }
 
 /// Different names that are counted; the rest are counted together, because anybody can send any name.

@@ -9,6 +9,9 @@ use crate::counts::AnswerFate;
 pub struct RecordedExchange {
     /// The number of its connection in the recording, from 0.
     pub connection: u64,
+    /// Which of the streams at the same time it was, from 0, if it was recorded over HTTP/2; exchanges of a lane followed each other.
+    /// Those of other recordings followed each other on their connection.
+    pub lane: Option<u32>,
     /// When the connection was opened, as far as the recording shows.
     pub opened: Nanos,
     /// The request, from the first byte of its head to the last of its body.
@@ -54,7 +57,8 @@ pub struct RecordedAnswer {
 
 /// Takes the requests that an observer finds.
 pub trait ExchangeSink {
-    /// A whole request. Those of a conversation come in their order; conversations are not in order with each other.
+    /// A whole request. Those of a conversation, over HTTP/2 those of a lane, come in their order; conversations are not in order with
+    /// each other.
     fn take(&mut self, exchange: RecordedExchange);
 
     /// A connection is over: no more requests of it follow.

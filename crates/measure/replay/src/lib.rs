@@ -1,16 +1,26 @@
-//! Layer 7, recorded traffic: the requests in a capture or in the access log of a server, and what became of each; and the same requests, sent again.
+//! Recorded traffic: the requests of HTTP in a capture or in the access log of a server, and what became of each; and the same requests,
+//! sent again. `raw` does so with the bytes of any other protocol.
 //!
 //! What reads a recording knows no socket and no clock. `sending` is the kind of test that sends it.
 
-mod answers;
 mod conversation;
 mod counts;
 mod digest;
 mod exchange;
+mod http1;
+mod http2;
+mod keys;
 mod log;
 mod observer;
-mod requests;
+mod options;
+mod raw;
+mod schedule;
 mod sending;
+mod servers;
+mod session_share;
+mod shared;
+mod spool;
+mod timing;
 
 pub use counts::{AnswerFate, ConversationFate, ExchangeCounts, RequestFate};
 pub use exchange::{ExchangeSink, LoggedAnswer, RecordedAnswer, RecordedExchange};
@@ -18,7 +28,9 @@ pub use log::{
     BodiesNotLogged, LineFate, LogContents, LogCounts, LogError, LogFormat, LogFormatError, LogOptions, read_log,
 };
 pub use observer::HttpObserver;
-pub use sending::{HttpReplay, LiveReplay, Timing};
+pub use raw::{RawContents, RawReplay, TCP_REPLAY, Transport, UDP_REPLAY, raw_contents};
+pub use sending::{HttpReplay, LiveReplay};
+pub use timing::Timing;
 
 /// All kinds of this crate.
-pub const KINDS: &[&dyn fathom_engine::TestKind] = &[&HttpReplay, &LiveReplay];
+pub const KINDS: &[&dyn fathom_engine::TestKind] = &[&HttpReplay, &LiveReplay, &TCP_REPLAY, &UDP_REPLAY];

@@ -1,12 +1,16 @@
-//! HTTP/1 in the connections of a capture.
+//! HTTP in the connections of a capture.
+
+use std::net::SocketAddr;
 
 use fathom_capture::{AfterMissing, ConversationEnd, ConversationObserver, ConversationSide, ConversationStart};
 use fathom_model::units::Nanos;
 
 use crate::{
-    conversation::{HandOver, HttpConversation, Shared},
+    conversation::HttpConversation,
     counts::ExchangeCounts,
     exchange::ExchangeSink,
+    http2::PREFACE,
+    shared::{HandOver, Shared},
 };
 
 /// Finds the requests of a capture, and gives each that is whole to a sink.
@@ -41,7 +45,10 @@ impl<S: ExchangeSink> HttpObserver<S> {
 impl<S: ExchangeSink> ConversationObserver for HttpObserver<S> {
     type Conversation = HttpConversation;
 
-    fn begins(&self, payload: &[u8]) -> bool {
+    fn begins(&self, payload: &[u8], _: (SocketAddr, SocketAddr)) -> bool {
+        if payload.starts_with(PREFACE) {
+            return true;
+        }
         let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
         let (method, target, version) = (words.next(), words.next(), words.next());

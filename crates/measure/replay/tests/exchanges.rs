@@ -197,7 +197,7 @@ type FateCase<'a> = (&'a [&'a str], ConversationFate, &'a [(RequestFate, u64)]);
 
 #[test]
 fn every_conversation_that_is_not_http_to_its_end_has_a_fate() {
-    use ConversationFate::{Empty, Http, MalformedAnswer, MalformedRequest, OtherProtocol, Switched};
+    use ConversationFate::{Empty, Http, Http2, MalformedAnswer, MalformedRequest, OtherProtocol, Switched};
     use RequestFate::{Incomplete, Malformed, Tunnel, Upgrade, Whole};
     let cases: &[FateCase<'_>] = &[
         (&[], Empty, &[]),
@@ -208,7 +208,7 @@ fn every_conversation_that_is_not_http_to_its_end_has_a_fate() {
         (&["SSH-2.0-x\r\n", "SSH-2.0-y\r\n"], OtherProtocol, &[]),
         (&["\x16\x03\x01\x02", "\x16\x03"], OtherProtocol, &[]),
         (&["", "220 mail.example\r\n", "EHLO me\r\n"], OtherProtocol, &[]),
-        (&["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\0\x04"], OtherProtocol, &[]),
+        (&["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\0\x04"], Http2, &[]),
         (
             &["CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "\x16", "\x16"],
             Switched,

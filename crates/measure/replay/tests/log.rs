@@ -11,7 +11,9 @@ use fathom_replay::{
 };
 use flate2::{Compression, write::GzEncoder};
 
-const USUAL: LogOptions = LogOptions { format: None, bodies: BodiesNotLogged::LeaveOut };
+/// Two days after the lines here.
+const NOW: Nanos = Nanos(1_795_859_508_000_000_000);
+const USUAL: LogOptions = LogOptions { format: None, bodies: BodiesNotLogged::LeaveOut, now: NOW };
 
 fn read(bytes: &[u8], options: &LogOptions) -> Result<(LogContents, Vec<RecordedExchange>), LogError> {
     let mut exchanges = Vec::new();
@@ -128,6 +130,24 @@ const CASES: &[Case] = &[
         answer: (200, Some(5), Some(7000)),
         begin: 100,
     },
+    Case {
+        line: r#"{"@timestamp":"2026-11-26T09:51:48.100Z","client":{"ip":"10.0.0.1","port":4321},"event":{"duration":7000000,"outcome":"success"},"http":{"version":"1.1","request":{"method":"GET","referrer":"http://r/","body":{"bytes":0}},"response":{"status_code":200,"body":{"bytes":5}}},"url":{"domain":"e.example","path":"/e","query":"a=b"},"user_agent":{"original":"u"},"ecs":{"version":"8.11.0"}}"#,
+        request: "GET /e?a=b HTTP/1.1\r\nHost: e.example\r\nReferer: http://r/\r\nUser-Agent: u\r\n\r\n",
+        answer: (200, Some(5), Some(7000)),
+        begin: 100,
+    },
+    Case {
+        line: r#"{"@timestamp":"2026-11-26T09:51:48.100Z","source.ip":"10.0.0.1","http.request.method":"GET","http.response.status_code":404,"url.original":"/e?a=b"}"#,
+        request: "GET /e?a=b HTTP/1.1\r\n\r\n",
+        answer: (404, None, None),
+        begin: 100,
+    },
+    Case {
+        line: r#"{"log":"127.0.0.1 - - [26/Nov/2026:09:51:48 +0000] \"GET /a?b=c HTTP/1.1\" 200 6\n","stream":"stdout","time":"2026-11-26T09:51:48.620001002Z"}"#,
+        request: "GET /a?b=c HTTP/1.1\r\n\r\n",
+        answer: (200, Some(6), None),
+        begin: 0,
+    },
 ];
 
 const SECOND: Nanos = Nanos(1_795_686_708_000_000_000);
@@ -221,21 +241,14 @@ fn order(exchanges: &[RecordedExchange]) -> Vec<(u32, u64)> {
 
 #[test]
 fn requests_of_a_second_are_spread_over_it_and_late_lines_come_in_their_place() {
-    let (contents, exchanges) = read(lines([3, 3, 4, 3, 3, 64, 4, 65, 3, 66, 5]).as_bytes(), &USUAL).unwrap();
-    let expected = [
-        (0, 3000),
-        (1, 3250),
-        (3, 3500),
-        (4, 3750),
-        (2, 4000),
-        (6, 4500),
-        (10, 5000),
-        (5, 64_000),
-        (7, 65_000),
-        (9, 66_000),
-    ];
+    // The eighth line of more than a minute later makes the first two seconds leave.
+    let seconds = [3, 3, 4, 3, 3, 65, 4, 66, 67, 68, 69, 70, 71, 72, 3, 73, 5];
+    let (contents, exchanges) = read(lines(seconds).as_bytes(), &USUAL).unwrap();
+    let first = [(0, 3000), (1, 3250), (3, 3500), (4, 3750), (2, 4000), (6, 4500), (16, 5000), (5, 65_000)];
+    let then = (7..14).map(|number| (number, u64::from(number) * 1000 + 59_000));
+    let expected: Vec<(u32, u64)> = first.into_iter().chain(then).chain([(15, 73_000)]).collect();
     assert_eq!(order(&exchanges), expected);
-    assert_eq!(contents.counts.lines, [(LineFate::Whole, 10), (LineFate::OutOfOrder, 1)].into());
+    assert_eq!(contents.counts.lines, [(LineFate::Whole, 16), (LineFate::OutOfOrder, 1)].into());
 }
 
 #[test]
@@ -305,6 +318,44 @@ fn a_compressed_log_of_several_members_is_read_and_a_cut_one_up_to_there() {
     let place = format!("after line {}: ", exchanges.len());
     assert!(contents.damage.as_ref().is_some_and(|damage| damage.contains(&place)), "{contents:?}");
     assert!((3..102).contains(&exchanges.len()));
+}
+
+#[test]
+fn a_line_with_a_time_in_the_future_is_counted_and_does_not_move_the_others() {
+    let line = |year: u32, second: u32, path: &str| {
+        format!("127.0.0.1 - - [26/Nov/{year}:09:51:{second:02} +0000] \"GET /{path} HTTP/1.1\" 200 6\n")
+    };
+    let text = line(2026, 48, "a") + &line(2099, 0, "x") + &line(2026, 52, "c") + &line(2026, 49, "b");
+    let (contents, exchanges) = read(text.as_bytes(), &USUAL).unwrap();
+    assert_eq!((contents.counts.lines[&LineFate::Future], contents.counts.lines[&LineFate::Whole]), (1, 3));
+    let paths: Vec<_> = exchanges.iter().map(|exchange| char::from(exchange.request[5])).collect();
+    assert_eq!(paths, ['a', 'b', 'c']);
+}
+
+#[test]
+fn lines_of_docker_are_read_with_a_format_too_and_others_among_them_are_counted() {
+    let access = r#"{"log":"[26/Nov/2026:09:51:48 +0000] \"GET / HTTP/1.1\"\n","stream":"stdout","time":"2026-11-26T09:51:48Z"}"#;
+    let error = r#"{"log":"upstream is down\n","stream":"stderr","time":"2026-11-26T09:51:48Z"}"#;
+    let text = [access, error, access].join("\n");
+    let (contents, exchanges) = read(text.as_bytes(), &in_format(r#"[$time_local] "$request""#)).unwrap();
+    assert_eq!((exchanges.len(), contents.counts.lines[&LineFate::OtherFormat]), (2, 1));
+    assert!(contents.format.to_string().ends_with("Docker's json-file"), "{}", contents.format);
+}
+
+#[test]
+fn a_line_that_docker_divided_is_one_request() {
+    let path = "x".repeat(20_000);
+    let line = format!("1.2.3.4 - - [26/Nov/2026:09:51:48 +0000] \\\"GET /{path} HTTP/1.1\\\" 200 5\\n");
+    let object =
+        |log: &str, stream: &str| format!(r#"{{"log":"{log}","stream":"{stream}","time":"2026-11-26T09:51:48Z"}}"#);
+    let (first, second) = line.split_at(16_384);
+    let text = [object(first, "stdout"), object("down\\n", "stderr"), object(second, "stdout")].join("\n");
+    let (contents, exchanges) =
+        read(text.as_bytes(), &in_format(r#"$remote_addr - - [$time_local] "$request" $status $body_bytes_sent"#))
+            .unwrap();
+    assert!(exchanges[0].request.starts_with(format!("GET /{path} HTTP/1.1\r\n").as_bytes()), "the request is whole");
+    let fates = [(LineFate::Whole, 1), (LineFate::OtherFormat, 1), (LineFate::Part, 1)];
+    assert_eq!(contents.counts.lines, fates.into());
 }
 
 #[test]

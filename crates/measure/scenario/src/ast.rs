@@ -795,6 +795,8 @@ pub enum Filter {
     Form,
     /// Escaped for use within the quotes of a JSON string.
     Json,
+    /// With the escapes of HTML and XML for `&<>"'`.
+    Html,
     /// Base64 with padding (RFC 4648 section 4).
     Base64,
     /// Hexadecimal, in lower case.

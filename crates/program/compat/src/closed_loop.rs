@@ -173,17 +173,22 @@ impl ClosedLoop {
         watcher: Option<Box<dyn Fn(LiveProgress)>>,
         allowed: &AllowList,
     ) -> anyhow::Result<MeasuredLoop> {
-        MeasuredLoop::run(self.plan(), watcher, allowed)
+        MeasuredLoop::watched(self.plan(), watcher, allowed)
     }
 }
 
 impl MeasuredLoop {
     /// Runs a plan of a drop-in.
     pub(super) fn of_plan(plan: Plan, allowed: &AllowList) -> anyhow::Result<Self> {
-        Self::run(plan, None, allowed)
+        Self::watched(plan, None, allowed)
     }
 
-    fn run(plan: Plan, watcher: Option<Box<dyn Fn(LiveProgress)>>, allowed: &AllowList) -> anyhow::Result<Self> {
+    /// Runs a plan of a drop-in. `watcher` receives the progress twice a second.
+    pub(super) fn watched(
+        plan: Plan,
+        watcher: Option<Box<dyn Fn(LiveProgress)>>,
+        allowed: &AllowList,
+    ) -> anyhow::Result<Self> {
         let plan = CheckedPlan::new(plan)?;
         let options = RunOptions {
             allowed: allowed.clone(),

@@ -3,13 +3,16 @@
 //! Copies leave from sockets of this host, so their answers come back to it: no intercept and no route at the target is needed.
 
 use std::{
+    cell::Cell,
     fmt::Write as _,
     fs::{self, File, OpenOptions},
     io::Write as _,
     net::{IpAddr, SocketAddr, UdpSocket},
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
+use fathom_engine::LiveProgress;
 use fathom_model::{
     Plan, Record, ReplayRecord, Settings, Side, TestPlan, TrialTimes, host_port::split_host_port, names::count,
     plan::HostReach, units::Nanos,
@@ -65,6 +68,8 @@ const RECORDED: &str = "http_replay";
 const DURATION: Nanos = Nanos::from_secs(24 * 3600);
 /// The most copies that tcpcopy makes, because it tells them apart by ports.
 const COPIES_MAX: u32 = 1023;
+/// How often tcpcopy writes its counters (`OUTPUT_INTERVAL`).
+const OUTPUT_EVERY: Nanos = Nanos::from_secs(30);
 /// tcpcopy's time for an answer, in seconds.
 const TIMEOUT_DEFAULT: u32 = 600;
 
@@ -378,7 +383,8 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         check_target(&options, allowed)?;
         return daemon::detach();
     }
-    let copied = copy(&options, plan, allowed).and_then(|measured| {
+    let log = Rc::new(log);
+    let copied = copy(&options, plan, &log, allowed).and_then(|measured| {
         let text = log.add("notice", &counters(&measured))?;
         closed_loop::print_now(&text)?;
         extras.print(&measured)
@@ -390,9 +396,36 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     copied.map(|()| Exit::Pass)
 }
 
-fn copy(options: &Options, plan: Plan, allowed: &AllowList) -> anyhow::Result<MeasuredLoop> {
+fn copy(options: &Options, plan: Plan, log: &Rc<Log>, allowed: &AllowList) -> anyhow::Result<MeasuredLoop> {
     let _pid = PidFile::write(options.pid.as_deref().filter(|_| options.is_daemon))?;
-    MeasuredLoop::of_plan(plan, allowed)
+    let (log, counter) = (Rc::clone(log), RunningCounter::default());
+    let watcher = move |live| {
+        if let Some(line) = counter.line(live) {
+            // Whoever cannot write now cannot at the end either, and is told then.
+            let _ = log.add("notice", &[line]).and_then(|text| closed_loop::print_now(&text));
+        }
+    };
+    MeasuredLoop::watched(plan, Some(Box::new(watcher)), allowed)
+}
+
+/// The answers up to now, while requests are copied.
+#[derive(Debug, Default)]
+struct RunningCounter {
+    n_answered: Cell<u64>,
+    /// Since the last line.
+    span: Cell<Nanos>,
+}
+
+impl RunningCounter {
+    /// The next line of the log, when it is due.
+    fn line(&self, live: LiveProgress) -> Option<String> {
+        self.n_answered.set(self.n_answered.get() + live.growth);
+        self.span.set(self.span.get() + live.span);
+        (self.span.get() >= OUTPUT_EVERY).then(|| {
+            self.span.take();
+            format!("c-resp:{}", self.n_answered.get())
+        })
+    }
 }
 
 /// Tells once which of the given options do nothing.
@@ -551,6 +584,15 @@ mod tests {
             let options = reading(&format!("-x 80-192.0.2.9:1,81-192.0.2.9:1 -F {filter}")).unwrap();
             assert_eq!(options.servers.join(","), servers, "{filter}");
         }
+    }
+
+    #[test]
+    fn the_answers_up_to_now_are_told_at_tcpcopys_intervals() {
+        let counter = RunningCounter::default();
+        let second =
+            LiveProgress { elapsed: Nanos::ZERO, growth: 10, span: Nanos::from_secs(1), measuring: true, p99: None };
+        let lines: Vec<_> = (1..=65).filter_map(|at| Some((at, counter.line(second)?))).collect();
+        assert_eq!(lines, [(30, "c-resp:300".to_owned()), (60, "c-resp:600".to_owned())]);
     }
 
     #[test]

@@ -61,6 +61,26 @@ fn a_capture_that_is_cut_off_is_read_up_to_there() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn connections_over_tls_are_decrypted_by_the_keys_in_the_capture_or_told_with_their_reason() {
+    let tls = |name: &str| corpus("tls").join(name);
+    let decrypted = document(&tls("tls13_chacha"));
+    assert_eq!(decrypted["tls"]["connections"], serde_json::json!({ "decrypted": 1 }));
+    assert_eq!(decrypted["http"]["requests"], serde_json::json!({ "whole": 2 }));
+    let without = document(&tls("tls13_without_secrets"));
+    assert_eq!(without["tls"]["connections"], serde_json::json!({ "no_keys": 1 }));
+    let text = String::from_utf8(replay(&tls("tls13_without_secrets"), &[]).stdout).unwrap();
+    assert!(
+        text.contains("over TLS, not decrypted") && text.contains("without a key in the key log (--keys)"),
+        "{text}"
+    );
+    let keys = seed("get");
+    refused(&seed("get"), &["--keys", "nothing.log"], &["nothing.log", "No such file"]);
+    refused(&seed("get"), &["--keys", keys.to_str().unwrap()], &["none of its lines has the secret", "SSLKEYLOGFILE"]);
+    let log = corpus("access_log").join("nginx_combined");
+    refused(&log, &["--keys", "nothing.log"], &["it is no capture, and --keys decrypts captures"]);
+}
+
 fn refused(file: &Path, words: &[&str], reasons: &[&str]) {
     let refused = replay(file, words);
     assert_eq!(refused.status.code(), Some(2));

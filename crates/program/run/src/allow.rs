@@ -197,7 +197,7 @@ impl AllowList {
             .filter(|one| !self.has(one))
             .collect();
         let why = "it is neither this machine, a lab, nor a host that answered with a key";
-        self.confirm(&missing, (shown, why))
+        self.confirm(&missing, shown, why)
     }
 
     /// Rejects a network or an address that the user has not allowed entirely.
@@ -208,7 +208,7 @@ impl AllowList {
         })?;
         let missing: Vec<Network> = Some(wanted).into_iter().filter(|wanted| !self.has(wanted)).collect();
         let why = "a script may connect to all of it, and it is neither this machine nor in your allow-list";
-        self.confirm(&missing, (&wanted.to_string(), why))
+        self.confirm(&missing, &wanted.to_string(), why)
     }
 
     /// Returns true if one allowed network contains all addresses from `first` to `last`.
@@ -240,7 +240,7 @@ impl AllowList {
 
     /// Prompts for missing networks at a terminal. Without a terminal, or if the user says no, returns an error with the commands that
     /// allow them.
-    fn confirm(&self, missing: &[Network], (named, why): (&str, &str)) -> Result<(), UserError> {
+    fn confirm(&self, missing: &[Network], named: &str, why: &str) -> Result<(), UserError> {
         if missing.is_empty() {
             return Ok(());
         }

@@ -59,7 +59,11 @@ pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
         ErrorClass::Failed => Exit::Failed,
         ErrorClass::Incomplete => Exit::Incomplete,
     };
-    let mut user_error = UserError::new(exit, error.to_string());
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let mut user_error = UserError::new(exit, lines.next().unwrap_or_default());
+    // What the launcher of an agent has written.
+    user_error = lines.fold(user_error, |user_error, line| user_error.with_line("why", line));
     if let Some(cause) = std::error::Error::source(error) {
         user_error = user_error.with_causes(cause);
     }
@@ -355,10 +359,17 @@ impl Hosts {
 
     /// Opens the namespaces of a host that is in a lab.
     pub fn namespaces(&self, plan: &Plan, name: &str) -> Result<Namespaces, UserError> {
-        let (HostReach::Lab(inside) | HostReach::LabUp(_, inside)) = &plan.hosts[name] else {
-            return Err(UserError::new(Exit::Usage, format!("host `{name}` is not in a lab")));
+        let inside = match plan.hosts.get(name) {
+            Some(HostReach::Lab(inside) | HostReach::LabUp(_, inside)) => inside,
+            Some(_) => return Err(UserError::new(Exit::Usage, format!("host `{name}` is not in a lab"))),
+            // A host of the lab that is no end of a test.
+            None => name,
         };
-        let host = self.labs.iter().find_map(|lab| lab.host(inside).ok()).ok_or_else(|| no_lab_error(name))?;
+        let host = self.labs.iter().find_map(|lab| lab.host(inside).ok()).ok_or_else(|| {
+            let hosts = self.labs.iter().flat_map(Lab::hosts).map(|host| host.name().to_string());
+            UserError::new(Exit::Usage, format!("`{name}` is not a host of a lab of this plan"))
+                .with_line("hosts", hosts.collect::<Vec<_>>().join(", "))
+        })?;
         host.namespaces()
             .try_clone()
             .map_err(|error| UserError::new(Exit::Failed, format!("cannot enter host `{name}`")).with_causes(&error))
@@ -441,7 +452,7 @@ fn not_ready(errors: BTreeMap<String, UserError>, n_hosts: usize) -> UserError {
 fn with_hosts(user_error: UserError, hosts: &[(String, UserError)]) -> UserError {
     let user_error = hosts.iter().fold(user_error, |user_error, (name, error)| {
         let own_name = format!("host `{name}`");
-        let what = error.what().strip_prefix(&own_name).unwrap_or(error.what()).trim_start_matches([':', ' ']);
+        let what = error.what().strip_prefix(&own_name).unwrap_or(error.what()).trim_start_matches([':', ',', ' ']);
         user_error.with_line("host", format!("{name}: {what}"))
     });
     let lines = ["why", "fix"].into_iter().filter_map(|label| Some((label, hosts.first()?.1.line(label)?)));

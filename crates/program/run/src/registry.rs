@@ -13,6 +13,7 @@ pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
         fathom_scenario::KINDS,
         fathom_lua::KINDS,
         fathom_http::KINDS,
+        fathom_http_xdp::KINDS,
         fathom_replay::KINDS,
         fathom_transport::KINDS,
         fathom_interop::KINDS,

@@ -104,16 +104,22 @@ pub struct Calibration {
     pub machine: String,
     /// The time of the calibration, RFC 3339.
     pub made: String,
-    pub ceilings: BTreeMap<String, Ceiling>,
+    pub ceilings: BTreeMap<String, Vec<Ceiling>>,
 }
 
-/// The results of one kind against its own ideal responder.
+/// The results of one kind and unit of work against its own ideal responder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// The number of connections, flows or users.
     pub concurrency: u64,
+    /// The options that say what a unit of work is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub work: BTreeMap<String, String>,
     /// The values reached, by metric.
     pub reached: BTreeMap<String, f64>,
+    /// Why nothing was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
     /// True if other programs used the CPU during the calibration. The real ceiling may be higher then.
     #[serde(default)]
     pub disturbed: bool,
@@ -122,6 +128,14 @@ pub struct Ceiling {
 /// Returns the number of exchanges that a test has in flight at the same time.
 pub fn concurrency(options: &Settings) -> u64 {
     ["connections", "flows", "users"].iter().find_map(|name| options.count(name)).unwrap_or(1)
+}
+
+/// Options by which a unit of work is another one: what is reached with one value is no ceiling for another.
+const OF_WORK: [&str; 1] = ["per-connection"];
+
+/// Returns the options of a test that say what a unit of work is.
+pub fn work(options: &Settings) -> BTreeMap<String, String> {
+    OF_WORK.iter().filter_map(|name| Some(((*name).to_owned(), options.text(name)?))).collect()
 }
 
 /// Identifies this machine and this build. A calibration of another one does not apply.
@@ -151,15 +165,17 @@ impl Calibration {
     /// A test with fewer than half the connections of its ceiling has none: it mostly waits, so the tool does not limit it.
     pub fn ceilings_of(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
         let of_test = |test: &TestRun| {
-            let ceiling = self.ceiling(&test.kind, concurrency(&test.options))?;
+            let ceiling = self.ceiling(&test.kind, &test.options)?;
             Some((test.name.clone(), ceiling.reached.clone()))
         };
         tests.iter().filter_map(of_test).collect()
     }
 
-    /// Returns the ceiling of a kind at this concurrency.
-    pub fn ceiling(&self, kind: &str, concurrency: u64) -> Option<&Ceiling> {
-        self.ceilings.get(kind).filter(|ceiling| !ceiling.disturbed && concurrency * 2 >= ceiling.concurrency)
+    /// Returns the ceiling of a kind for the work and the concurrency that these options ask for.
+    pub fn ceiling(&self, kind: &str, options: &Settings) -> Option<&Ceiling> {
+        let (concurrency, work) = (concurrency(options), work(options));
+        let is_comparable = |ceiling: &&Ceiling| ceiling.work == work && concurrency * 2 >= ceiling.concurrency;
+        self.ceilings.get(kind)?.iter().filter(|ceiling| !ceiling.disturbed).find(is_comparable)
     }
 
     /// Creates an empty calibration for this machine.

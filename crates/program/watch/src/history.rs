@@ -106,7 +106,7 @@ pub fn history(stream: &mut dyn SampleStream, command: &str, tool: &str) -> Resu
         let Some(row) = samples.rows().back() else { continue };
         kept.take(row);
         if let Some(view) = viewer.view(&samples, None, at.clone()) {
-            view.findings.iter().for_each(|finding| note(&mut seen, finding, (row.at, view.interval_ns), &at));
+            view.findings.iter().for_each(|finding| note(&mut seen, finding, row.at, view.interval_ns, &at));
         }
         let from = ends.take().map_or_else(|| at.clone(), |(from, _)| from);
         ends = Some((from, at));
@@ -177,7 +177,7 @@ struct SeenSince {
 }
 
 /// Adds a finding that is seen at a time. One with the same cause and place was seen before if its numbers differ only.
-fn note(seen: &mut Vec<SeenSince>, finding: &Finding, (now, interval): (Nanos, Nanos), at: &str) {
+fn note(seen: &mut Vec<SeenSince>, finding: &Finding, now: Nanos, interval: Nanos, at: &str) {
     let place = |finding: &Finding| finding.evidence.first().map(|proof| (proof.host.clone(), proof.counter.clone()));
     let is_same =
         |known: &&mut SeenSince| known.shown.finding.id == finding.id && place(&known.shown.finding) == place(finding);
@@ -232,14 +232,16 @@ fn lines(keys: &[Key], rows: &[Row], shape: ChartShape) -> Vec<ChartLine> {
     match shape {
         ChartShape::OfRows(counter, quantity) => {
             let instances = keys.iter().filter(|key| key.name == counter).map(|key| key.of.as_str());
-            instances.filter_map(|of| line(keys, rows, of, (of, quantity))).collect()
+            instances.filter_map(|of| line(keys, rows, of, of, quantity)).collect()
         }
-        ChartShape::OfHost(all) => all.iter().filter_map(|named| line(keys, rows, "", *named)).collect(),
+        ChartShape::OfHost(all) => {
+            all.iter().filter_map(|(name, quantity)| line(keys, rows, "", name, *quantity)).collect()
+        }
     }
 }
 
 /// Returns a quantity of an instance over time; `None` if it is never known.
-fn line(keys: &[Key], rows: &[Row], of: &str, (name, quantity): (&str, Quantity)) -> Option<ChartLine> {
+fn line(keys: &[Key], rows: &[Row], of: &str, name: &str, quantity: Quantity) -> Option<ChartLine> {
     let places = |names: &[&str]| -> Vec<usize> {
         let place = |name: &&str| keys.iter().position(|key| key.name == **name && key.of == of);
         names.iter().filter_map(place).collect()

@@ -278,7 +278,7 @@ impl<'a, I: Iterator<Item = Nanos> + Clone> OfferedLoad<'a, I> {
     /// Learns how late a wait ended.
     pub fn learn(&mut self, limit: WaitLimit, woke: Nanos) {
         if let Some(schedule) = &mut self.schedule {
-            schedule.pacer().learn(limit.until, woke);
+            schedule.learn(limit.until, woke);
         }
     }
 

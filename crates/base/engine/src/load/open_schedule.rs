@@ -32,7 +32,7 @@ impl<I: Iterator<Item = Nanos> + Clone> OpenSchedule<I> {
     }
 
     /// Queues the starts that have become due for a target. Returns their number.
-    pub(super) fn notice(&mut self, target: usize, now: Nanos, free: ConnectionAvailability) -> u64 {
+    pub fn notice(&mut self, target: usize, now: Nanos, free: ConnectionAvailability) -> u64 {
         let n_due = self.queues[target].notice(now - self.start, free);
         if n_due > 0 {
             self.pacer.started(now);
@@ -42,12 +42,12 @@ impl<I: Iterator<Item = Nanos> + Clone> OpenSchedule<I> {
 
     /// Returns the number of due starts for a target that wait for a connection.
     #[must_use]
-    pub(super) fn waiting(&self, target: usize) -> u64 {
+    pub fn waiting(&self, target: usize) -> u64 {
         self.queues[target].waiting()
     }
 
     /// Takes the start that has been due longest for a target. Its intended time is a clock time.
-    pub(super) fn take(&mut self, target: usize, now: Nanos) -> Option<DueStart> {
+    pub fn take(&mut self, target: usize, now: Nanos) -> Option<DueStart> {
         let due = self.queues[target].start(now - self.start)?;
         Some(DueStart { intended: self.start + due.intended, ..due })
     }
@@ -58,14 +58,14 @@ impl<I: Iterator<Item = Nanos> + Clone> OpenSchedule<I> {
     }
 
     /// Returns the time at which the next start becomes due, or none if there are no more.
-    pub(super) fn next_due(&mut self) -> Option<Nanos> {
+    pub fn next_due(&mut self) -> Option<Nanos> {
         let start = self.start;
         self.queues.iter_mut().filter_map(StartQueue::next_due).min().map(|due| start + due)
     }
 
     /// Returns the wake-up time for an event that is due at `due`.
     #[must_use]
-    pub(super) fn wake_at(&self, due: Nanos, now: Nanos) -> Nanos {
+    pub fn wake_at(&self, due: Nanos, now: Nanos) -> Nanos {
         self.pacer.until(due).max(now)
     }
 
@@ -74,9 +74,9 @@ impl<I: Iterator<Item = Nanos> + Clone> OpenSchedule<I> {
         self.pacer.started(now);
     }
 
-    /// Returns the pacer, which decides the wake-ups.
-    pub(super) fn pacer(&mut self) -> &mut Pacer {
-        &mut self.pacer
+    /// Learns how late a wait until `until` ended.
+    pub fn learn(&mut self, until: Nanos, woke: Nanos) {
+        self.pacer.learn(until, woke);
     }
 
     /// Returns the intended times of the waiting starts that will never be taken.

@@ -16,7 +16,8 @@ use fathom_model::units::Nanos;
 pub(crate) use pacer::Pacer;
 pub use pacer::Pacing;
 pub use profile::{Profile, ProfileError};
-pub(crate) use queue::{ConnectionAvailability, DueStart, LateCause, StartQueue};
+pub(crate) use queue::StartQueue;
+pub use queue::{ConnectionAvailability, DueStart, LateCause};
 use waking::WakeLatency;
 
 /// The lag at which a start counts as late: our own pacing stays below it in 99 of 100 starts.

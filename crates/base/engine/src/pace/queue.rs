@@ -11,7 +11,7 @@ use super::{Arrivals, LATE, Pacing};
 
 /// Whether a request can be started as soon as it becomes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectionAvailability {
+pub enum ConnectionAvailability {
     /// At least one connection is idle.
     Some,
     /// All connections are busy, or there is none yet.
@@ -20,7 +20,7 @@ pub(crate) enum ConnectionAvailability {
 
 /// The reason for a late start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateCause {
+pub enum LateCause {
     /// The request waited for a connection.
     NoConnection,
     /// A connection was free, but the worker was late.
@@ -29,13 +29,13 @@ pub(crate) enum LateCause {
 
 /// The start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DueStart {
+pub struct DueStart {
     /// The intended start, since the start of the trial.
-    pub(crate) intended: Nanos,
+    pub intended: Nanos,
     /// The delay after the intended start.
-    pub(crate) lag: Nanos,
+    pub lag: Nanos,
     /// The cause of the delay if the start counts as late.
-    pub(crate) late: Option<LateCause>,
+    pub late: Option<LateCause>,
 }
 
 /// The requests or users that are due and not yet started.

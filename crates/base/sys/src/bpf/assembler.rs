@@ -6,7 +6,7 @@ use super::instruction::{
     Condition, Instruction, MemoryOperand, Operand, Operation,
     Register::{self, R0, R1, R2},
 };
-use super::{map::Array, syscall::descriptor};
+use super::syscall::descriptor;
 
 /// A jump target whose position may still be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +21,15 @@ pub enum Helper {
     MonotonicNanos = 5,
     /// `R0` is set to a random number of 32 bits.
     Random = 7,
-    /// `R1` a device's index, `R2` zero; `R0` is set to [`super::XdpAction::Redirect`].
+    /// `R1` a device's index, `R2` zero; `R0` is set to [`super::XdpAction::Redirect`] or [`super::IngressAction::Redirect`].
     Redirect = 23,
+    /// `R1` the context of a packet in the stack, `R2` how many bytes of it the program wants to see. Invalidates all pointers into it.
+    PullData = 39,
+    /// `R1` the context of a packet in the stack, `R2` what is added to the sum over it that its driver told, if it told one.
+    ChecksumUpdate = 40,
+    /// `R1` the context, `R2` the number of bytes by which the frame shrinks at its front; grows it if negative. Invalidates all pointers
+    /// into the frame.
+    AdjustHead = 44,
     /// `R1` a [`super::DeviceMap`] or [`super::SocketMap`], `R2` an index, `R3` the action for an empty entry; `R0` is set to the action.
     RedirectMap = 51,
     /// `R1` the context, `R2` the number of bytes by which the metadata area before the frame shrinks; invalidates all pointers into the
@@ -30,9 +37,15 @@ pub enum Helper {
     AdjustMeta = 54,
     /// `R1` the context, `R2` the number of bytes by which the frame grows; invalidates all pointers into the frame.
     AdjustTail = 65,
+    /// `R1` the context, `R2` a device's index, `R3` the address of a word that is zero, `R4` zero, `R5` zero or [`LENGTH_OF_SEGMENTS`]; `R0`
+    /// is set to zero if the device carries frames of this length. Linux 5.12.
+    CheckLength = 163,
     /// `R1` the context; `R0` is set to the length of the frame, with the parts that the program does not see. Linux 5.18.
     FrameLength = 188,
 }
+
+/// Of a packet of several segments (GSO), [`Helper::CheckLength`] judges the segments (`BPF_MTU_CHK_SEGS`).
+pub const LENGTH_OF_SEGMENTS: i32 = 1;
 
 const ATOMIC_FETCH: i32 = 0x01;
 const ATOMIC_COMPARE_EXCHANGE: i32 = 0xf1;
@@ -128,6 +141,9 @@ impl Assembler {
     }
 
     /// Writes the register if memory equals `R0`, and leaves the old value in `R0`.
+    ///
+    /// Of a word, [`Self::keep_word`] must follow: where two paths of a program meet, the verifier of Linux 6.18 forgets that x86 does not
+    /// clear the upper half.
     pub fn compare_exchange(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, ATOMIC_COMPARE_EXCHANGE))
     }
@@ -152,7 +168,7 @@ impl Assembler {
     /// Loads the address of an array's only row, which is resolved when the program is loaded, without a lookup per run; two instructions.
     ///
     /// The array must stay open until the program is loaded. It must have exactly one entry, or the kernel rejects the program. Linux 5.2.
-    pub fn load_row<const WORDS: usize>(&mut self, register: Register, array: &Array<WORDS>) -> &mut Self {
+    pub fn load_row(&mut self, register: Register, array: &impl AsFd) -> &mut Self {
         // A two in the source register (BPF_PSEUDO_MAP_VALUE); the second half of the constant is the offset in the row.
         self.load_wide(register, R2, descriptor(array).into())
     }

@@ -20,6 +20,8 @@ pub enum ProgramType {
     Xdp,
     /// The same for devices whose frames may be longer than a page: the program sees the first part only. Linux 5.18.
     XdpLongFrames,
+    /// A packet that enters the network stack by a device: behind GRO, and of several segments if its sender or GRO made it so.
+    Ingress,
 }
 
 /// The action on a frame: the return value of an XDP program.
@@ -43,6 +45,21 @@ impl From<XdpAction> for i32 {
     }
 }
 
+/// The action on a packet: the return value of a program at the ingress of the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IngressAction {
+    /// Left to the next program, and to the stack behind the last one (`TCX_NEXT`).
+    Next = -1,
+    /// Passed to another device (`TCX_REDIRECT`).
+    Redirect = 7,
+}
+
+impl From<IngressAction> for i32 {
+    fn from(action: IngressAction) -> Self {
+        action as Self
+    }
+}
+
 /// A program accepted by the kernel; unloaded on drop, unless something else still holds it.
 #[derive(Debug)]
 pub struct Program {
@@ -53,7 +70,7 @@ pub struct Program {
 /// The result of running a program on a frame without a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestRun {
-    /// The program's return value, such as an [`XdpAction`].
+    /// The program's return value, such as an [`XdpAction`] or the bits of an [`IngressAction`].
     pub value: u32,
     /// The frame after the run.
     pub frame: Vec<u8>,
@@ -93,7 +110,10 @@ pub fn is_loaded(id: u32) -> Result<bool> {
     }
 }
 
-/// `BPF_PROG_TYPE_XDP`.
+/// The memory of a frame in a run without a device.
+const FRAME_PAGE: usize = 4096;
+/// `BPF_PROG_TYPE_SCHED_CLS` and `BPF_PROG_TYPE_XDP`.
+const INGRESS: u32 = 3;
 const XDP: u32 = 6;
 /// `BPF_F_XDP_HAS_FRAGS`.
 const HAS_FRAGMENTS: u32 = 1 << 5;
@@ -124,8 +144,8 @@ impl Program {
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or for frames that the kernel does not accept.
     pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun> {
-        // A program may add headers before the frame, for which XDP reserves 256 bytes.
-        let mut output = vec![0; frame.len() + 256];
+        // A program may add headers before the frame, for which XDP reserves 256 bytes, and may lengthen it up to a page.
+        let mut output = vec![0; FRAME_PAGE.max(frame.len() + 256)];
         let mut attributes = ProgramTestRun {
             prog_fd: descriptor(self),
             data_in: address(frame.as_ptr()),
@@ -183,12 +203,14 @@ impl AsFd for Program {
 }
 
 fn load(kind: ProgramType, name: &str, code: &[Instruction], log: &mut [u8]) -> io::Result<OwnedFd> {
+    let (prog_type, prog_flags) = match kind {
+        ProgramType::Xdp => (XDP, 0),
+        ProgramType::XdpLongFrames => (XDP, HAS_FRAGMENTS),
+        ProgramType::Ingress => (INGRESS, 0),
+    };
     let mut attributes = ProgramLoad {
-        prog_type: XDP,
-        prog_flags: match kind {
-            ProgramType::Xdp => 0,
-            ProgramType::XdpLongFrames => HAS_FRAGMENTS,
-        },
+        prog_type,
+        prog_flags,
         insn_cnt: size(code.len()),
         insns: address(code.as_ptr()),
         license: address(LICENSE.as_ptr()),

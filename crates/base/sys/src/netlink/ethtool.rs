@@ -171,6 +171,36 @@ pub enum OffloadState {
     Off = 0,
 }
 
+/// What some counters of a driver have grown by, summed over its queues.
+#[derive(Debug)]
+pub struct CounterGrowth {
+    device: Device,
+    endings: &'static [&'static str],
+    /// The sum when it was opened.
+    before: u64,
+}
+
+impl CounterGrowth {
+    /// Starts with the counters of a device whose names have one of these endings; `None` if the driver has none of them.
+    #[must_use]
+    pub fn open(device: &str, endings: &'static [&'static str]) -> Option<Self> {
+        let device = Device::open(device).ok()?;
+        Some(Self { before: sum_of(&device, endings)?, device, endings })
+    }
+
+    /// The growth since then; that of a device that is gone is zero.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        sum_of(&self.device, self.endings).map_or(0, |now| now.saturating_sub(self.before))
+    }
+}
+
+fn sum_of(device: &Device, endings: &[&str]) -> Option<u64> {
+    let statistics = device.statistics().ok()?;
+    let is_meant = |name: &str| endings.iter().any(|end| name.ends_with(end));
+    statistics.iter().filter(|(name, _)| is_meant(name)).map(|(_, count)| *count).reduce(u64::saturating_add)
+}
+
 /// A network device for ethtool requests.
 #[derive(Debug)]
 pub struct Device {

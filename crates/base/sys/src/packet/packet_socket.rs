@@ -207,6 +207,26 @@ impl Receiver {
         Ok(receiver)
     }
 
+    /// Has the device accept frames for every group, as neighbor discovery for addresses that it does not have needs (packet(7),
+    /// `PACKET_MR_ALLMULTI`). Ends with this socket.
+    ///
+    /// # Errors
+    /// If the device is gone.
+    pub fn take_all_groups(&self, ifindex: u32) -> Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: i32::try_from(ifindex).unwrap_or(i32::MAX),
+            mr_type: ALL_GROUPS,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        let (level, option) = (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP);
+        let length = socket_length(size_of_val(&request));
+        // SAFETY: the pointer is to a local of that length.
+        let result =
+            unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const request).cast(), length) };
+        if result < 0 { Err(Error::last("setsockopt(PACKET_ADD_MEMBERSHIP)")) } else { Ok(()) }
+    }
+
     fn make_room(&self, buffer: Bytes) -> Result<()> {
         let (level, value) = (libc::SOL_SOCKET, option_value(buffer));
         let forced = set_option(&self.fd, level, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE", value);
@@ -285,6 +305,8 @@ impl AsFd for Receiver {
 const ANY: u16 = 3;
 /// `PACKET_IGNORE_OUTGOING`: hides frames that this host sends (Linux 4.20).
 const IGNORE_OUTGOING: libc::c_int = 23;
+/// `PACKET_MR_ALLMULTI`.
+const ALL_GROUPS: libc::c_ushort = 2;
 const EMPTY_VECTOR: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// Creates a header for each vector.

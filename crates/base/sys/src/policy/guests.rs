@@ -49,18 +49,31 @@ impl AllowedPeers {
         Self { networks: Vec::new(), guarded: GuardedSockets::NONE }
     }
 
+    /// Accepts these networks; everyone, if there are none.
+    #[must_use]
+    pub const fn of(networks: Vec<Network>) -> Self {
+        Self { networks, guarded: GuardedSockets::NONE }
+    }
+
+    /// The networks that it accepts; empty if it accepts everyone. For programs that decide before there is a socket.
+    #[must_use]
+    pub fn networks(&self) -> &[Network] {
+        &self.networks
+    }
+
     /// Returns whether packets from an address are accepted.
     #[must_use]
     pub fn admit(&self, address: IpAddr) -> bool {
         self.networks.is_empty() || self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// Blocks packets from everyone else on a socket; accepted connections of a listener inherit this. Needs no privilege.
+    /// Blocks packets from everyone else on a socket; accepted connections of a listener inherit this. Needs no privilege, except
+    /// where [`is_filter_refused`].
     ///
     /// Dropped packets count in [`crate::socket::drops`]. A connect from a stranger gets no reply.
     ///
     /// # Errors
-    /// `setsockopt(SO_ATTACH_FILTER)`, if it is not a socket.
+    /// `setsockopt(SO_ATTACH_FILTER)`, if it is not a socket, or the kernel refuses filters to this user.
     pub fn guard<'s, S>(&self, socket: &'s S) -> Result<()>
     where
         SockRef<'s>: From<&'s S>,
@@ -70,10 +83,18 @@ impl AllowedPeers {
         }
         let socket = SockRef::from(socket);
         let attached = socket.attach_filter(&program(&self.networks));
-        attached.map_err(|error| Error::new("setsockopt(SO_ATTACH_FILTER)", error))?;
+        attached.map_err(|error| Error::new(ATTACH, error))?;
         self.guarded.add(&socket);
         Ok(())
     }
+}
+
+const ATTACH: &str = "setsockopt(SO_ATTACH_FILTER)";
+
+/// Whether a kernel lets only `CAP_NET_ADMIN` filter the packets of a socket, as some do that were hardened.
+#[must_use]
+pub fn is_filter_refused(error: &Error) -> bool {
+    error.call == ATTACH && error.is_permission()
 }
 
 /// Instructions of classic BPF (`include/uapi/linux/bpf_common.h`).

@@ -18,8 +18,8 @@ use std::{
 };
 
 use fathom_model::units::Bytes;
-pub use guests::AllowedPeers;
 use guests::GuardedSockets;
+pub use guests::{AllowedPeers, is_filter_refused};
 pub use network::{Network, NetworkError};
 use socket2::SockAddr;
 

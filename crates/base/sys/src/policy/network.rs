@@ -24,6 +24,18 @@ impl Network {
     /// The IPv6 loopback address.
     pub const LOOPBACK_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
 
+    /// The address that it was made of; only its first [`Self::prefix`] bits count.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The number of leading bits that all its addresses share.
+    #[must_use]
+    pub const fn prefix(&self) -> u32 {
+        self.prefix
+    }
+
     /// Its first address in 32-bit words; IPv4 uses only the first word.
     pub(super) fn bits(&self) -> [u32; 4] {
         match self.address {

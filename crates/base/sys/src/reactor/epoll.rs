@@ -281,7 +281,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         let (wanted, received) = if STAMPED && !slot.is_local {
             let wanted = if n_discard == 0 { BUFFER } else { usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER) };
             let arrival = timestamping::recv(socket, &mut self.buffer[..wanted], Wait::Never)?;
-            self.arrived = arrival.and_then(|arrival| arrival.at).map(|at| self.epoch.monotonic(at));
+            self.arrived = arrival.and_then(|arrival| arrival.at).and_then(|at| self.epoch.of_packet(at));
             (wanted, arrival.map(|arrival| arrival.n_bytes))
         } else if n_discard == 0 {
             (BUFFER, socket::recv(socket, &mut self.buffer, Wait::Never)?)
@@ -451,7 +451,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         let socket = self.slots.get(token.index()).filter(|_| STAMPED)?.socket.as_ref()?;
         // A stamp that cannot be read is one that there is not.
         let departures = std::iter::from_fn(|| timestamping::departure(socket).ok().flatten());
-        departures.last().map(|departure| self.epoch.monotonic(departure.at))
+        departures.last().and_then(|departure| self.epoch.of_packet(departure.at))
     }
 
     fn wait(&mut self, patience: WaitLimit) -> Result<()> {

@@ -46,7 +46,14 @@ pub fn enable_for_some(socket: impl AsFd) -> Result<()> {
         .map_err(error_of("setsockopt(SO_TIMESTAMPING)"))
 }
 
-/// The offset between the kernel's two clocks, sampled once: later steps of the wall clock are not included.
+/// Between two offsets, a change by more than this is a step: an uninterrupted reading of two clocks in succession takes less.
+const CHANGE_MAX: Nanos = Nanos::from_micros(50);
+/// Of a single reading, a change by more than this is a step of the wall clock, and neither drift nor an interruption.
+const STEP_MIN: Nanos = Nanos::from_millis(1);
+/// No packet waits so long for a program that reads all the time. A shorter step remains in the times of the packets that wait just then.
+const AGE_MAX: Nanos = Nanos::from_secs(60);
+
+/// The offset between the kernel's two clocks, sampled once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelClockOffset(Nanos);
 
@@ -54,15 +61,25 @@ impl KernelClockOffset {
     /// The offset now, accurate to half the time of the fastest of several readings: an interrupted reading is not used.
     #[must_use]
     pub fn now() -> Self {
+        Self::between(clock::now, clock::wall)
+    }
+
+    fn between(monotonic: impl Fn() -> Nanos, wall: impl Fn() -> Nanos) -> Self {
         const READINGS: usize = 16;
         let reading = || {
-            let before = clock::now();
-            let wall = clock::wall();
-            let took = clock::now() - before;
+            let before = monotonic();
+            let wall = wall();
+            let took = monotonic() - before;
             (took, wall.since(before + took / 2))
         };
         let (_, difference) = (1..READINGS).fold(reading(), |best, _| best.min(reading()));
         Self(difference)
+    }
+
+    /// Whether the wall clock was not set between the two samples.
+    #[must_use]
+    pub fn is_unchanged(self, later: Self) -> bool {
+        self.0.since(later.0).max(later.0.since(self.0)) < CHANGE_MAX
     }
 
     /// The amount by which the wall clock is ahead of the monotonic clock.
@@ -71,7 +88,33 @@ impl KernelClockOffset {
         self.0
     }
 
-    /// Converts a timestamp to the monotonic clock.
+    /// Follows a wall clock that is set, and returns the time on the monotonic clock.
+    #[must_use]
+    pub fn follow(&mut self) -> Nanos {
+        let (now, wall) = (clock::now(), clock::wall());
+        let offset = wall.since(now);
+        if offset.since(self.0).max(self.0.since(offset)) > STEP_MIN {
+            *self = Self::now();
+        }
+        now
+    }
+
+    /// Converts the timestamp of a packet that was read before the last [`Self::follow`], which returned `now`. `None` for a packet that waited
+    /// while the wall clock was set.
+    #[must_use]
+    pub fn arrival(self, stamp: Nanos, now: Nanos) -> Option<Nanos> {
+        let at = self.monotonic(stamp);
+        (at <= now + STEP_MIN && now.since(at) < AGE_MAX).then_some(at)
+    }
+
+    /// Converts the timestamp of a packet that was read just now, as [`Self::follow`] and [`Self::arrival`] do.
+    #[must_use]
+    pub fn of_packet(&mut self, stamp: Nanos) -> Option<Nanos> {
+        let now = self.follow();
+        self.arrival(stamp, now)
+    }
+
+    /// Converts a timestamp to the monotonic clock, if the wall clock was not set since the offset was sampled.
     #[must_use]
     pub fn monotonic(self, stamp: Nanos) -> Nanos {
         stamp.since(self.0)
@@ -150,6 +193,7 @@ pub fn departure(connection: impl AsFd) -> Result<Option<StampedSend>> {
 #[cfg(test)]
 mod tests {
     use std::{
+        cell::Cell,
         io::{Read, Write},
         net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
     };
@@ -197,6 +241,39 @@ mod tests {
         drop(far);
         near.peek(&mut answer).unwrap();
         assert_eq!(recv(&near, &mut answer, Wait::Never).unwrap().unwrap().n_bytes, 0);
+    }
+
+    #[test]
+    fn the_reading_that_was_not_interrupted_counts_and_a_step_is_noticed() {
+        let (time, n) = (Cell::new(1_000_000_u64), Cell::new(0_usize));
+        let spans = [900_000, 40, 30, 500_000];
+        let monotonic = || {
+            let read = n.replace(n.get() + 1);
+            time.set(time.get() + spans[read % spans.len()]);
+            Nanos(time.get())
+        };
+        let offset = KernelClockOffset::between(monotonic, || Nanos(time.get() + 7_000_000_000));
+        assert!(offset.0.0.abs_diff(7_000_000_000) <= 20, "{offset:?}");
+        assert!(offset.monotonic(Nanos(7_000_000_500)).0.abs_diff(500) <= 20);
+        assert!(offset.is_unchanged(KernelClockOffset(offset.0 + Nanos::from_micros(40))));
+        assert!(!offset.is_unchanged(KernelClockOffset(offset.0 + Nanos::from_millis(1))));
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_moves_no_packet() {
+        let hour = Nanos::from_secs(3600);
+        for is_ahead in [true, false] {
+            // As if the clock had been an hour off when the offset was sampled.
+            let sampled = KernelClockOffset::now().0;
+            let mut clocks = KernelClockOffset(if is_ahead { sampled + hour } else { sampled - hour });
+            let before = clock::now();
+            let at = clocks.of_packet(clock::wall()).unwrap();
+            let slack = Nanos::from_micros(100);
+            assert!(before <= at + slack && at <= clock::now() + slack, "{before} {at}");
+            // Packets from before the step.
+            assert_eq!(clocks.of_packet(clock::wall() - hour), None);
+            assert_eq!(clocks.of_packet(clock::wall() + hour), None);
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(super) struct Control {
     /// The counters of all targets that there ever were, by group and name.
     pub(super) target_counters: Vec<(String, Arc<StripedCounter>)>,
     pub(super) rule_counters: BTreeMap<String, Arc<StripedCounter>>,
+    /// The counters of all balancers of the tier that there ever were, by name.
+    pub(super) tier_counters: BTreeMap<String, Arc<StripedCounter>>,
 }
 
 impl Control {
@@ -25,6 +27,11 @@ impl Control {
             self.target_counters.push((name, Arc::default()));
             self.target_counters.len() - 1
         })
+    }
+
+    /// The counter of a balancer of the tier.
+    pub(super) fn tier_counter(&mut self, name: &str) -> Arc<StripedCounter> {
+        Arc::clone(self.tier_counters.entry(name.to_owned()).or_default())
     }
 
     /// The tables as they are to be now.

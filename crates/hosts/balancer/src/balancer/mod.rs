@@ -54,7 +54,7 @@ pub struct BalancerSettings {
     pub flow_lookup: FlowLookup,
     /// What becomes of packets without a rule.
     pub unmatched: Unmatched,
-    /// The name of this balancer in its tier; absent if it stands alone.
+    /// The name of this balancer in its tier; absent if it stands alone, or before a tier that it is no part of.
     pub own_name: Option<String>,
     /// The defects, which stay for the life of the balancer.
     pub defects: Defects,
@@ -112,9 +112,6 @@ pub enum BalancerError {
     /// A tier without this balancer.
     #[error("the tier does not have this balancer, `{0}`")]
     NotInTier(String),
-    /// A tier of a balancer without a name.
-    #[error("this balancer has no name, by which it finds itself in its tier")]
-    NoOwnName,
 }
 
 /// The tables, shared by the control and the workers.
@@ -242,20 +239,24 @@ impl Balancer {
         Ok(())
     }
 
-    /// Replaces the balancers of the tier, this one among them. Fragments are spread over the tier by their addresses alone, so that one
-    /// balancer gets all fragments of a datagram. A list of none ends the tier.
+    /// Replaces the balancers of the tier. Fragments are spread over the tier by their addresses alone, so that one balancer gets all
+    /// fragments of a datagram. A balancer without a name is no part of it, and sends whole packets there too, by their flows. A list of none
+    /// ends the tier.
     ///
     /// # Errors
-    /// If this balancer has no name, or is not in the list.
+    /// If this balancer has a name that is not in the list.
     pub fn set_tier(&self, balancers: &[Target]) -> Result<(), BalancerError> {
         let mut control = lock(&self.control);
         control.tier = if balancers.is_empty() {
             None
         } else {
-            let own_name = self.settings.own_name.as_ref().ok_or(BalancerError::NoOwnName)?;
-            let own = balancers.iter().position(|balancer| balancer.name == *own_name);
-            let own = own.ok_or_else(|| BalancerError::NotInTier(own_name.clone()))?;
-            Some(Arc::new(Tier::new(balancers, own, self.table_size())))
+            let place = |name: &String| {
+                let place = balancers.iter().position(|balancer| balancer.name == *name);
+                place.ok_or_else(|| BalancerError::NotInTier(name.clone()))
+            };
+            let own = self.settings.own_name.as_ref().map(place).transpose()?;
+            let counters = balancers.iter().map(|balancer| control.tier_counter(&balancer.name)).collect();
+            Some(Arc::new(Tier::new(balancers, counters, own, self.table_size())))
         };
         self.publish(&mut control);
         Ok(())
@@ -306,17 +307,22 @@ impl Balancer {
         let by_word = |words: &[&'static str], counters: &[StripedCounter]| {
             words.iter().zip(counters).map(|(word, counter)| (*word, counter.sum())).collect()
         };
+        let by_name = |counters: &BTreeMap<String, Arc<StripedCounter>>| -> BTreeMap<String, u64> {
+            counters.iter().map(|(name, counter)| (name.clone(), counter.sum())).collect()
+        };
+        let balancers = by_name(&control.tier_counters);
         BalancerCounters {
             n_packets: fixed.packets.sum(),
             n_forwarded: fixed.forwarded.sum(),
-            n_to_balancer: fixed.to_balancer.sum(),
+            n_to_balancer: balancers.values().sum(),
             n_passed: fixed.passed.sum(),
             n_held: fixed.held.sum(),
             n_released: fixed.released.sum(),
             dropped: by_word(&CAUSES, &fixed.dropped),
             n_icmp_errors: fixed.icmp_errors.sum(),
             targets: control.target_counters.iter().map(|(name, counter)| (name.clone(), counter.sum())).collect(),
-            flows: control.rule_counters.iter().map(|(name, counter)| (name.clone(), counter.sum())).collect(),
+            flows: by_name(&control.rule_counters),
+            balancers,
             defects: by_word(&DEFECTS.map(|doc| doc.word), &fixed.defects),
             fragments: self.fragments.counters(),
             n_changes: self.generation.load(Ordering::Relaxed),

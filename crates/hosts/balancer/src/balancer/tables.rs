@@ -7,6 +7,7 @@ use crate::{
     counters::StripedCounter,
     decision::DropCause,
     flows::FlowRules,
+    hash::{address_hash, flow_hash},
     maglev::{MaglevTable, TableSize},
     targets::Target,
 };
@@ -58,19 +59,47 @@ impl GroupTable {
     }
 }
 
-/// The balancers that share the fragments.
+/// The balancers that have the fragments, of which this one may be one.
 #[derive(Debug)]
 pub(super) struct Tier {
-    pub(super) marks: Vec<u32>,
-    /// The place of this balancer.
-    pub(super) own: usize,
-    pub(super) table: MaglevTable,
+    balancers: Vec<TierBalancer>,
+    /// The place of this balancer; absent in the first tier, which has the others decide about everything.
+    own: Option<usize>,
+    table: MaglevTable,
+}
+
+#[derive(Debug)]
+pub(super) struct TierBalancer {
+    pub(super) mark: u32,
+    /// What was sent there.
+    pub(super) counter: Arc<StripedCounter>,
 }
 
 impl Tier {
-    pub(super) fn new(balancers: &[Target], own: usize, size: TableSize) -> Self {
-        let marks = balancers.iter().map(|balancer| balancer.mark).collect();
-        Self { marks, own, table: MaglevTable::build(balancers, size) }
+    /// Builds the table of balancers, each with its counter.
+    pub(super) fn new(
+        balancers: &[Target],
+        counters: Vec<Arc<StripedCounter>>,
+        own: Option<usize>,
+        size: TableSize,
+    ) -> Self {
+        let of = |(balancer, counter): (&Target, _)| TierBalancer { mark: balancer.mark, counter };
+        Self {
+            balancers: balancers.iter().zip(counters).map(of).collect(),
+            own,
+            table: MaglevTable::build(balancers, size),
+        }
+    }
+
+    /// Returns the balancer that a packet is sent on to; `None` if this one decides about it.
+    pub(super) fn other_balancer(&self, packet: &Packet<'_>) -> Option<&TierBalancer> {
+        let hash = match &packet.fragment {
+            Some(fragment) => address_hash(&fragment.datagram),
+            None if self.own.is_some() => return None,
+            None => flow_hash(&packet.key),
+        };
+        let place = self.table.lookup(hash)?;
+        (Some(place) != self.own).then(|| &self.balancers[place])
     }
 }
 

@@ -161,23 +161,27 @@ fn changes_that_are_not_possible_change_nothing() {
     assert_eq!(balancer.remove_flow("x"), Err(BalancerError::NoSuchFlow("x".to_owned())));
     let twice = vec!["a".parse().unwrap(), "a,ports=1".parse().unwrap()];
     assert_eq!(balancer.set_flows(twice), Err(BalancerError::FlowTwice("a".to_owned())));
-    assert_eq!(balancer.set_tier(&[target(1)]), Err(BalancerError::NoOwnName));
     assert_eq!(balancer.counters().n_changes, u64::from(N_TARGETS));
     assert_eq!(balancer.groups().keys().collect::<Vec<_>>(), [DEFAULT_GROUP]);
 }
 
+/// A tier of three, with the marks 101 to 103.
+fn tier() -> [Target; 3] {
+    [("one", 101), ("two", 102), ("three", 103)].map(|(name, mark)| Target { name: name.to_owned(), mark, weight: 1 })
+}
+
+/// A balancer before this tier, or in it by its name.
+fn with_tier(own_name: Option<String>) -> Arc<Balancer> {
+    let balancer = Arc::new(Balancer::new(BalancerSettings { own_name, ..BalancerSettings::default() }).unwrap());
+    balancer.set_tier(&tier()).unwrap();
+    balancer
+}
+
 #[test]
 fn balancers_of_a_tier_agree_on_who_has_a_datagram() {
-    let tier = [("one", 101), ("two", 102), ("three", 103)].map(|(name, mark)| Target {
-        name: name.to_owned(),
-        mark,
-        weight: 1,
-    });
-    let balancers = tier.clone().map(|own| {
-        let settings = BalancerSettings { own_name: Some(own.name), ..BalancerSettings::default() };
-        let balancer = Arc::new(Balancer::new(settings).unwrap());
+    let balancers = tier().map(|own| {
+        let balancer = with_tier(Some(own.name));
         balancer.set_target(DEFAULT_GROUP, target(1)).unwrap();
-        balancer.set_tier(&tier).unwrap();
         balancer
     });
     let mut workers = balancers.each_ref().map(Balancer::worker);
@@ -197,6 +201,27 @@ fn balancers_of_a_tier_agree_on_who_has_a_datagram() {
             "whole packets stay"
         );
     }
+}
+
+#[test]
+fn a_first_tier_sends_fragments_by_their_addresses_and_whole_packets_by_their_flows() {
+    let (one, other) = (with_tier(None), with_tier(None));
+    let (mut worker, mut other) = (one.worker(), other.worker());
+    let flows: BTreeSet<u32> = (0..100).map(|port| mark(worker.decide(&udp(port), Nanos::ZERO))).collect();
+    assert_eq!(flows.into_iter().collect::<Vec<_>>(), [101, 102, 103]);
+    for id in 0..10 {
+        let [first, later, last] = fragments(id, id);
+        let by_first = mark(worker.decide(&first, Nanos::ZERO));
+        assert_eq!(mark(other.decide(&later, Nanos::ZERO)), by_first, "another of the first tier agrees");
+        assert_eq!(mark(worker.decide(&last, Nanos::ZERO)), by_first);
+    }
+    let counters = one.counters();
+    assert_eq!((counters.n_to_balancer, counters.n_packets), (120, 120));
+    assert_eq!(counters.balancers.values().sum::<u64>(), 120);
+    assert_eq!(one.set_tier(&[]), Ok(()));
+    assert_eq!(worker.decide(&udp(1), Nanos::ZERO), Decision::Drop(DropCause::NoTarget), "the tier has ended");
+    let stranger = Balancer::new(BalancerSettings { own_name: Some("four".to_owned()), ..BalancerSettings::default() });
+    assert_eq!(stranger.unwrap().set_tier(&tier()), Err(BalancerError::NotInTier("four".to_owned())));
 }
 
 /// What a defect does to a thousand flows of whole packets: how many get another target than without it.

@@ -15,7 +15,7 @@ use crate::{
     decision::{Decision, DropCause},
     defects::{Defect, OneIn},
     fragments::{FirstFragment, LaterFragment, Released},
-    hash::{address_hash, flow_hash},
+    hash::flow_hash,
 };
 
 /// The bytes that the defect `leak` keeps for a packet: as many as an entry of the kernel's connection table has.
@@ -67,14 +67,14 @@ impl BalancerWorker {
         if packet.is_icmp_error {
             self.count(|counters| &counters.icmp_errors);
         }
+        if let Some(balancer) = self.tables.tier.as_ref().and_then(|tier| tier.other_balancer(&packet)) {
+            balancer.counter.add(self.worker, 1);
+            return Decision::Forward { mark: balancer.mark };
+        }
         let Some(fragment) = packet.fragment else {
             let fate = self.fate_of_whole(&packet);
             return self.settle(fate);
         };
-        if let Some(mark) = self.other_balancer(&fragment) {
-            self.count(|counters| &counters.to_balancer);
-            return Decision::Forward { mark };
-        }
         if fragment.offset == 0 {
             let fate = self.fate_of_first(&packet, &fragment, now);
             return self.settle(fate);
@@ -160,13 +160,6 @@ impl BalancerWorker {
             // Zeros would not take memory before they are written.
             self.leaked.push([0xff; LEAKED_BYTES]);
         }
-    }
-
-    /// The mark of the balancer of the tier that a fragment belongs to, if that is not this one.
-    fn other_balancer(&self, fragment: &Fragment) -> Option<u32> {
-        let tier = self.tables.tier.as_ref()?;
-        let place = tier.table.lookup(address_hash(&fragment.datagram))?;
-        (place != tier.own).then(|| tier.marks[place])
     }
 
     fn fate_of_whole(&self, packet: &Packet<'_>) -> Fate {

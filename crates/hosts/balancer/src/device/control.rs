@@ -15,7 +15,7 @@ use std::{
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    process::effective_user,
+    process::{Pidfd, effective_user},
     socket::{PeerProcess, peer_process},
 };
 use serde::{Deserialize, Serialize};
@@ -78,6 +78,11 @@ impl ControlRequest {
     /// Whether it changes the balancer.
     pub(super) const fn is_change(&self) -> bool {
         !matches!(self, Self::Counters | Self::Targets | Self::Flows)
+    }
+
+    /// Whether it gives a balancer targets, or rules by which it chooses among them.
+    pub(super) const fn is_of_targets(&self) -> bool {
+        matches!(self, Self::AddTarget { .. } | Self::SetFlow(_) | Self::SetFlows(_))
     }
 }
 
@@ -172,6 +177,33 @@ pub(super) fn others_running(name: &str) -> Vec<String> {
 /// # Panics
 /// Never: a request is plain data.
 pub fn ask(name: &str, request: &ControlRequest) -> Result<serde_json::Value, DeviceError> {
+    let (stream, _) = reach(name)?;
+    exchange(&stream, request, ANSWER_PATIENCE)
+}
+
+/// Kills the balancer of this name in the network namespace of the calling thread, as `kill -9` does, and waits for its end.
+///
+/// # Errors
+/// If none runs, if it belongs to another user, or if it does not end.
+pub fn kill(name: &str) -> Result<PeerProcess, DeviceError> {
+    let (_stream, process) = reach(name)?;
+    let failed = |source: fathom_sys::Error| {
+        if source.is_permission() {
+            return DeviceError::OtherUser;
+        }
+        DeviceError::Kernel { attempt: "kill the balancer", source }
+    };
+    let handle = Pidfd::open(process.pid).map_err(failed)?;
+    handle.kill().map_err(failed)?;
+    if handle.wait(ANSWER_PATIENCE).map_err(failed)? {
+        Ok(process)
+    } else {
+        Err(DeviceError::NoAnswer { after: ANSWER_PATIENCE, is_change: true })
+    }
+}
+
+/// Connects to the balancer of this name, and tells its process.
+fn reach(name: &str) -> Result<(UnixStream, PeerProcess), DeviceError> {
     let failed = |attempt: &'static str| move |source| DeviceError::Control { attempt, source };
     let stream =
         address(name).and_then(|address| UnixStream::connect_addr(&address)).map_err(|error| match error.kind() {
@@ -185,7 +217,7 @@ pub fn ask(name: &str, request: &ControlRequest) -> Result<serde_json::Value, De
     if !is_trusted(by) {
         return Err(DeviceError::NameTaken { name: name.to_owned(), by });
     }
-    exchange(&stream, request, ANSWER_PATIENCE)
+    Ok((stream, by))
 }
 
 /// Whether a process at the other end may change this one, or answer it.

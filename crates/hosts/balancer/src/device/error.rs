@@ -82,11 +82,17 @@ pub enum DeviceError {
         mark: u32,
     },
     /// The process may not load programs into the kernel.
-    #[error("data path xdp needs CAP_BPF and CAP_NET_ADMIN outside user namespaces")]
+    #[error("data paths xdp and tc need CAP_BPF and CAP_NET_ADMIN outside user namespaces")]
     NoPrograms,
     /// There is no interface of this name.
     #[error("there is no interface `{0}` here")]
     NoInterface(String),
+    /// Its frames have no Ethernet header.
+    #[error("{0} is no Ethernet interface")]
+    NoEthernet(String),
+    /// The kernel runs no programs at the ingress of its stack.
+    #[error("this kernel runs no programs at the ingress of interfaces (TCX)")]
+    NoIngressPrograms,
     /// The driver runs no programs.
     #[error("the driver of {0} has no native XDP")]
     NoNativeXdp(String),
@@ -161,6 +167,14 @@ impl DeviceError {
         if source.is_permission() { Self::Unprivileged } else { Self::Kernel { attempt, source } }
     }
 
+    /// The same error of a balancer of the tier, which is given like a target.
+    pub(super) fn of_tier(self) -> Self {
+        match self {
+            Self::TargetRefused { given, why } => Self::BadSetting { option: "tier", why: format!("{given}: {why}") },
+            other => other,
+        }
+    }
+
     /// The error with all its causes, for a reader that gets one text.
     pub(super) fn full_text(&self) -> String {
         let mut text = self.to_string();
@@ -195,9 +209,11 @@ impl DeviceError {
             Self::MarksTaken(_) | Self::MarkTaken { .. } => "see ip rule list, and choose others with --first-mark N".to_owned(),
             Self::NoPrograms => "run as root outside a user namespace, or with --data-path nfqueue".to_owned(),
             Self::NoInterface(_) => "see ip link, and name the interface by which packets come in with --interface".to_owned(),
-            Self::NoNativeXdp(_) => "name an interface whose driver has it, such as veth, virtio_net, ice or mlx5, or use --data-path nfqueue".to_owned(),
+            Self::NoNativeXdp(_) => "name an interface whose driver has it, such as veth, virtio_net, ice or mlx5, or use --data-path tc or nfqueue".to_owned(),
+            Self::NoEthernet(_) => "name another interface, or use --data-path nfqueue".to_owned(),
+            Self::NoIngressPrograms => "use Linux 6.6 or newer, or --data-path xdp or nfqueue".to_owned(),
             Self::OtherProgram(interface) => format!("end the program that put it there (bpftool link); one without a link: ip link set dev {interface} xdp off"),
-            Self::NoRedirect { .. } => "a veth takes them while its other end has GRO (there: ethtool -K PEER gro on), some NICs while they have a program of their own; or use --data-path nfqueue".to_owned(),
+            Self::NoRedirect { .. } => "a veth takes them while its other end has GRO (there: ethtool -K PEER gro on), some NICs while they have a program of their own; or use --data-path tc or nfqueue".to_owned(),
             Self::NotRunning { others, .. } if !others.is_empty() => format!("--name {}", others.join(" or --name ")),
             Self::NotRunning { .. } => {
                 "fathom balancer run --vip 198.18.8.1 --target t1=198.18.1.1; in a lab: fathom lab exec LAB dut -- fathom balancer …".to_owned()

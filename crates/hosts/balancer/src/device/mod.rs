@@ -36,7 +36,7 @@ use fathom_sys::{
 };
 use serde::Serialize;
 
-pub use control::{ControlAnswer, ControlRequest, ask};
+pub use control::{ControlAnswer, ControlRequest, ask, kill};
 pub use error::{DeviceError, TARGET_FORM};
 pub use fast_path::FastPathCounters;
 pub use path_counters::QueueCounters;
@@ -78,11 +78,13 @@ pub struct DeviceCounters {
     pub uptime_ns: u64,
     /// How packets reach their target.
     pub mode: ForwardMode,
+    /// What decides about packets.
+    pub data_path: DataPath,
     /// The decisions.
     pub decisions: BalancerCounters,
     /// The program before the queues; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub xdp: Option<FastPathCounters>,
+    pub fast_path: Option<FastPathCounters>,
     /// The data path, queue by queue.
     pub queues: Vec<QueueCounters>,
 }
@@ -134,8 +136,7 @@ impl RunningBalancer {
             |error: FragmentSettingsError| DeviceError::BadSetting { option: "fragments", why: error.to_string() };
         let balancer = Arc::new(Balancer::new(settings.balancer.clone()).map_err(wrong)?);
         let places = balancer.table_size().get();
-        let is_fast = settings.data_path == DataPath::Xdp;
-        let fast_path = is_fast.then(|| FastPath::prepare(&settings, places)).transpose()?;
+        let fast_path = FastPath::prepare(&settings, places)?;
         let mut steering = Steering::prepare(settings.clone())?;
         for target in &settings.targets {
             steering.check(target)?;
@@ -144,6 +145,7 @@ impl RunningBalancer {
             let target = Target { name: target.name.clone(), mark, weight: target.weight };
             balancer.set_target(DEFAULT_GROUP, target)?;
         }
+        balancer.set_tier(&lay_tier(&settings, &mut steering)?)?;
         let copy_range = settings.copy_range(steering.largest_mtu()?);
         let queues = settings.queues.clone().map(|number| open_queue(number, copy_range, &settings));
         let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
@@ -255,6 +257,20 @@ impl Drop for RunningBalancer {
     }
 }
 
+/// Makes the ways to the other balancers of the tier. No packet gets the mark of this one.
+fn lay_tier(settings: &DeviceSettings, steering: &mut Steering) -> Result<Vec<Target>, DeviceError> {
+    let mut lay = |balancer: &DeviceTarget| {
+        let mark = if settings.is_own(balancer) {
+            settings.first_mark
+        } else {
+            steering.check(balancer)?;
+            steering.add(balancer.clone(), clock::now())?
+        };
+        Ok(Target { name: balancer.name.clone(), mark, weight: balancer.weight })
+    };
+    settings.tier.iter().map(|balancer| lay(balancer).map_err(DeviceError::of_tier)).collect()
+}
+
 fn open_queue(number: u16, copy_range: Bytes, settings: &DeviceSettings) -> Result<PacketQueue, DeviceError> {
     let of_packets = u64::from(settings.queue_length) * (copy_range.0 + PACKET_OVERHEAD);
     let queue = QueueSettings {
@@ -284,14 +300,15 @@ impl SharedState {
 
     fn counters(&self) -> DeviceCounters {
         let mut decisions = self.balancer.counters();
-        let xdp = self.fast_path.as_ref().map(|fast_path| self.count_redirected(fast_path, &mut decisions));
+        let fast_path = self.fast_path.as_ref().map(|fast_path| self.count_redirected(fast_path, &mut decisions));
         DeviceCounters {
             name: self.settings.name.clone(),
             pid: std::process::id(),
             uptime_ns: (clock::now() - self.started_at).0,
             mode: self.settings.mode,
+            data_path: self.settings.data_path,
             decisions,
-            xdp,
+            fast_path,
             queues: self.counters.iter().map(|(queue, counters)| counters.read(*queue)).collect(),
         }
     }
@@ -356,6 +373,10 @@ impl SharedState {
     fn answer(&self, request: ControlRequest) -> Result<serde_json::Value, DeviceError> {
         fn json(value: impl Serialize) -> serde_json::Value {
             serde_json::to_value(value).expect("an answer is plain data")
+        }
+        if self.settings.is_first_tier() && request.is_of_targets() {
+            let what = "this balancer has no targets: those of its tier decide about everything".to_owned();
+            return Err(DeviceError::Refused { what, fix: Some("change it in each balancer of the tier".to_owned()) });
         }
         match request {
             ControlRequest::Counters => Ok(json(self.counters())),

@@ -53,13 +53,21 @@ pub enum DataPath {
     /// This process: all packets wait in queues for its verdicts.
     #[default]
     Nfqueue,
-    /// A program on the interfaces, before the network stack. What it does not know waits in the queues.
+    /// A program in the drivers of the interfaces, before the network stack. What it does not know waits in the queues.
     Xdp,
+    /// The same program at the ingress of the stack, which sees packets of several segments as one.
+    Tc,
 }
 
 impl DataPath {
     /// The words of all data paths.
-    pub const WORDS: [&'static str; 2] = ["nfqueue", "xdp"];
+    pub const WORDS: [&'static str; 3] = ["nfqueue", "xdp", "tc"];
+
+    /// Whether a program on interfaces decides before the queues.
+    #[must_use]
+    pub fn has_program(self) -> bool {
+        self != Self::Nfqueue
+    }
 }
 
 impl FromStr for DataPath {
@@ -69,7 +77,8 @@ impl FromStr for DataPath {
         match text {
             "nfqueue" => Ok(Self::Nfqueue),
             "xdp" => Ok(Self::Xdp),
-            _ => Err(format!("`{text}` is not nfqueue or xdp")),
+            "tc" => Ok(Self::Tc),
+            _ => Err(format!("`{text}` is not nfqueue, xdp or tc")),
         }
     }
 }
@@ -79,6 +88,7 @@ impl fmt::Display for DataPath {
         f.write_str(match self {
             Self::Nfqueue => "nfqueue",
             Self::Xdp => "xdp",
+            Self::Tc => "tc",
         })
     }
 }
@@ -177,6 +187,9 @@ pub struct DeviceSettings {
     pub virtual_addresses: Vec<IpAddr>,
     /// The targets of the group of packets without a flow rule.
     pub targets: Vec<DeviceTarget>,
+    /// The balancers of the tier: with `balancer.own_name` this is one of them, which sends fragments on to the others; without, it is
+    /// before them, and has no targets.
+    pub tier: Vec<DeviceTarget>,
     /// The numbers of the queues; a thread reads each.
     pub queues: RangeInclusive<u16>,
     /// How packets reach their target.
@@ -248,6 +261,7 @@ impl DeviceSettings {
             );
         }
         self.check_data_path()?;
+        self.check_tier()?;
         if let Some(name) = &self.balancer.defects.blackhole
             && !self.targets.iter().any(|target| target.name == *name)
         {
@@ -259,13 +273,59 @@ impl DeviceSettings {
         })
     }
 
+    /// Whether it has the balancers of its tier decide about everything.
+    pub(super) fn is_first_tier(&self) -> bool {
+        !self.tier.is_empty() && self.balancer.own_name.is_none()
+    }
+
+    /// Whether a balancer of the tier is this one.
+    pub(super) fn is_own(&self, balancer: &DeviceTarget) -> bool {
+        self.balancer.own_name.as_ref() == Some(&balancer.name)
+    }
+
+    fn check_tier(&self) -> Result<(), DeviceError> {
+        let bad = |option: &'static str, why: String| Err(DeviceError::BadSetting { option, why });
+        if let Some(name) = &self.balancer.own_name
+            && !self.tier.iter().any(|balancer| self.is_own(balancer))
+        {
+            return bad("tier-name", format!("{name} is not among the balancers of --tier"));
+        }
+        if self.tier.is_empty() {
+            return Ok(());
+        }
+        if self.mode != ForwardMode::Dsr {
+            return bad("tier", "it needs --mode dsr: packets are routed to another balancer as they are".to_owned());
+        }
+        (0..self.tier.len()).try_for_each(|place| {
+            let checked = self.check_target(&self.tier[place], self.tier[..place].iter());
+            checked.map_err(DeviceError::of_tier)
+        })?;
+        if self.balancer.own_name.is_some() {
+            return Ok(());
+        }
+        let first_tier = "without --tier-name, the balancers of --tier decide about everything";
+        if !self.targets.is_empty() {
+            return bad("target", format!("{first_tier}, so this one has no targets"));
+        }
+        if self.data_path.has_program() {
+            return bad("data-path", format!("{first_tier}, and {} knows targets only", self.data_path));
+        }
+        match self.balancer.defects.of_targets() {
+            Some(defects) => bad("defect", format!("{first_tier}, so {defects} has to be a defect of theirs")),
+            None => Ok(()),
+        }
+    }
+
     fn check_data_path(&self) -> Result<(), DeviceError> {
         let bad = |option: &'static str, why: &str| Err(DeviceError::BadSetting { option, why: why.to_owned() });
-        match (self.data_path, self.interfaces.is_empty()) {
-            (DataPath::Nfqueue, false) => bad("interface", "only --data-path xdp has a program on interfaces"),
-            (DataPath::Xdp, true) => bad("interface", "--data-path xdp needs the interface by which packets come in"),
-            (DataPath::Xdp, false) if self.mode != ForwardMode::Dsr => {
-                bad("data-path", "xdp needs --mode dsr: its program does not translate addresses")
+        let path = self.data_path;
+        match (path.has_program(), self.interfaces.is_empty()) {
+            (false, false) => bad("interface", "only --data-path xdp or tc has a program on interfaces"),
+            (true, true) => {
+                bad("interface", &format!("--data-path {path} needs the interface by which packets come in"))
+            }
+            (true, false) if self.mode != ForwardMode::Dsr => {
+                bad("data-path", &format!("{path} needs --mode dsr: its program does not translate addresses"))
             }
             _ => {
                 let mut names = self.interfaces.iter().enumerate();
@@ -338,6 +398,7 @@ mod tests {
             name: "tested".to_owned(),
             virtual_addresses: vec![[198, 18, 8, 1].into()],
             targets: Vec::new(),
+            tier: Vec::new(),
             queues: 0..=0,
             mode: ForwardMode::Dsr,
             data_path: DataPath::Xdp,

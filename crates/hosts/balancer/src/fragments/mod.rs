@@ -32,7 +32,7 @@ pub struct FragmentSettings {
     pub stored_bytes_max: u32,
     /// How long an entry lives after the last fragment of its datagram.
     pub ttl: Nanos,
-    /// The slots that are searched for old entries when no bucket is left.
+    /// The slots that are searched for old entries when no bucket is left, and for each fragment that waits.
     pub n_swept: u32,
     /// What happens to an entry when its datagram is complete.
     pub completion: Completion,

@@ -155,6 +155,10 @@ impl<V: Copy> FragmentShard<V> {
                 None => return LaterFragment::TableFull,
             },
         };
+        if matches!(self.entries[index(at)].state, State::Waiting) {
+            // Each fragment that waits makes room for another: what waited in vain may be in a slot that no datagram comes to for long.
+            self.sweep(now, |_| false);
+        }
         let entry = &mut self.entries[index(at)];
         match entry.state {
             State::Known(value) => {
@@ -269,8 +273,14 @@ impl<V: Copy> FragmentShard<V> {
 
     /// Takes a bucket; if none is left, the next slots are searched for old entries.
     fn free_bucket(&mut self, now: Nanos) -> Option<u32> {
+        self.sweep(now, |shard| !shard.free_buckets.is_empty());
+        self.free_buckets.pop()
+    }
+
+    /// Searches the next slots for old entries until there is enough.
+    fn sweep(&mut self, now: Nanos, is_enough: impl Fn(&Self) -> bool) {
         for _ in 0..self.settings.n_swept {
-            if !self.free_buckets.is_empty() {
+            if is_enough(self) {
                 break;
             }
             let slot = self.hand;
@@ -278,7 +288,6 @@ impl<V: Copy> FragmentShard<V> {
             let key = self.entries[index(slot)].key;
             self.find(slot, (&key, 0), now);
         }
-        self.free_buckets.pop()
     }
 
     /// Notes that a fragment was forwarded, and removes the entry if that was the last one of its datagram.

@@ -102,6 +102,17 @@ fn what_waits_in_vain_gives_its_buffers_back_when_its_slot_is_touched() {
 }
 
 #[test]
+fn what_waits_in_vain_in_other_slots_gives_its_buffers_back_if_they_are_swept() {
+    // A fragment every 20 ms whose first one never comes: ten live at a time, and 16 more until all slots were searched.
+    let n_held = |n_swept| {
+        let table = table(FragmentSettings { n_slots: 1009, n_stored: 32, n_swept, ..settings() });
+        (0..1000).filter(|id| later(&table, *id, 1, 20 * u64::from(*id)) == LaterFragment::Held).count()
+    };
+    assert!(n_held(0) < 500, "{}", n_held(0));
+    assert_eq!(n_held(64), 1000);
+}
+
+#[test]
 fn a_table_is_full_when_its_slot_is_taken_and_no_bucket_is_left() {
     let table = table(FragmentSettings { n_slots: 1, n_buckets: 2, ..settings() });
     for id in 0..3 {

@@ -193,8 +193,8 @@ impl ConnectedHost {
         }
     }
 
-    /// Converts a disconnect before the greeting: nothing was started, and the other end may not be an agent at all.
-    pub(super) fn error_before_greeting(&self, error: Error, tool: &str) -> Error {
+    /// Converts a disconnect before the host was ready: nothing was started, and the other end may not be an agent at all.
+    pub(super) fn error_before_start(&self, error: Error, tool: &str) -> Error {
         match error {
             Error::Disconnected {
                 host,

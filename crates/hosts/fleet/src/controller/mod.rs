@@ -218,7 +218,7 @@ impl Fleet {
                     let host = &mut self.hosts[id];
                     (host.tool, host.facts) = (tool, facts);
                 }
-                Err(error) => drop(refused.insert(id, self.hosts[id].error_before_greeting(error, &self.tool))),
+                Err(error) => drop(refused.insert(id, self.hosts[id].error_before_start(error, &self.tool))),
             }
         }
         let greeted: Vec<HostIndex> = ids.into_iter().filter(|id| !refused.contains_key(id)).collect();
@@ -231,7 +231,7 @@ impl Fleet {
         for (id, outcome) in greeted.into_iter().zip(compared) {
             if let Err(error) = outcome {
                 self.disconnect(id, Disconnected::Closed);
-                refused.insert(id, error);
+                refused.insert(id, self.hosts[id].error_before_start(error, &self.tool));
             }
         }
         let outcome = |begun: Result<HostIndex, Error>| begun.and_then(|id| refused.remove(&id).map_or(Ok(()), Err));

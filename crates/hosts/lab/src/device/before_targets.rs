@@ -9,7 +9,8 @@ use fathom_sys::netlink::{
 };
 
 use super::{
-    Device, DeviceRecord, FittedDevice, HOST, ProgramGuard, ProgramLoader,
+    BalancerDevice, Device, DeviceRecord, FittedDevice, HOST, ProgramGuard, ProgramLoader,
+    balancer::Stage,
     device_process::DeviceProcess,
     fitted_device::{TABLE, on, switch},
 };
@@ -34,14 +35,39 @@ pub(crate) fn fit_before_targets(hosts: &[Host], device: Device, programs: &dyn 
                 prepare_redirects(hosts, &mut unavailable)?;
             }
             unavailable.extend(balancer.left_by_program());
-            let command = programs.process(&balancer.words(&targets));
-            let command = command.map_err(Error::file("find the program of the device on host", HOST))?;
-            attached.push(Box::new(DeviceProcess::start(dut, &device.to_string(), command)?));
+            attached = start(hosts, balancer, &targets, programs)?;
         }
         _ => {}
     }
     let record = DeviceRecord { device, core: None, threads: Vec::new(), unavailable };
     Ok(FittedDevice { record, attached })
+}
+
+/// Starts the balancer on its host, behind those of the second tier if it has one.
+fn start(
+    hosts: &[Host],
+    balancer: &BalancerDevice,
+    targets: &[(String, IpAddr, IpAddr)],
+    programs: &dyn ProgramLoader,
+) -> Result<Vec<Box<dyn ProgramGuard>>> {
+    let device = Device::Balancer(Box::new(balancer.clone())).to_string();
+    let start = |host: &Host, words: &[String]| -> Result<Box<dyn ProgramGuard>> {
+        let command = programs.process(words);
+        let command = command.map_err(Error::file("find the program of the device on host", host.name.as_str()))?;
+        Ok(Box::new(DeviceProcess::start(host, &device, command)?))
+    };
+    let named = |name: &str| hosts.iter().find(|host| host.name.as_str() == name).expect("the topology has it");
+    let vip = targets.first().map(|(_, address, _)| *address);
+    let targets: Vec<(String, IpAddr)> = targets.iter().map(|(name, _, address)| (name.clone(), *address)).collect();
+    let deciding = balancer.words(Stage::Deciding, vip, &targets);
+    let behind: Vec<&Host> = balancer.names_behind().iter().map(|name| named(name)).collect();
+    if behind.is_empty() {
+        return Ok(vec![start(named(HOST), &deciding)?]);
+    }
+    let mut started = behind.iter().map(|host| start(host, &deciding)).collect::<Result<Vec<_>>>()?;
+    let tier: Vec<(String, IpAddr)> = behind.iter().map(|host| (host.name.to_string(), host.address())).collect();
+    started.push(start(named(HOST), &balancer.words(Stage::First, vip, &tier))?);
+    Ok(started)
 }
 
 /// Has frames reach the program of a balancer one by one and whole, and those that it sends the switch: both ways to the targets are alike.

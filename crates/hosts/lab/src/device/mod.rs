@@ -200,6 +200,15 @@ impl Device {
         matches!(self, Self::Balancer(_))
     }
 
+    /// The names of the balancers behind it, in their order.
+    #[must_use]
+    pub(crate) fn names_behind(&self) -> Vec<String> {
+        match self {
+            Self::Balancer(balancer) => balancer.names_behind(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns whether the answers of targets have to go back through the device.
     #[must_use]
     pub fn translates(&self) -> bool {
@@ -331,7 +340,10 @@ mod tests {
         assert_eq!((read("dnat"), read("balancer")), ("dnat".into(), "balancer:queues=1,mode=dsr".into()));
         let text = "balancer:queues=2,mode=dnat,defect=drop=1/100,defect=wrong-source";
         assert_eq!(read(text), text);
+        let text = "balancer:queues=1,mode=dsr,second-tier=2";
+        assert_eq!((read("balancer:second-tier=2"), read(text)), (text.to_owned(), text.to_owned()));
         assert_eq!(read("balancer:path=xdp"), "balancer:queues=1,mode=dsr,path=xdp");
+        assert_eq!(read("balancer:path=tc"), "balancer:queues=1,mode=dsr,path=tc");
     }
 
     #[test]
@@ -350,8 +362,11 @@ mod tests {
             ("impair:loss=2", "0.5%"),
             ("balancer:speed=2", "no value `speed`"),
             ("balancer:queues=0", "1 to 64"),
-            ("balancer:path=fast", "not nfqueue or xdp"),
-            ("balancer:path=xdp,mode=dnat", "needs mode=dsr"),
+            ("balancer:second-tier=9", "second-tier: `9` is not a number from 1 to 8"),
+            ("balancer:second-tier=2,path=xdp", "second-tier needs mode=dsr and path=nfqueue"),
+            ("balancer:path=fast", "not nfqueue, xdp or tc"),
+            ("balancer:path=xdp,mode=dnat", "path=xdp needs mode=dsr"),
+            ("balancer:path=tc,mode=dnat", "path=tc needs mode=dsr"),
             ("balancer:defect=laziness", "laziness"),
             ("balancer:defect=wrong-source", "dnat"),
         ];

@@ -3,7 +3,10 @@
 //! ```text
 //!   a eth0 ── eth0 dut eth1 ──┐
 //!   a eth1 ───────────────────┤ switch ── eth0 t1, t2, …
+//!                             └──────────── eth0 lb1, lb2, …
 //! ```
+//!
+//! The balancers lb1, lb2, … are there if the device has a second tier.
 //!
 //! The client reaches the virtual address by the device, and each target also directly, by its second interface. Every target has the virtual
 //! address on its loopback device. Targets answer straight to the client (direct server return), unless the device translates addresses: then
@@ -63,7 +66,12 @@ fn target_address(number: usize) -> Ipv4Addr {
 
 /// The address from which the Ethernet address of a port of the switch is derived. The port itself has none.
 fn port_address(place: usize) -> Ipv4Addr {
-    Ipv4Addr::new(198, 19, 1, u8::try_from(place).expect("a switch has at most 66 ports"))
+    Ipv4Addr::new(198, 19, 1, u8::try_from(place).expect("a switch has at most 74 ports"))
+}
+
+/// The balancers of a second tier are on the network of the targets, behind all of these.
+fn balancer_address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, 1, u8::try_from(200 + number).expect("there are at most eight of them"))
 }
 
 /// Builds the hosts for a device in front of the targets.
@@ -75,15 +83,28 @@ pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &
     };
     let (mut client, mut dut, mut switch) = (host(CLIENT)?, host(device::HOST)?, host(SWITCH)?);
     let mut targets = target_names(n_targets).iter().map(|name| host(name)).collect::<Result<Vec<_>>>()?;
-    enable_forwarding(&dut, family)?;
+    let names = device.names_behind();
+    let mut behind = names.iter().map(|name| host(name)).collect::<Result<Vec<_>>>()?;
+    for host in [&dut].into_iter().chain(&behind) {
+        enable_forwarding(host, family)?;
+    }
+    behind.iter().try_for_each(send_no_redirects)?;
     join(End::new(&mut client, "eth0", CLIENT_NEAR), End::new(&mut dut, "eth0", DEVICE_NEAR), family, options)?;
     let far = [(&mut client, "eth1", CLIENT_FAR), (&mut dut, "eth1", DEVICE_FAR)];
     let of_targets = targets.iter_mut().zip(1..).map(|(target, number)| (target, "eth0", target_address(number)));
-    lay_switched(&mut switch, far.into_iter().chain(of_targets), family, options)?;
+    let of_balancers = behind.iter_mut().zip(1..).map(|(host, number)| (host, "eth0", balancer_address(number)));
+    lay_switched(&mut switch, far.into_iter().chain(of_balancers).chain(of_targets), family, options)?;
     let addresses: Vec<Ipv4Addr> = (1..=targets.len()).map(target_address).collect();
+    let of_balancers: Vec<Ipv4Addr> = (1..=behind.len()).map(balancer_address).collect();
     let know = |host: &Host, others: &[Ipv4Addr]| others.iter().try_for_each(|other| introduce(host, *other, family));
     know(&client, &[&addresses[..], &[DEVICE_FAR]].concat())?;
-    know(&dut, &[&addresses[..], &[CLIENT_FAR]].concat())?;
+    know(&dut, &[&addresses[..], &of_balancers, &[CLIENT_FAR]].concat())?;
+    for host in &behind {
+        know(host, &[&addresses[..], &[CLIENT_FAR, DEVICE_FAR]].concat())?;
+        // Errors of the kernel there, such as "packet too big", reach the client.
+        route(host, family.routes_by(CLIENT_FAR))?;
+        drop_unrouted(host, family)?;
+    }
     let way_back = if device.translates() { DEVICE_FAR } else { CLIENT_FAR };
     for target in &mut targets {
         know(target, &[CLIENT_FAR, DEVICE_FAR])?;
@@ -99,6 +120,7 @@ pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &
         _ => drop_unrouted(&dut, family)?,
     }
     let mut hosts = vec![client, dut];
+    hosts.extend(behind);
     hosts.extend(targets);
     hosts.push(switch);
     Ok(hosts)
@@ -108,6 +130,14 @@ pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &
 fn accept_any_way(host: &Host) -> Result<()> {
     ["all", "default"].iter().try_for_each(|which| {
         let setting = format!("/proc/sys/net/ipv4/conf/{which}/rp_filter");
+        host.enter_with(|| fs::write(&setting, "0"))?.map_err(Error::file("write the setting", setting))
+    })
+}
+
+/// A balancer of the second tier sends packets on by the wire by which they came: nobody has to be told of a shorter way.
+fn send_no_redirects(host: &Host) -> Result<()> {
+    ["all", "default"].iter().try_for_each(|which| {
+        let setting = format!("/proc/sys/net/ipv4/conf/{which}/send_redirects");
         host.enter_with(|| fs::write(&setting, "0"))?.map_err(Error::file("write the setting", setting))
     })
 }
@@ -182,9 +212,10 @@ mod tests {
         let n = usize::try_from(*N_TARGETS.end()).unwrap();
         let all: BTreeSet<Ipv4Addr> = (1..=n)
             .map(target_address)
-            .chain((1..=n + 2).map(port_address))
+            .chain((1..=8).map(balancer_address))
+            .chain((1..=n + 10).map(port_address))
             .chain([CLIENT_NEAR, CLIENT_FAR, DEVICE_NEAR, DEVICE_FAR, VIRTUAL])
             .collect();
-        assert_eq!(all.len(), 2 * n + 2 + 5);
+        assert_eq!(all.len(), 2 * n + 8 + 10 + 5);
     }
 }

@@ -2,6 +2,7 @@
 
 use fathom_model::{
     Evidence, Finding, NextStep, Severity,
+    names::host,
     units::{grouped, percent},
 };
 
@@ -130,11 +131,24 @@ impl FindingRule for DeviceDrops {
 /// The core that a device runs on had no idle time left.
 pub(crate) struct DeviceCore;
 
-/// Returns the core of the device between the two ends, if it was full during the measured time.
+/// If programs used more than this part of a full core, it is full of their work, and the device would have more of it at a higher load.
+const OF_PROGRAMS_MAX: f64 = 0.5;
+/// From this share on, what programs used of the core of the device is told.
+const OF_PROGRAMS_TOLD: f64 = 0.1;
+
+/// Returns the core of the device between the two ends, if the device filled it during the measured time.
+///
+/// A device of kernel threads never runs in user mode, so that this time is surely that of programs.
 pub(crate) fn full_core(seen: &TestEvidence<'_>) -> Option<CoreLoad> {
     let via = seen.via()?;
     let core = format!("cpu{}", seen.environment(via)?.get("device", "core")?);
-    seen.cores(via).into_iter().find(|one| one.core == core && one.is_full())
+    let is_filled = |core: &CoreLoad| core.is_full() && of_programs(core) <= OF_PROGRAMS_MAX * core.busy();
+    seen.cores(via).into_iter().find(|one| one.core == core && is_filled(one))
+}
+
+/// The share of a device's core that programs used.
+fn of_programs(core: &CoreLoad) -> f64 {
+    core.share(host::CPU_USER_NS)
 }
 
 impl FindingRule for DeviceCore {
@@ -147,8 +161,10 @@ impl FindingRule for DeviceCore {
             return Vec::new();
         };
         let (counter, word, share) = core.main_state();
-        // Kernel threads never run in user mode.
-        let meaning = if word == "user" { "others take its time" } else { "it forwards no more than this" };
+        let meaning = match of_programs(&core) {
+            share if share >= OF_PROGRAMS_TOLD => format!("programs took {} of its time", percent(share)),
+            _ => "it forwards no more than this".to_owned(),
+        };
         let evidence = [("busy", core.busy()), (counter, share)];
         let title = format!(
             "the device {via} runs on {}, which was busy {} of the time, mostly {word}: {meaning}",
@@ -176,7 +192,6 @@ impl FindingRule for DeviceCore {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::names::host;
 
     #[test]
     fn a_device_that_drops_is_named_with_the_place_and_its_counter() {
@@ -224,5 +239,27 @@ mod tests {
         builder.cpu("dut", "cpu1", [1, 2, 96, 0]);
         let finding = builder.finding("device-core-full").unwrap();
         assert!(finding.title.contains("the device dut runs on cpu1"), "{}", finding.title);
+        assert!(finding.title.ends_with("it forwards no more than this"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_core_that_programs_fill_is_not_the_device_s() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.device_between("dut");
+        builder.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
+        for (of_core, said) in [
+            ([97, 2, 1, 0], None),
+            ([55, 43, 2, 0], None),
+            ([40, 58, 2, 0], Some("programs took 40 % of its time")),
+            ([5, 93, 2, 0], Some("it forwards no more than this")),
+        ] {
+            builder.cpu("dut", "cpu1", of_core);
+            let title = builder.finding("device-core-full").map(|finding| finding.title);
+            match said {
+                None => assert_eq!(title, None, "{of_core:?}"),
+                Some(said) => assert!(title.as_ref().is_some_and(|title| title.ends_with(said)), "{title:?}"),
+            }
+        }
     }
 }

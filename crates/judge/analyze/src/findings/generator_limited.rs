@@ -9,6 +9,7 @@ use fathom_model::{
 use super::{FindingRule, other_programs::OtherPrograms};
 use crate::change::{Change, another_core};
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
+use crate::gap::HALF;
 
 /// At this share of its own ceiling and above, fathom is the limit.
 const CEILING: f64 = 0.9;
@@ -45,16 +46,28 @@ impl FindingRule for GeneratorLimited {
         }
         let Some((title, evidence)) = near_ceiling(seen).or_else(|| threads_saturated(seen)) else { return Vec::new() };
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "own limit", title).evidence([evidence]).next(
-                NextStep::new("fathom calibrate")
-                    .on(&seen.test.from)
-                    .expected("show the maximum that this machine can generate"),
-            ),
+            seen.finding(self.id(), Severity::HoldsBack, "own limit", title).evidence([evidence]).next(next_step(seen)),
         ]
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         another_core(seen, &seen.test.from)
+    }
+}
+
+/// Requests over sockets can be sent without them; everything else has a ceiling to compare with.
+fn next_step(seen: &TestEvidence<'_>) -> NextStep {
+    let chooses = |option: &str| seen.run.command.contains(option);
+    let is_over_sockets =
+        seen.test.layer == Layer::Http && !["--engine", "--test"].iter().any(|option| chooses(option));
+    // Between two hosts of fathom there is no server to choose an engine for.
+    let engine = if seen.test.options.text("url").is_some() { "--engine auto" } else { "--engine xdp" };
+    let without = is_over_sockets.then(|| seen.repeat_run_command(engine)).flatten();
+    match without.filter(|command| command.starts_with("fathom http ")) {
+        Some(command) => NextStep::new(command).expected("send more, by an XDP program in the place of sockets"),
+        None => NextStep::new("fathom calibrate")
+            .on(&seen.test.from)
+            .expected("show the maximum that this machine can generate"),
     }
 }
 
@@ -132,15 +145,27 @@ impl FindingRule for OfferedTooLittle {
             evidence.push(counter_evidence(sender, count::SEND_REFUSED, refused));
         }
         let interface = seen.interface(sender);
-        let (held, command, expected) = match shaper(seen, sender) {
-            Some(shaper) => (
+        let waited = wait_of_sender(seen, side).filter(|wait| *wait >= HALF * (1.0 - share));
+        let (held, command, expected) = match (shaper(seen, sender), waited) {
+            (Some(shaper), _) => (
                 format!("; the queueing discipline {shaper} on {interface} of {sender} may hold it back"),
                 format!("tc -s qdisc show dev {interface}"),
                 "show its rate",
             ),
-            None => (String::new(), "fathom calibrate".to_owned(), "show the highest rate that this machine can offer"),
+            (None, Some(wait)) => (
+                format!("; the sender waited for a core {} of the time", percent(wait)),
+                "top".to_owned(),
+                "show which programs use its cores; end them, or give the sender cores of its own",
+            ),
+            _ => (String::new(), "fathom calibrate".to_owned(), "show the highest rate that this machine can offer"),
         };
-        let severity = if share < OFFERED_MIN { Severity::Invalidates } else { Severity::HoldsBack };
+        let severity = match waited {
+            // Below that, the test is not the one that was asked for, whoever took the sender's time.
+            _ if share < OFFERED_MIN => Severity::Invalidates,
+            // Another program had the core, so this is no limit of the sender.
+            Some(_) => Severity::Remark,
+            None => Severity::HoldsBack,
+        };
         let title =
             format!("only {:.1} % of the asked rate was sent{}{held}", 100.0 * share, offered_rate_text(seen, share));
         vec![
@@ -149,6 +174,18 @@ impl FindingRule for OfferedTooLittle {
                 .next(NextStep::new(command).on(sender).expected(expected)),
         ]
     }
+}
+
+/// Returns the share of the measured time in which a thread of the sender had work and no core; `None` if it does not tell it.
+fn wait_of_sender(seen: &TestEvidence<'_>, side: Side) -> Option<f64> {
+    let (mut waited, mut of_threads) = (0, 0);
+    for record in seen.records(side) {
+        let (from, to) = record.measured_ns;
+        waited += record.run_delay_ns?.0;
+        // Threads have a core each, or share the time without a fixed one.
+        of_threads += (to - from).0.saturating_mul(u64::try_from(record.cpu_ns_by_core.len()).ok()?);
+    }
+    ratio(waited, of_threads)
 }
 
 /// Returns the sent rate, if the requested rate is known, and the rate that arrived: `: 42.5 kpps, of which 37.2 kpps arrived`.
@@ -183,6 +220,14 @@ mod tests {
         builder.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
         let finding = builder.finding("generator-limited").unwrap();
         assert_eq!(finding.title, "fathom itself was the limit: 95 % of its ceiling 1.05 k req/s");
+        assert_eq!(finding.next.unwrap().command, "fathom calibrate");
+        builder.run.command = "fathom http --lab pair".to_owned();
+        let next = builder.finding("generator-limited").unwrap().next.unwrap();
+        assert_eq!(next.command, "fathom http --lab pair --engine xdp");
+        builder.run.command = "fathom http http://192.0.2.7/ --connections 100".to_owned();
+        builder.run.tests[0].options.set("url", "http://192.0.2.7/");
+        let next = builder.finding("generator-limited").unwrap().next.unwrap();
+        assert_eq!(next.command, "fathom http http://192.0.2.7/ --connections 100 --engine auto");
     }
 
     #[test]
@@ -234,6 +279,29 @@ mod tests {
         assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
         builder.total("client", count::INTENDED, 905);
         assert_eq!(builder.finding("offered-too-little"), None);
+    }
+
+    #[test]
+    fn a_sender_that_waited_for_a_core_names_that_and_not_its_own_limit() {
+        for (sent, waited_ms, severity, command) in [
+            (950, 40, Severity::Remark, "top"),
+            (950, 10, Severity::HoldsBack, "fathom calibrate"),
+            // Of a lab beside busy programs: 36 of 50 kpps were sent.
+            (724, 430, Severity::Invalidates, "top"),
+            (724, 50, Severity::Invalidates, "fathom calibrate"),
+        ] {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(sent, sent)]);
+            builder.total("client", count::INTENDED, 1000);
+            builder.own_cpu("client", &[("", 500)]);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.run_delay_ns = Some(Nanos::from_millis(waited_ms));
+            let finding = builder.finding("offered-too-little").unwrap();
+            let told = (finding.severity, finding.title.contains("waited for a core"));
+            assert_eq!(told, (severity, command == "top"), "{sent} {waited_ms}: {}", finding.title);
+            let next = finding.next.map(|next| next.command);
+            assert_eq!(next.as_deref(), Some(command));
+        }
     }
 
     #[test]

@@ -168,6 +168,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &targets::UnevenSpread,
     &targets::MovedFlows,
     &targets::CollateralLoss,
+    &targets::TargetsLostByEvent,
     &targets::FailedEvent,
     &step_errors::StepErrors,
     &users_left_early::UsersLeftEarly,
@@ -230,11 +231,12 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
             .iter()
             .flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, with_proof(found, test))))
             .collect();
+        let disturbed = lost_by_disturbances(&by_rule, &seen);
         let mut of_test = with_effects_as_remarks(by_rule, &seen);
         if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
-        let of_test = with_small_parts_as_remarks(of_test, gap::reaches_a_limit(&seen));
+        let of_test = with_small_parts_as_remarks(of_test, disturbed, gap::reaches_a_limit(&seen));
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
     found.sort_by(|(a_used, a), (b_used, b)| {
@@ -256,9 +258,15 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
             None => merged.push(finding),
         }
     }
-    // A finding that most tests share comes first, because it explains more than a finding about one test. Remarks come last.
+    // A finding that most tests share comes first, because it explains more than a finding about one test. A disturbance stands behind
+    // all causes however many tests it touches, and remarks come last.
     let most = |finding: &Finding| run.tests.len() > 1 && 2 * finding.tests.len() > run.tests.len();
-    merged.sort_by_key(|finding| (finding.severity == Severity::Remark, !most(finding)));
+    let behind_causes = |finding: &Finding| match finding.severity {
+        Severity::Invalidates | Severity::HoldsBack => 0,
+        Severity::Disturbs => 1,
+        Severity::Remark => 2,
+    };
+    merged.sort_by_key(|finding| (behind_causes(finding), !most(finding)));
     merged
 }
 
@@ -282,11 +290,31 @@ fn explains_less_than_half(finding: &Finding) -> bool {
     finding.explains.is_some_and(|share| share < gap::HALF)
 }
 
+/// Returns the part of a loss that disturbances took, such as datagrams that found a full socket because other programs had the core of its
+/// reader: the largest one, as one that explains a part of the rate stands beside it.
+fn lost_by_disturbances(by_rule: &[(&dyn FindingRule, Finding)], seen: &TestEvidence<'_>) -> f64 {
+    if seen.packets_lost().is_none_or(|lost| lost == 0) {
+        return 0.0;
+    }
+    let disturbs = |id: &str| by_rule.iter().any(|(_, found)| found.id == id && found.severity == Severity::Disturbs);
+    let is_effect = |(rule, _): &&(&dyn FindingRule, Finding)| {
+        rule.effect_of().iter().any(|cause| disturbs(cause) && !rule.stands_beside(cause, seen))
+    };
+    let parts = by_rule.iter().filter(is_effect).filter_map(|(_, finding)| finding.explains);
+    parts.fold(0.0, f64::max)
+}
+
+/// Of a loss that others took nearly all of, a tenth is still a part with a name of its own.
+const MOST_DISTURBED: f64 = 0.8;
+
 /// Turns causes into remarks that are known to explain less than half of what a test lacks, if another one explains more.
 ///
-/// If all causes of a test are such parts, none of them is why, and the test is said to have no cause; its remarks are the largest parts. A
-/// test that reaches a limit lacks too little for that, and keeps them.
-fn with_small_parts_as_remarks(mut of_test: Vec<Finding>, reaches_a_limit: bool) -> Vec<Finding> {
+/// The part `disturbed` is not lacking: a machine that others use hides no cause. If all causes of a test are such parts, none of
+/// them is why, and the test is said to have no cause; its remarks are the largest parts. A test that reaches a limit lacks too little for
+/// that, and keeps them.
+fn with_small_parts_as_remarks(mut of_test: Vec<Finding>, disturbed: f64, reaches_a_limit: bool) -> Vec<Finding> {
+    let half = gap::HALF * (1.0 - disturbed.min(MOST_DISTURBED));
+    let explains_less_than_half = |finding: &Finding| finding.explains.is_some_and(|share| share < half);
     let is_cause = |finding: &Finding| matches!(finding.severity, Severity::HoldsBack | Severity::Invalidates);
     let largest = of_test.iter().filter(|finding| is_cause(finding)).filter_map(|finding| finding.explains);
     let largest = largest.reduce(f64::max);
@@ -405,11 +433,41 @@ mod tests {
         for (given, far, near) in cases {
             for (reaches_a_limit, expected) in [(false, far), (true, near)] {
                 let parts = given.iter().map(|(severity, explains)| part("x", *severity, *explains)).collect();
-                let out = with_small_parts_as_remarks(parts, reaches_a_limit);
+                let out = with_small_parts_as_remarks(parts, 0.0, reaches_a_limit);
                 let severities: Vec<Severity> = out.iter().map(|finding| finding.severity).collect();
                 assert_eq!(severities, expected, "{given:?}, near {reaches_a_limit}");
             }
         }
+    }
+
+    #[test]
+    fn a_fiftieth_is_no_cause_however_much_a_disturbance_took() {
+        let severity = |share| {
+            let part = part("x", Severity::HoldsBack, Some(share));
+            with_small_parts_as_remarks(vec![part], 0.98, false)[0].severity
+        };
+        assert_eq!((severity(0.02), severity(0.15)), (Severity::Remark, Severity::HoldsBack));
+    }
+
+    #[test]
+    fn what_a_disturbance_took_is_not_lacking() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 8_900)]);
+        builder.run.tests[0].options.set("rate", "10000/s");
+        builder.one_machine();
+        builder.cpu("client", "cpu0", [60, 30, 5, 0]);
+        for host in ["client", "target"] {
+            builder.own_cpu(host, &[("cpu0", 100)]);
+        }
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
+            record.run_delay_ns = Some(Nanos::from_millis(300));
+        }
+        builder.host_counter("target", (counter::UDP_RCVBUF_ERRORS, ""), 900);
+        let run = builder.analyzed();
+        let found = |id: &str| run.findings.iter().find(|finding| finding.id == id).unwrap().severity;
+        assert_eq!(found("other-programs"), Severity::Disturbs);
+        assert_eq!(found("udp-receive-buffer"), Severity::Remark, "its reader waited for a core");
+        assert_eq!(found("loss"), Severity::HoldsBack, "a fifth of the loss, and all that others did not cause");
     }
 
     #[test]
@@ -458,7 +516,8 @@ mod tests {
         builder.steal("client", Nanos::from_millis(600));
         let run = builder.analyzed();
         let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
-        assert_eq!(told[..2], [("steal", 2), ("core-saturated", 1)], "most tests share it");
+        let expected = [("core-saturated", 1), ("core-saturated", 1), ("steal", 2)];
+        assert_eq!(told[..3], expected, "a disturbance of all tests hides the cause of none");
         assert!(run.tests.iter().all(|test| test.findings.contains(&"steal".to_owned())));
     }
 }

@@ -17,8 +17,10 @@ use crate::{
 
 /// At one segment in a thousand and above, loss affects the rate.
 const HOLDS_BACK: f64 = 1e-3;
-/// With fewer segments than this, a share is meaningless.
+/// With fewer segments than this, a share is meaningless unless it is of enough segments that were sent again.
 const SEGMENTS_MIN: u64 = 1000;
+/// Of so many, chance changes a share by no more than a third (one standard deviation of a Poisson count).
+const RESENT_MIN: u64 = 10;
 /// If at least this share of the retransmitted segments had already arrived, segments were reordered, not lost.
 const NEEDLESS: f64 = 0.5;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
@@ -54,6 +56,7 @@ impl FindingRule for Retransmissions {
             "latency-under-load",
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",
+            "targets-lost-by-event",
         ]
     }
 
@@ -91,7 +94,7 @@ impl FindingRule for Retransmissions {
 pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
     let share = |host: &'a str| {
         let (again, all) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
-        ratio(again, all).filter(|_| all >= SEGMENTS_MIN)
+        ratio(again, all).filter(|_| all >= SEGMENTS_MIN || again >= RESENT_MIN)
     };
     seen.hosts().filter_map(|host| Some((host, share(host)?))).max_by(|a, b| a.1.total_cmp(&b.1))
 }
@@ -173,5 +176,18 @@ mod tests {
     #[test]
     fn one_segment_in_two_thousand_is_no_cause() {
         assert_eq!(with_retransmissions(50).finding("retransmissions"), None);
+    }
+
+    #[test]
+    fn of_few_segments_a_share_is_told_if_enough_were_sent_again() {
+        let of_slow_requests = |again| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            builder.host_counter("target", (TCP_OUT_SEGMENTS, ""), 700);
+            builder.host_counter("target", (TCP_RETRANS_SEGMENTS, ""), again);
+            builder.finding("retransmissions").map(|finding| finding.severity)
+        };
+        assert_eq!(of_slow_requests(3), None);
+        assert_eq!(of_slow_requests(14), Some(Severity::HoldsBack));
     }
 }

@@ -1,9 +1,9 @@
-//! Where the time of an HTTP request passes: in the server, or in a response that waits for an acknowledgment.
+//! Where the time of a request passes: in the server, or in a response that waits for an acknowledgment.
 
 use fathom_model::{
-    Evidence, Finding, Layer, NextStep, Severity, Side,
+    Anatomy, Evidence, Finding, Layer, NextStep, Part, Severity, Side,
     names::{count, distribution, host},
-    units::{Nanos, percent, ratio},
+    units::{Nanos, grouped, percent, ratio},
 };
 
 use super::{FindingRule, other_programs::OtherPrograms};
@@ -23,6 +23,9 @@ const SHORT_RESPONSE: u64 = 64 << 10;
 /// With fewer segments sent again per request, the median is that of a request without any.
 const RESENT_MAX: f64 = 0.25;
 
+/// The handshakes that show the network.
+const FASTEST: f64 = 0.25;
+
 /// The parts of a request's time, at the median. The parts of one request add up to its whole; medians do so only roughly.
 struct RequestTimes {
     /// From the request to the end of the response.
@@ -31,18 +34,20 @@ struct RequestTimes {
     first_byte: Nanos,
     /// From the first byte to the last.
     download: Nanos,
-    /// The handshake of TCP: a round trip that no server program takes part in.
+    /// The handshake of TCP: a round trip that no server program takes part in. That of the fastest quarter, because waits for a core and
+    /// lost segments only add to it.
     connect: Nanos,
 }
 
 impl RequestTimes {
     fn of(seen: &TestEvidence<'_>) -> Option<Self> {
-        let median = |name| seen.distribution(Side::Initiator, name).quantile(0.5).map(Nanos);
+        let quantile = |name, q| seen.distribution(Side::Initiator, name).quantile(q).map(Nanos);
+        let median = |name| quantile(name, 0.5);
         Some(Self {
             service: median(distribution::SERVICE_TIME)?,
             first_byte: median(distribution::FIRST_BYTE)?,
             download: median(distribution::DOWNLOAD_TIME)?,
-            connect: median(distribution::CONNECT_TIME)?,
+            connect: quantile(distribution::CONNECT_TIME, FASTEST)?,
         })
     }
 
@@ -58,17 +63,48 @@ impl RequestTimes {
 
     fn evidence(&self, host: &str) -> Vec<Evidence> {
         let parts = [
-            (distribution::CONNECT_TIME, self.connect),
-            (distribution::FIRST_BYTE, self.first_byte),
-            (distribution::DOWNLOAD_TIME, self.download),
-            (distribution::SERVICE_TIME, self.service),
+            (distribution::CONNECT_TIME, "p25", self.connect),
+            (distribution::FIRST_BYTE, "p50", self.first_byte),
+            (distribution::DOWNLOAD_TIME, "p50", self.download),
+            (distribution::SERVICE_TIME, "p50", self.service),
         ];
-        let median = |(name, time): (&str, Nanos)| text_evidence(host, format!("{name} p50"), time);
-        parts.map(median).into()
+        parts.map(|(name, q, time)| text_evidence(host, format!("{name} {q}"), time)).into()
     }
 }
 
-/// Compares the time to the first byte with the round trip of the network.
+/// The program of the other end in the anatomy of a transaction: its time at the median, without any wait for a core.
+struct ResponderTime<'a> {
+    anatomy: &'a Anatomy,
+    own: Nanos,
+    share: f64,
+}
+
+impl<'a> ResponderTime<'a> {
+    /// Returns the time of the program if it is most of a usual transaction.
+    fn of(seen: &TestEvidence<'a>) -> Option<Self> {
+        let anatomy = seen.test.anatomy.as_ref().filter(|_| !seen.reached_target())?;
+        let is_its = |part: Part, side: Option<Side>| part == Part::Program && side == Some(Side::Responder);
+        let own = anatomy.parts.iter().find(|part| is_its(part.part, part.side))?.median_ns;
+        let share = ratio(own.0, anatomy.median().0).filter(|share| *share >= MOST)?;
+        Some(Self { anatomy, own, share })
+    }
+
+    fn finding(&self, seen: &TestEvidence<'_>) -> Finding {
+        let host = seen.host_of(Side::Responder).unwrap_or_default();
+        let whole = self.anatomy.median();
+        let title = format!(
+            "the program on {host} takes {} of the {whole} of a usual transaction ({})",
+            self.own,
+            percent(self.share)
+        );
+        let sampled = text_evidence(host, "transactions sampled", grouped(self.anatomy.n_units));
+        seen.finding(ServerTime.id(), Severity::HoldsBack, "server time", title)
+            .evidence([text_evidence(host, "between a request and its answer, median", self.own), sampled])
+            .explains(self.share)
+    }
+}
+
+/// Compares the time to the first byte with the round trip of the network, and the time in the program of the other end with the whole.
 pub(crate) struct ServerTime;
 
 impl FindingRule for ServerTime {
@@ -92,10 +128,14 @@ impl FindingRule for ServerTime {
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         // While a thread waits for a core, all of its requests wait: that part of the time is not the server's.
         let own = |waited| RequestTimes::of(seen).is_some_and(|times| times.server_share() - waited >= MOST);
-        cause == OtherPrograms.id() && seen.time_waited_for_core().is_some_and(own)
+        let is_own = || ResponderTime::of(seen).is_some() || seen.time_waited_for_core().is_some_and(own);
+        cause == OtherPrograms.id() && is_own()
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if let Some(program) = ResponderTime::of(seen) {
+            return vec![program.finding(seen)];
+        }
         let times =
             (seen.test.layer == Layer::Http && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
         let Some(times) = times else { return Vec::new() };
@@ -108,8 +148,11 @@ impl FindingRule for ServerTime {
             NextStep::new(command)
                 .expected("tell work from waiting: a server that is as slow for one connection is slow itself")
         });
+        // Handshakes before the load met queues that were empty.
+        let place =
+            if alone.is_some() { "the server, or a queue on the way that this load fills," } else { "the server" };
         let title = format!(
-            "the server takes {own} of the {} of a request ({}), and the network {}",
+            "{place} takes {own} of the {} of a request ({}), and the network {}",
             times.service,
             percent(share),
             times.connect
@@ -167,6 +210,7 @@ impl FindingRule for DelayedAck {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
+    use fathom_model::AnatomyPart;
 
     /// A closed load whose requests have these times in microseconds: connect, first byte, download.
     fn with_times(connect: u64, first_byte: u64, download: u64) -> RunBuilder {
@@ -218,10 +262,46 @@ mod tests {
     }
 
     #[test]
+    fn the_program_of_the_other_end_is_named_if_it_is_most_of_a_usual_transaction() {
+        let with_program = |micros: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(1000, 1);
+            let part =
+                |part, side, median| AnatomyPart { part, side, median_ns: Nanos::from_micros(median), slow_ns: None };
+            let (near, far) = (Some(Side::Initiator), Some(Side::Responder));
+            let parts = vec![
+                part(Part::Path, None, 10),
+                part(Part::WakeUp, far, 15),
+                part(Part::Program, far, micros),
+                part(Part::WakeUp, near, 15),
+            ];
+            builder.run.tests[0].anatomy = Some(Anatomy { n_units: 900, parts, all_median_ns: None });
+            builder.finding("server-time")
+        };
+        let found = with_program(60).unwrap();
+        let words = "the program on target takes 60.0 µs of the 100 µs of a usual transaction (60 %)";
+        assert!(found.title.starts_with(words), "{}", found.title);
+        assert_eq!((found.severity, found.explains), (Severity::HoldsBack, Some(0.6)));
+        assert_eq!(with_program(30), None);
+    }
+
+    #[test]
     fn a_fast_server_and_one_behind_a_long_path_are_not_slow() {
         assert_eq!(with_times(100, 1_500, 100).finding("server-time"), None);
         assert_eq!(with_times(20_000, 40_000, 100).finding("server-time"), None);
         assert_eq!(with_times(100, 5_000, 50_000).finding("server-time"), None, "most of the time is the download");
+    }
+
+    #[test]
+    fn handshakes_that_waited_for_a_core_do_not_hide_a_slow_server() {
+        let mut builder = with_times(100, 20_000, 100);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut connects = fathom_model::Histogram::new();
+        (0..4).for_each(|_| connects.record(Nanos::from_micros(300).0));
+        (0..6).for_each(|_| connects.record(Nanos::from_millis(7).0));
+        record.distributions.insert(distribution::CONNECT_TIME.to_owned(), connects);
+        let finding = builder.finding("server-time").unwrap();
+        assert!(finding.title.ends_with("and the network 300 µs"), "{}", finding.title);
     }
 
     #[test]

@@ -112,9 +112,11 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
         let silent = approximate(u64::try_from(n_silent).ok()?) / approximate(u64::try_from(rates.len()).ok()?);
         let waited = ratio(longest.0, (to - from).0)?;
         let per_second = rates.iter().sum::<f64>() / approximate(u64::try_from(rates.len()).ok()?);
-        let wait = StallWait { round: trial.round, longest, measured: to - from, silent, per_second };
-        // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals.
-        (is_closed && waited >= MATTERS && silent >= waited / 2.0).then_some(wait)
+        // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals: these show that
+        // nobody was answered, and the wait itself shows for how long.
+        let is_stall = is_closed && waited >= MATTERS && silent >= waited / 2.0;
+        let silent = silent.max(waited);
+        is_stall.then_some(StallWait { round: trial.round, longest, measured: to - from, silent, per_second })
     };
     seen.trials().iter().filter_map(|trial| of_trial(trial)).collect()
 }
@@ -151,7 +153,7 @@ mod tests {
         let expected = "no request was answered for 400 ms of 1.00 s; this load waits for answers before it sends again, \
                         so the percentiles hide it (use --rate)";
         assert_eq!(finding.title, expected);
-        assert_eq!(finding.evidence[1].value, "35 %");
+        assert_eq!(finding.evidence[1].value, "40 %");
         assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, None));
         assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --rate 325");
         let mut users = stalled(400, 7);
@@ -159,6 +161,12 @@ mod tests {
         users.run.tests[0].layer = Layer::App;
         let finding = users.finding("stall").unwrap();
         assert!(finding.title.ends_with("hide it") && finding.next.is_none(), "{finding:?}");
+    }
+
+    #[test]
+    fn a_stall_is_as_long_as_its_wait_although_fewer_intervals_lie_in_it() {
+        assert_eq!(stalled(210, 3).finding("stall").unwrap().severity, Severity::HoldsBack);
+        assert_eq!(stalled(190, 3).finding("stall").unwrap().severity, Severity::Remark);
     }
 
     #[test]

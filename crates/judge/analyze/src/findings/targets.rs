@@ -2,7 +2,8 @@
 //! flows that are hurt although their target is well.
 
 use fathom_model::{
-    Finding, NextStep, Severity, TargetsSummary,
+    EventEffect, Finding, NextStep, Severity, TargetsSummary,
+    targets::target_name,
     units::{grouped, percent},
 };
 
@@ -59,6 +60,11 @@ pub(crate) struct MissingTargets;
 impl FindingRule for MissingTargets {
     fn id(&self) -> &'static str {
         "targets-missing"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        // A target that has the name of another one has none of its own.
+        &["same-target-name"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -131,7 +137,7 @@ impl FindingRule for UnevenSpread {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["targets-missing"]
+        &["targets-missing", "same-target-name"]
     }
 }
 
@@ -170,6 +176,12 @@ impl FindingRule for MovedFlows {
     }
 }
 
+/// Returns the effects of events that hurt flows although their target went on answering others.
+fn collateral<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a EventEffect> {
+    let effects = summary(seen).into_iter().flat_map(|targets| &targets.effects);
+    effects.filter(|effect| effect.n_collateral > 0)
+}
+
 /// Reports flows that an event hurt although their target went on answering others.
 pub(crate) struct CollateralLoss;
 
@@ -178,12 +190,18 @@ impl FindingRule for CollateralLoss {
         "collateral-loss"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["other-programs"]
+    }
+
+    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // What begins within moments of a single event is its work. A repeated one goes on for seconds, in which senders that wait for a core
+        // make outages without it.
+        collateral(seen).any(|effect| effect.event.n_runs.is_none())
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let effects = || summary(seen).into_iter().flat_map(|targets| &targets.effects);
-        let Some(worst) = effects().max_by_key(|effect| effect.n_collateral).filter(|effect| effect.n_collateral > 0)
-        else {
-            return Vec::new();
-        };
+        let Some(worst) = collateral(seen).max_by_key(|effect| effect.n_collateral) else { return Vec::new() };
         let title = format!(
             "{} of {} flows were hurt by `{}` although their targets went on answering; {} flows of lost targets is the least",
             grouped(worst.n_collateral),
@@ -191,7 +209,7 @@ impl FindingRule for CollateralLoss {
             worst.event.event,
             grouped(worst.n_own)
         );
-        let evidence = effects().filter(|effect| effect.n_collateral > 0).take(LISTED).map(|effect| {
+        let evidence = collateral(seen).take(LISTED).map(|effect| {
             let text = format!("{} own, {} others", grouped(effect.n_own), grouped(effect.n_collateral));
             text_evidence(host(seen), effect.event.event.clone(), text)
         });
@@ -203,6 +221,43 @@ impl FindingRule for CollateralLoss {
                         .expected("show, on the device, whether it keeps flows when its targets change"),
                 ),
         ]
+    }
+}
+
+/// Reports targets that answered nobody any more after an event.
+pub(crate) struct TargetsLostByEvent;
+
+impl FindingRule for TargetsLostByEvent {
+    fn id(&self) -> &'static str {
+        "targets-lost-by-event"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let effects = || summary(seen).into_iter().flat_map(|targets| &targets.effects);
+        let losing = || effects().filter(|effect| !effect.lost_targets.is_empty());
+        let Some(worst) = losing().max_by_key(|effect| effect.n_own) else { return Vec::new() };
+        let event = &worst.event.event;
+        let n_lost = grouped(worst.n_lost);
+        let when = if worst.n_unrecovered == 0 { "for a time after" } else { "after" };
+        let title = if worst.n_own == worst.n_flows {
+            format!("no target answered {when} `{event}`: all {} flows lost {n_lost} messages", grouped(worst.n_flows))
+        } else {
+            let rows: Vec<&str> =
+                summary(seen).into_iter().flat_map(|all| &all.targets).map(|row| &*row.name).collect();
+            // A name that several targets have is shown with its token, as in the table.
+            let shown = |target: &String| {
+                let name = if rows.contains(&target.as_str()) { target } else { target_name(target) };
+                name.to_owned()
+            };
+            let names: Vec<String> = worst.lost_targets.iter().map(shown).collect();
+            let (own, all) = (grouped(worst.n_own), grouped(worst.n_flows));
+            format!("{} answered nobody {when} `{event}`: {own} of {all} flows were theirs", list(&names))
+        };
+        let evidence = losing().take(LISTED).map(|effect| {
+            let text = format!("{} of {} flows", grouped(effect.n_own), grouped(effect.n_flows));
+            text_evidence(host(seen), effect.event.event.clone(), text)
+        });
+        vec![seen.finding(self.id(), Severity::HoldsBack, "lost targets", title).evidence(evidence.collect::<Vec<_>>())]
     }
 }
 
@@ -230,7 +285,9 @@ impl FindingRule for FailedEvent {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{EventRecord, TargetFlow, TargetSpell, TargetsRecord, units::Nanos};
+    use fathom_model::{
+        EventRecord, FlowOutage, OutageCause, Severity, TargetFlow, TargetSpell, TargetsRecord, units::Nanos,
+    };
 
     use crate::run_builder::RunBuilder;
 
@@ -276,6 +333,96 @@ mod tests {
         builder.targets(TargetsRecord { flows: vec![flow], ..TargetsRecord::default() }, Vec::new());
         let found = builder.finding("flows-moved").unwrap();
         assert_eq!(found.title, "1 flows were answered by another target in the middle without any event");
+    }
+
+    /// An event that began at 1 s and took so long.
+    fn event(text: &str, took: Nanos) -> EventRecord {
+        EventRecord {
+            event: text.to_owned(),
+            n_runs: None,
+            due_ns: Nanos::from_secs(1),
+            began_ns: Some(Nanos::from_secs(1)),
+            took_ns: Some(took),
+            status: Some(0),
+            failure: None,
+        }
+    }
+
+    /// A test of two flows, to `t1` and `t2`, that are answered until these times, with an event at 1 s.
+    fn with_event(until: [u64; 2]) -> RunBuilder {
+        let outage = |from| FlowOutage {
+            from_ns: Nanos::from_millis(from),
+            to_ns: None,
+            n_lost: 4,
+            n_late: 0,
+            cause: OutageCause::Silent,
+            reconnect_ns: None,
+        };
+        let flow = |(target, until): (&str, u64)| TargetFlow {
+            id: target.to_owned(),
+            spells: vec![TargetSpell {
+                target: target.to_owned(),
+                from_ns: Nanos(0),
+                to_ns: Nanos::from_millis(until),
+                connection: 0,
+            }],
+            outages: (until < 2000).then(|| outage(until)).into_iter().collect(),
+            ..TargetFlow::default()
+        };
+        let event = event("1s kill-device=dut", Nanos(1));
+        let flows = ["t1#1", "t2#2"].into_iter().zip(until).map(flow).collect();
+        let mut builder = RunBuilder::new();
+        builder.targets(TargetsRecord { flows, ..answers(&[("t1#1", 5), ("t2#2", 5)], 2) }, vec![event]);
+        builder
+    }
+
+    #[test]
+    fn what_is_lost_by_an_event_is_told_as_its_effect() {
+        let title = |until| with_event(until).finding("targets-lost-by-event").map(|finding| finding.title);
+        assert_eq!(title([2000, 2000]), None);
+        let one = "t2 answered nobody after `1s kill-device=dut`: 1 of 2 flows were theirs";
+        assert_eq!(title([2000, 1000]).as_deref(), Some(one));
+        let all = "no target answered after `1s kill-device=dut`: all 2 flows lost 8 messages";
+        assert_eq!(title([1000, 1000]).as_deref(), Some(all));
+    }
+
+    #[test]
+    fn on_a_busy_machine_outages_while_an_event_is_repeated_are_not_blamed_on_it() {
+        let severity = |n_runs, is_busy: bool| {
+            let flow = |outages: Vec<FlowOutage>| TargetFlow {
+                spells: vec![TargetSpell {
+                    target: "t1".to_owned(),
+                    from_ns: Nanos(0),
+                    to_ns: Nanos::from_secs(8),
+                    connection: 0,
+                }],
+                outages,
+                ..TargetFlow::default()
+            };
+            let outage = FlowOutage {
+                from_ns: Nanos::from_secs(3),
+                to_ns: Some(Nanos::from_millis(3_050)),
+                n_lost: 0,
+                n_late: 5,
+                cause: OutageCause::Silent,
+                reconnect_ns: None,
+            };
+            let event = EventRecord { n_runs, ..event("1s-7s/50ms true", Nanos::from_secs(6)) };
+            let flows = vec![flow(vec![outage]), flow(Vec::new())];
+            let mut builder = RunBuilder::new();
+            builder.targets(TargetsRecord { flows, ..TargetsRecord::default() }, vec![event]);
+            if is_busy {
+                builder.cpu("client", "cpu0", [60, 30, 5, 0]);
+                for host in ["client", "target"] {
+                    builder.own_cpu(host, &[("cpu0", 100)]);
+                }
+                assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
+            }
+            builder.finding("collateral-loss").unwrap().severity
+        };
+        assert_eq!(severity(Some(120), false), Severity::HoldsBack);
+        assert_eq!(severity(None, true), Severity::HoldsBack);
+        assert_eq!(severity(Some(120), true), Severity::Remark);
     }
 
     #[test]

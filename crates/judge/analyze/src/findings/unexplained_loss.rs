@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
-use super::FindingRule;
+use super::{FindingRule, generator_limited::OFFERED};
 use crate::{
     change::{Change, lower_rate},
     conservation::unit_name,
@@ -61,7 +61,7 @@ impl FindingRule for UnexplainedLoss {
         }
         let tests = std::iter::once(seen.test).chain(paired_tests(seen.run, seen.test));
         let host = &seen.test.from;
-        let shape = LossShape::of(seen, share);
+        let shape = LossShape::of(seen, n, share);
         let units = unit_name(seen.test.layer).unwrap_or("packets");
         let lost = format!("{} of the {units} were lost where no counter of these hosts shows it", percent(share));
         let severity = if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
@@ -93,6 +93,8 @@ impl FindingRule for UnexplainedLoss {
 enum LossShape {
     /// At equal distances: something lets a rate pass and drops the rest. The delay is that of its queue, if it has one.
     Even { queue: Option<Nanos> },
+    /// Each time while a queue was full, which delayed what it took by so much.
+    FullQueue { delay: Nanos },
     /// Independent of each other, at most so many in a row.
     Independent { longest: u64 },
     /// In bursts, at most so many in a row.
@@ -104,15 +106,27 @@ enum LossShape {
 }
 
 impl LossShape {
-    /// Finds the pattern of a loss of this share.
-    fn of(seen: &TestEvidence<'_>, share: f64) -> Self {
+    /// Finds the pattern of a loss of this share, of which no place counted `n`.
+    fn of(seen: &TestEvidence<'_>, n: u64, share: f64) -> Self {
         let longest = seen.test.summaries.iter().find(|summary| summary.metric.name == LOSS_BURST_MAX);
         let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max)).map(rounded);
         let bursts = merged(seen, distribution::LOSS_BURST);
         let Some(longest) = longest.or_else(|| bursts.max()).filter(|n| *n > 0) else { return Self::Unknown };
+        // Runs are of all losses. The longest may be one of those that a place counted, such as a socket whose reader waited for a core:
+        // the rest has no shape of its own then.
+        let counted = seen.packets_lost().unwrap_or(n).saturating_sub(n);
+        if longest > n || counted >= longest {
+            return Self::Unknown;
+        }
+        // A limit cuts bursts short, which are long runs on a busy machine, but most of what it drops is in short ones.
         let span = time_of(seen, longest);
-        if span >= OUTAGE {
+        if span >= OUTAGE && lost_in_outages(seen, &bursts, longest) >= n / 2 {
             return Self::Outage { longest, span };
+        }
+        // A sender that has to wait has a queue of its own before it, which does not drop and delays all datagrams.
+        let waits = seen.offered().is_some_and(|offered| offered.share < OFFERED);
+        if let Some(delay) = full_queue(seen).filter(|_| share >= EVEN_SHARE_MIN && !waits) {
+            return Self::FullQueue { delay };
         }
         if share >= EVEN_SHARE_MIN && is_even(&bursts) && is_even(&merged(seen, distribution::LOSS_SPACING)) {
             return Self::Even { queue: queue_delay(&merged(seen, distribution::ONE_WAY_DELAY)) };
@@ -128,7 +142,7 @@ impl LossShape {
 
     const fn id(self) -> &'static str {
         match self {
-            Self::Even { .. } => RATE_LIMIT,
+            Self::Even { .. } | Self::FullQueue { .. } => RATE_LIMIT,
             Self::Outage { .. } => "outage",
             _ => LOSS,
         }
@@ -136,7 +150,7 @@ impl LossShape {
 
     const fn short(self) -> &'static str {
         match self {
-            Self::Even { .. } => "rate limit",
+            Self::Even { .. } | Self::FullQueue { .. } => "rate limit",
             Self::Outage { .. } => "outage",
             _ => "lost",
         }
@@ -144,16 +158,15 @@ impl LossShape {
 
     fn text(self, seen: &TestEvidence<'_>) -> String {
         match self {
-            Self::Even { queue } => {
-                let passed = seen.test.summaries.iter().find(|summary| summary.metric.unit == Unit::BitsPerSec);
-                let passed = passed.and_then(|summary| Some(summary.metric.show(summary.value?)));
-                let rate = passed.map_or_else(String::new, |rate| format!(" {rate}"));
-                match queue {
-                    Some(delay) => {
-                        format!(", at equal distances and with {delay} in a queue: a shaper on the way lets{rate} pass")
-                    }
-                    None => format!(", at equal distances: a policer or a shaper on the way lets{rate} pass"),
-                }
+            Self::Even { queue: Some(delay) } => {
+                let passes = passes(seen);
+                format!(", at equal distances and with {delay} in a queue: a shaper on the way {passes}")
+            }
+            Self::Even { queue: None } => {
+                format!(", at equal distances: a policer or a shaper on the way {}", passes(seen))
+            }
+            Self::FullQueue { delay } => {
+                format!(", each time behind {delay} in a queue, which was full: a shaper on the way {}", passes(seen))
             }
             Self::Independent { longest } => format!(", independently, never more than {} in a row", grouped(longest)),
             Self::Bursts { longest } => format!(", in bursts of up to {}", grouped(longest)),
@@ -163,6 +176,13 @@ impl LossShape {
             Self::Unknown => String::new(),
         }
     }
+}
+
+/// Says which rate passes, to follow the name of what lets it.
+fn passes(seen: &TestEvidence<'_>) -> String {
+    let passed = seen.test.summaries.iter().find(|summary| summary.metric.unit == Unit::BitsPerSec);
+    let passed = passed.and_then(|summary| Some(summary.metric.show(summary.value?)));
+    passed.map_or_else(|| "lets a rate pass".to_owned(), |rate| format!("lets {rate} pass"))
 }
 
 /// Returns a distribution of all trials.
@@ -190,6 +210,27 @@ fn is_even(lengths: &Histogram) -> bool {
 fn queue_delay(delays: &Histogram) -> Option<Nanos> {
     let (least, usual) = (Nanos(delays.min()?), Nanos(delays.quantile(0.5)?));
     (usual > least + QUEUE_MIN && usual > least * 2).then(|| usual - least)
+}
+
+/// Returns the delay of a queue that overflowed: it was full at the losses, so that nearly all datagrams right before them waited alike.
+///
+/// However evenly the sender sends, which waits for a core on a busy machine. What else delays datagrams there, such as a device that
+/// waits for a core, delays them by all kinds of times.
+fn full_queue(seen: &TestEvidence<'_>) -> Option<Nanos> {
+    let queued = merged(seen, distribution::QUEUED_BEFORE_LOSS);
+    let usual = queued.quantile(0.5).filter(|usual| *usual >= QUEUE_MIN.0 && queued.count() >= EVEN_COUNT_MIN)?;
+    let quarter = approximate(usual) / 4.0;
+    let alike = queued.share_within(approximate(usual) - quarter, approximate(usual) + quarter)?;
+    (alike >= EVEN).then_some(Nanos(usual))
+}
+
+/// Returns the number of datagrams that were lost in outages: in runs that took so long to send.
+fn lost_in_outages(seen: &TestEvidence<'_>, bursts: &Histogram, longest: u64) -> u64 {
+    let is_outage = |n: u64| time_of(seen, n) >= OUTAGE;
+    match bursts.count() {
+        0 => longest,
+        _ => bursts.buckets().filter(|(n, ..)| is_outage(*n)).map(|(n, _, count)| n.saturating_mul(count)).sum(),
+    }
 }
 
 /// Returns how long this many datagrams take to send.
@@ -288,6 +329,67 @@ mod tests {
         spaced(&mut random, distribution::LOSS_SPACING, &geometric);
         spaced(&mut random, distribution::LOSS_BURST, &[(1, 1_960), (2, 40)]);
         assert_eq!(random.finding("loss").unwrap().short, "lost");
+    }
+
+    #[test]
+    fn a_queue_that_is_full_at_each_loss_is_a_rate_limit_although_the_losses_are_at_no_equal_distances() {
+        let limited = |queued: &[(u64, u64)]| {
+            let mut builder = lossy(10_000, 6_000, Some(60));
+            spaced(&mut builder, distribution::LOSS_BURST, &[(1, 900), (10, 190), (20, 60)]);
+            spaced(&mut builder, distribution::LOSS_SPACING, &[(2, 600), (17, 500), (60, 50)]);
+            spaced(&mut builder, distribution::QUEUED_BEFORE_LOSS, queued);
+            builder.analyzed().findings.remove(0)
+        };
+        let ms = |millis: u64| Nanos::from_millis(millis).0;
+        let found = limited(&[(ms(23), 700), (ms(26), 350), (ms(40), 100)]);
+        assert_eq!(found.id, RATE_LIMIT);
+        assert!(found.title.contains("each time behind 23.0 ms in a queue, which was full"), "{}", found.title);
+        let busy: Vec<(u64, u64)> = (1..30).map(|delay| (ms(delay), 40)).collect();
+        assert_eq!(limited(&busy).id, LOSS, "whoever forwards them waits for a core");
+        assert_eq!(limited(&[(ms(1) / 2, 1_000)]).id, LOSS, "hardly a queue");
+    }
+
+    #[test]
+    fn the_queue_of_a_sender_that_has_to_wait_drops_nothing() {
+        let id = |intended: u64| {
+            let mut builder = lossy(10_000, 9_500, Some(6));
+            spaced(&mut builder, distribution::LOSS_BURST, &[(1, 450), (2, 25)]);
+            spaced(&mut builder, distribution::QUEUED_BEFORE_LOSS, &[(Nanos::from_millis(28).0, 475)]);
+            for record in builder.run.tests[0].trials[0].records.values_mut() {
+                record.totals.insert(count::INTENDED.to_owned(), intended);
+            }
+            let run = builder.analyzed();
+            let of_loss =
+                run.findings.iter().map(|finding| finding.id.clone()).find(|id| [LOSS, RATE_LIMIT].contains(&&**id));
+            of_loss.unwrap()
+        };
+        assert_eq!((id(10_000).as_str(), id(15_000).as_str()), (RATE_LIMIT, LOSS));
+    }
+
+    #[test]
+    fn a_loss_beside_more_that_a_socket_counted_has_no_shape_of_its_own() {
+        let shaped = |counted| {
+            let mut builder = lossy(100_000, 90_000, Some(160));
+            spaced(&mut builder, distribution::LOSS_BURST, &[(1, 200), (160, 50)]);
+            builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), counted);
+            builder.finding(LOSS).unwrap().title.contains("in bursts of up to 160")
+        };
+        assert!(shaped(0) && !shaped(9_700));
+    }
+
+    #[test]
+    fn an_outage_has_most_of_the_loss_and_none_of_what_was_counted_elsewhere() {
+        let found = |sent, received, bursts: &[(u64, u64)]| {
+            let mut builder = lossy(sent, received, Some(1_100));
+            spaced(&mut builder, distribution::LOSS_BURST, bursts);
+            builder
+        };
+        assert!(found(10_000, 8_500, &[(1, 300), (1_100, 1)]).finding("outage").is_some());
+        let cut = found(10_000, 5_000, &[(2, 1_000), (10, 190), (1_100, 1)]);
+        assert_eq!(cut.finding("outage"), None, "a fifth of the loss");
+        let mut starved = found(10_000, 8_500, &[(1, 300), (1_100, 1)]);
+        starved.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 1_150);
+        assert_eq!(starved.finding("outage"), None, "the socket dropped it");
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl FindingRule for NoSteadyState {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs", "connect-delays"]
+        &["local-shaper", "cpu-quota", "other-programs", "connect-delays", "targets-lost-by-event"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -16,9 +16,10 @@ pub(super) fn note(text: String) -> Sentence {
     Sentence { label: "note", text, ..Sentence::default() }
 }
 
-/// Returns the notes of all tests and hosts in one list.
+/// Returns the notes of all hosts and tests in one list, which a terminal shows the beginning of: what a host cannot do concerns every test,
+/// and may be why one is missing.
 pub(super) fn of_all(run: &Run) -> Block<'_> {
-    let all = of_tests(run).into_iter().chain(unavailable(run));
+    let all = unavailable(run).chain(of_tests(run));
     Block::List(List { items: all.map(note).collect(), screen_max: Some(NOTES_MAX), ..List::default() })
 }
 

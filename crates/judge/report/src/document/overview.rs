@@ -41,6 +41,7 @@ pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
     }
     findings.push(Block::List(List { items: open, ..List::default() }));
     findings.extend(layers(run).map(Block::sentence));
+    findings.extend(beside_sockets(run).map(Block::sentence));
     findings.push(remarks(run).on_page());
     vec![
         head(run),
@@ -123,6 +124,20 @@ fn layers(run: &Run) -> Option<String> {
     let first =
         lowest.map(|(layer, finding)| format!("the first layer to lack is {} ({})", layer.name(), finding.short));
     (!reached.is_empty()).then(|| reached.into_iter().chain(first).collect::<Vec<_>>().join("; "))
+}
+
+/// Returns what a test without sockets says beside others of its layer.
+fn beside_sockets(run: &Run) -> Option<String> {
+    let test = run.tests.iter().find(|test| test.is_without_sockets())?;
+    let is_beside = |other: &TestRun| other.layer == test.layer && !other.is_without_sockets();
+    run.tests.iter().any(is_beside).then(|| {
+        format!(
+            "{} stands beside the layers, not above them: XDP programs at both ends send and answer in the driver, past the kernel's TCP. \
+             The difference to the other {} row is what sockets, and the programs behind them, cost",
+            test.full_name(),
+            test.layer.name()
+        )
+    })
 }
 
 /// Returns the tests that nothing explains although they stay below their limits, each with what was ruled out.

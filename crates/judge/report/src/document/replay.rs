@@ -1,7 +1,7 @@
 //! What became of the requests of a recording, and how the answers differ from the recorded ones.
 
 use fathom_model::{
-    PairedTimes, ReplayRecord, TestRun, Unit,
+    PairedTimes, ReplayRecord, ReplayUnit, TestRun, Unit,
     replay::{AnswerDifference, ComparedAnswers},
     units::{grouped, percent},
 };
@@ -29,28 +29,42 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
 /// Every request of the recording has one place.
 fn account(all: &ReplayRecord, n_rounds: usize) -> Table {
     let rounds = if n_rounds > 1 { format!(" in {n_rounds} rounds") } else { String::new() };
+    let (unit, connection) = (all.unit.word(), if all.unit == ReplayUnit::Datagram { "flow" } else { "connection" });
     let recorded =
-        format!("requests recorded{rounds}, on {} in {}", counted(all.n_sessions, "connection"), all.recorded_span_ns);
+        format!("{unit}s recorded{rounds}, on {} in {}", counted(all.n_sessions, connection), all.recorded_span_ns);
     let total = |words: String, n: u64| Row::new([Cell::from(words), Cell::from(grouped(n)).strong()]);
     let part =
         |words: &str, n: u64, mark: Mark| (n > 0).then(|| Row::new([format!("  {words}"), grouped(n)]).marked(mark));
     let mut rows = vec![total(recorded, all.n_recorded)];
     rows.extend(all.left_out.iter().filter_map(|(why, n)| part(&format!("left out: {why}"), *n, Mark::Open)));
     let copies = if all.n_copies > 1 { format!(", {} copies of each", grouped(all.n_copies)) } else { String::new() };
-    rows.push(total(format!("requests to send{copies}"), all.n_to_send()));
+    rows.push(total(format!("{unit}s to send{copies}"), all.n_to_send()));
     rows.extend(part("answered", all.n_answered, Mark::Plain));
+    rows.extend(part("sent; the recording has no answer to them", all.n_answerless, Mark::Plain));
+    rows.extend(part("answered in part: less than recorded when the time was over", all.n_short, Mark::Broken));
     rows.extend(part("of these sent once more, on a new connection", all.n_sent_again, Mark::Open));
     rows.extend(part("failed", all.n_failed, Mark::Broken));
+    rows.extend(part(&format!("not sent: their {connection} had failed"), all.n_behind_failure, Mark::Broken));
     rows.extend(part("cut off by the end of the run", all.n_cut_off, Mark::Open));
     rows.extend(part("not sent: every connection was busy", all.n_without_connection, Mark::Open));
     rows.extend(part("not sent before the end of the run", all.n_not_sent, Mark::Open));
-    Table { columns: vec![Column::text("recording"), Column::number("requests")], rows, ..Table::default() }
+    let n_sessions: u64 = all.left_out_sessions.values().sum();
+    if n_sessions > 0 {
+        rows.push(total("further connections recorded, of which nothing is sent".to_owned(), n_sessions));
+        rows.extend(all.left_out_sessions.iter().filter_map(|(why, n)| part(why, *n, Mark::Open)));
+    }
+    Table { columns: vec![Column::text("recording"), Column::number(format!("{unit}s"))], rows, ..Table::default() }
 }
 
 fn differences(compared: &ComparedAnswers) -> Vec<Block<'static>> {
     let n = compared.n_same + compared.n_different;
-    let mark = if compared.n_different > 0 { Mark::Broken } else { Mark::Kept };
+    let mark = match (n, compared.n_different) {
+        (0, _) => Mark::Open,
+        (_, 0) => Mark::Kept,
+        _ => Mark::Broken,
+    };
     let sentence = match compared.n_different {
+        _ if n == 0 => "no answer was compared".to_owned(),
         0 => format!("{} compared: all say the same as in the recording", counted(n, "answer")),
         different => format!("{} compared: {} differ from the recording", counted(n, "answer"), grouped(different)),
     };

@@ -8,6 +8,7 @@ pub(crate) mod conservation;
 pub(crate) mod core_heatmap;
 pub(crate) mod cost;
 pub(crate) mod curve;
+mod event_marks;
 pub(crate) mod funnel;
 pub(crate) mod matrix;
 mod panel;

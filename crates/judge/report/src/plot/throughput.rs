@@ -1,10 +1,12 @@
 //! Draws a rate over time: one panel per round on a common axis, with the measured window marked.
 
-use fathom_model::{Derivation, Metric, Record, TestRun, Unit, role::Side, units::approximate};
+use fathom_model::{Derivation, Metric, TestRun, Trial, Unit, role::Side, units::approximate};
 use maud::{Markup, html};
 
 use super::{
-    Plot, float, path, px,
+    Plot,
+    event_marks::{self, EventMark},
+    float, path, px,
     scale::{Scale, label, magnitude, ticks_from_zero},
     y_grid,
 };
@@ -22,11 +24,12 @@ const POINTS_MAX: usize = 128;
 /// The maximum number of rounds in a drawing. Four rows fill a screen.
 pub(crate) const ROUNDS_MAX: usize = 20;
 
-/// One round: the end of each interval in seconds and the rate in it, and the measured window in seconds.
+/// One round: the end of each interval in seconds and the rate in it, the measured window in seconds, and what happened.
 struct RoundPanel {
     round: u32,
     points: Vec<(f64, f64)>,
     window: (f64, f64),
+    marks: Vec<EventMark>,
 }
 
 /// Returns the first metric of a test that is a rate over time, with its side and counter.
@@ -37,7 +40,8 @@ pub(crate) fn rate_of(test: &TestRun) -> Option<(&Metric, Side, &str)> {
     })
 }
 
-fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<RoundPanel> {
+fn panel(trial: &Trial, side: Side, counter: &str, factor: f64) -> Option<RoundPanel> {
+    let record = trial.records.values().find(|record| record.side == side)?;
     let column = record.timeline.counters.get(counter)?;
     let ends = &record.timeline.end_ns[..column.len().min(record.timeline.end_ns.len())];
     let joined = ends.len().div_ceil(POINTS_MAX).max(1);
@@ -51,22 +55,16 @@ fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Roun
         begin = end;
     }
     let window = (record.measured_ns.0.as_secs_f64(), record.measured_ns.1.as_secs_f64());
-    (!points.is_empty()).then_some(RoundPanel { round, points, window })
+    let marks = event_marks::of_round(trial);
+    (!points.is_empty()).then_some(RoundPanel { round: trial.round, points, window, marks })
 }
 
 /// Draws the rate in every round.
 pub(crate) fn throughput(test: &TestRun) -> Plot {
     let (metric, side, counter) = rate_of(test).ok_or("This test has no rate to draw over time.")?;
     let factor = metric.unit.per_counted();
-    let panels: Vec<RoundPanel> = test
-        .trials
-        .iter()
-        .filter_map(|trial| {
-            let record = trial.records.values().find(|record| record.side == side)?;
-            panel(trial.round, record, counter, factor)
-        })
-        .take(ROUNDS_MAX)
-        .collect();
+    let panels = test.trials.iter().filter_map(|trial| panel(trial, side, counter, factor));
+    let panels: Vec<RoundPanel> = panels.take(ROUNDS_MAX).collect();
     let highest = panels.iter().flat_map(|panel| &panel.points).map(|(_, rate)| *rate).fold(0.0, f64::max);
     if highest <= 0.0 {
         return Err("No interval of any round recorded progress, so there is no line to draw.");
@@ -89,11 +87,13 @@ fn draw(metric: &Metric, highest: f64, panels: &[RoundPanel]) -> Markup {
     let columns = panels.len().min(PER_ROW);
     let width = (WIDTH - LEFT - GAP * (float(columns) - 1.0)) / float(columns);
     let rows: Vec<&[RoundPanel]> = panels.chunks(PER_ROW).collect();
-    let height = TOP + (PANEL_HEIGHT + BELOW) * float(rows.len()) - BELOW / 2.0;
+    let above = if panels.iter().all(|panel| panel.marks.is_empty()) { 0.0 } else { event_marks::HEIGHT };
+    let pitch = PANEL_HEIGHT + BELOW + above;
+    let height = TOP + pitch * float(rows.len()) - BELOW / 2.0;
     html! {
         svg.plot.wide viewBox={ "0 0 " (px(WIDTH)) " " (px(height)) } role="img" aria-label={ (metric.title) " over time" } {
             @for (row, panels) in rows.iter().enumerate() {
-                @let top = TOP + (PANEL_HEIGHT + BELOW) * float(row);
+                @let top = TOP + above + pitch * float(row);
                 @let y = Scale::linear((0.0, top_value), (top + PANEL_HEIGHT, top));
                 (y_grid(&y, &labels, (LEFT, LEFT + float(panels.len()) * (width + GAP) - GAP), &name))
                 @for (column, panel) in panels.iter().enumerate() {
@@ -116,6 +116,7 @@ fn draw_panel(panel: &RoundPanel, x: &Scale, y: &Scale, unit: Unit) -> Markup {
             rect.window x=(px(from)) y=(px(top)) width=(px((to - from).max(0.0))) height=(px(bottom - top)) {
                 title { "measured from " (label(panel.window.0)) " s to " (label(panel.window.1)) " s" }
             }
+            (event_marks::draw(&panel.marks, x, (top, bottom)))
             path.line.faint d=(path(panel.points.iter().map(place))) {}
             path.line.s1 d=(path(panel.points.iter().filter(measured).map(place))) data-name="" {}
             text.tick x=(px(x.at(0.0))) y=(px(bottom + 17.0)) { "0" }

@@ -53,11 +53,11 @@ impl TestKind for HttpClosed {
     }
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
-        &[EvaluationRow { name: "http", options: &[("connections", "32")] }]
+        &[EvaluationRow { name: "http", options: &[("connections", "32")], is_optional: false }]
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        Some(CeilingSetup { options: &[("connections", "32")], needs_lab: false })
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        &[CeilingSetup { options: &[("connections", "32")], needs_lab: false }]
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -1,7 +1,5 @@
 //! Received answers and their outcome.
 
-use std::mem;
-
 use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Reactor, ReceivedBytes};
 
@@ -183,7 +181,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
             let pending = connection.pending.as_mut().filter(|pending| pending.is_sent);
             let Some(pending) = pending else { return Err(RequestFault::parse(Malformed::Surplus)) };
             pending.first_byte_at.get_or_insert(at);
-            let is_wanted = pending.detail == AnswerDetail::Message;
+            let is_wanted = pending.detail != AnswerDetail::Status;
             let heads = &mut pool.heads[usize::from(connection.conn.upstream)][pending.framing.reader_index()];
             let ResponseProgress::Complete { used: length, answer } =
                 connection.reader.take(bytes, heads).map_err(RequestFault::parse)?
@@ -198,7 +196,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
             if is_gathered {
                 connection.append_message(&bytes[..length], &mut pool.spare_buffers)?;
             }
-            let gathered = mem::take(&mut connection.message);
+            let gathered = connection.take_message();
             pool.record_answer(slot, &answer, at);
             let message = match is_wanted {
                 false => &[],
@@ -217,7 +215,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
     fn on_answer_end(&mut self, slot: usize, answer: ResponseSummary, at: Nanos) {
         let pool = &mut self.pool;
         pool.record_answer(slot, &answer, at);
-        let message = mem::take(&mut pool.connections[slot].message);
+        let message = pool.connections[slot].take_message();
         let end = AnswerEnd { answer, message: &message, at };
         let followed = notify_user(&mut self.users, &mut pool.connections[slot], slot, &end);
         pool.spare_buffers.give_back(message);

@@ -82,15 +82,17 @@ pub enum AnswerDetail {
     /// Its status and times: nothing is kept, and large bodies may be discarded unread.
     #[default]
     Status,
-    /// The whole message, as received.
+    /// The whole message, as received. One of more than 16 MiB is a failure.
     Message,
+    /// The same, but of a message of more than 16 MiB only the beginning, in which the head is.
+    Beginning,
 }
 
 /// A complete answer.
 #[derive(Debug, Clone, Copy)]
 pub struct UserAnswer<'a> {
     pub status: u16,
-    /// Head and body as received, chunk framing included, without interim answers. Empty unless it was requested.
+    /// Head and body as received, chunk framing included, without interim answers, as far as they were requested.
     pub message: &'a [u8],
     /// The length of the body on the wire.
     pub body_bytes: u64,

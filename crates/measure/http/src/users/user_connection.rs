@@ -11,6 +11,8 @@ use crate::{
 
 /// The most bytes kept of an answer. A longer one is a download, and scripts should only look at its length.
 const MESSAGE_MAX: usize = 16 << 20;
+/// What is kept of a longer one if its beginning is wanted: more than a head has.
+const BEGINNING_MAX: usize = 512 << 10;
 /// A longer request is not kept for a retry: thousands of users would keep thousands of them.
 pub(super) const RETRY_REQUEST_MAX: usize = 16 * 1024;
 
@@ -79,6 +81,8 @@ pub(super) struct UserConnection {
     pub(super) fixed: Option<(FixedBuffer, usize)>,
     /// The received part of an answer to be kept, if it did not arrive in one piece.
     pub(super) message: Vec<u8>,
+    /// Whether only the beginning of this answer is kept.
+    pub(super) is_message_cut: bool,
     /// The number of connections this user has opened.
     pub(super) n_opened: u32,
     /// Failures since the last answer.
@@ -97,6 +101,7 @@ impl UserConnection {
             request: Vec::new(),
             fixed: None,
             message: Vec::new(),
+            is_message_cut: false,
             n_opened: 0,
             n_failures: 0,
             is_used: false,
@@ -112,6 +117,7 @@ impl UserConnection {
     pub(super) fn reset_for_new_socket(&mut self) {
         self.reader.reset();
         self.message.clear();
+        self.is_message_cut = false;
         self.is_used = false;
         self.n_opened += 1;
     }
@@ -141,14 +147,29 @@ impl UserConnection {
 
     /// Keeps a part of an answer.
     pub(super) fn append_message(&mut self, bytes: &[u8], spare: &mut SpareBuffers) -> Result<(), RequestFault> {
+        if self.is_message_cut {
+            return Ok(());
+        }
         if self.message.len() + bytes.len() > MESSAGE_MAX {
-            return Err(RequestFault { stage: RequestStage::Read, cause: FaultCause::TooLarge });
+            if self.pending.as_ref().is_none_or(|pending| pending.detail != AnswerDetail::Beginning) {
+                return Err(RequestFault { stage: RequestStage::Read, cause: FaultCause::TooLarge });
+            }
+            self.message.truncate(BEGINNING_MAX);
+            self.message.shrink_to_fit();
+            self.is_message_cut = true;
+            return Ok(());
         }
         if self.message.capacity() == 0 {
             self.message = spare.take();
         }
         self.message.extend_from_slice(bytes);
         Ok(())
+    }
+
+    /// The kept part of an answer that is complete.
+    pub(super) fn take_message(&mut self) -> Vec<u8> {
+        self.is_message_cut = false;
+        std::mem::take(&mut self.message)
     }
 }
 

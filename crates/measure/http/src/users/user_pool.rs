@@ -253,8 +253,8 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     pub(super) fn discard_rest(&mut self, slot: usize) {
         let connection = &self.connections[slot];
         let left = connection.reader.body_bytes_left();
-        let is_wanted = connection.unanswered().is_none_or(|pending| pending.detail == AnswerDetail::Message);
-        if left >= DISCARD_MIN && !is_wanted && connection.conn.is_open() {
+        let is_wanted = connection.unanswered().is_none_or(|pending| pending.detail != AnswerDetail::Status);
+        if left >= DISCARD_MIN && (!is_wanted || connection.is_message_cut) && connection.conn.is_open() {
             self.connector.reactor.discard(token(slot), left);
             self.recorder.results.has_discarded = true;
         }

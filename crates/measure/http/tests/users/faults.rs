@@ -32,7 +32,7 @@ over_both! {
     a_server_that_keeps_silent_is_given_up
     a_server_that_keeps_silent_to_the_end_is_an_error
     a_pipeline_that_is_broken_off_fails_once
-    an_answer_that_is_too_large_to_keep_is_a_failure
+    an_answer_that_is_too_large_to_keep_is_a_failure_unless_its_beginning_is_enough
     bytes_that_nobody_asked_for_end_the_connection
     an_answer_may_end_with_its_connection
     a_server_that_refuses_is_not_stormed
@@ -208,7 +208,7 @@ fn a_pipeline_that_is_broken_off_fails_once() {
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (4, 1));
 }
 
-fn an_answer_that_is_too_large_to_keep_is_a_failure() {
+fn an_answer_that_is_too_large_to_keep_is_a_failure_unless_its_beginning_is_enough() {
     let address = answering_server(|stream, _| {
         let length = 20 << 20;
         stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").as_bytes())?;
@@ -218,12 +218,16 @@ fn an_answer_that_is_too_large_to_keep_is_a_failure() {
         2 => ScriptedAction::Send(get("/")),
         // An answer that nobody reads may have any size.
         4 => ScriptedAction::Send(ScriptedRequest { detail: AnswerDetail::Status, ..get("/") }),
+        6 => ScriptedAction::Send(ScriptedRequest { detail: AnswerDetail::Beginning, ..get("/") }),
         _ => ScriptedAction::Leave,
     })
     .unwrap();
     let words = "read: the answer is larger than the 16 MiB that are kept of one";
     assert_eq!(failures(memories.first()), [(words, UserFailureStage::Read)]);
-    assert_eq!(answers(memories.first())[0].body_bytes, 20 << 20);
+    let [status, beginning] = answers(memories.first())[..] else { panic!("two are no failures") };
+    assert_eq!((status.body_bytes, beginning.body_bytes), (20 << 20, 20 << 20));
+    assert_eq!((status.message.len(), beginning.message.len()), (0, 512 << 10), "the head is in the beginning");
+    assert!(beginning.message.starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
 fn bytes_that_nobody_asked_for_end_the_connection() {

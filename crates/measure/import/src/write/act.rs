@@ -258,7 +258,7 @@ impl Writer<'_> {
             }
             ImportedBody::Text(text) if text.is_empty() => (Vec::new(), None),
             ImportedBody::Text(text) => {
-                let is_json = media.eq_ignore_ascii_case(JSON) && is_json(text);
+                let is_json = is_json_line(request, text);
                 if !is_json
                     && media.eq_ignore_ascii_case(FORM)
                     && let Some(fields) = simple_fields(text)
@@ -471,6 +471,12 @@ fn for_url(literal: &str) -> String {
         }
     }
     all
+}
+
+/// Whether a body is written as `json`, which escapes what it fills in.
+pub(in super::super) fn is_json_line(request: &ImportedRequest, text: &ImportText) -> bool {
+    let media = request.header("Content-Type").and_then(ImportText::as_literal).unwrap_or_default();
+    media.eq_ignore_ascii_case(JSON) && is_json(text)
 }
 
 /// Whether it is JSON once its holes are filled.

@@ -79,6 +79,7 @@ fn filter_of(coding: TextCoding) -> Filter {
         TextCoding::Url => Filter::Url,
         TextCoding::Form => Filter::Form,
         TextCoding::Json => Filter::Json,
+        TextCoding::Html => Filter::Html,
         TextCoding::Base64 => Filter::Base64,
         TextCoding::FromUrl => Filter::FromUrl,
         TextCoding::FromHtml => Filter::FromHtml,

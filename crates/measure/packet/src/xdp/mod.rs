@@ -6,7 +6,6 @@
 mod drop_program;
 mod dropper;
 mod frame_match;
-mod histogram;
 mod policer;
 mod redirect;
 mod sink;

@@ -12,13 +12,11 @@ use fathom_sys::{
         Array, Assembler, Helper, Instruction, Label, Operation, PerCpuArray, Program, ProgramType,
         Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
         XdpAction, XdpLink, XdpMode,
+        histogram::{BUCKETS, count, histogram},
     },
 };
 
-use super::{
-    KEY, UnrelatedFrames, add_to_word,
-    histogram::{BUCKETS, count, histogram},
-};
+use super::{KEY, UnrelatedFrames, add_to_word};
 use fathom_pktgen as pktgen;
 use fathom_pktgen::{PktgenOrigin, PktgenPacket};
 use fathom_wire::{Ethernet, Mark, SEQUENCE_WINDOW};

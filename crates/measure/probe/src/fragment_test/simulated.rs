@@ -172,7 +172,7 @@ impl ProbeTransport for SimulatedPath {
             packet.len()
         };
         if let Some(packet) = self.captured.pop_front() {
-            return Ok(Some(CapturedPacket::Outgoing(hand_over(packet), self.now)));
+            return Ok(Some(CapturedPacket::Outgoing(hand_over(packet), Some(self.now))));
         }
         let answer = self.answers.pop_front();
         Ok(answer.map(|packet| CapturedPacket::Incoming(hand_over(packet), self.now)))

@@ -2,7 +2,9 @@
 
 mod answers;
 mod error;
+mod keepalive;
 mod own_page;
+mod pass_on;
 mod service;
 mod upstream;
 
@@ -23,6 +25,7 @@ use tokio::{
 
 pub use self::error::ProxyError;
 use self::{
+    keepalive::find_vanished,
     service::{ConnectionService, HEAD_TIME_MAX, serve},
     upstream::Upstream,
 };
@@ -158,6 +161,7 @@ async fn accept(listener: TcpListener, core: &Arc<ProxyCore>) {
         };
         // Answers are passed on as they come.
         let _ = stream.set_nodelay(true);
+        find_vanished(&stream);
         let service = ConnectionService::new(Arc::clone(core), place);
         tokio::spawn(async move {
             // What tells the versions apart waits without a limit of its own.

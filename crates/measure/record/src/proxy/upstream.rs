@@ -36,7 +36,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
-use super::error::ProxyError;
+use super::{error::ProxyError, keepalive::find_vanished};
 use crate::{recording::ExchangeBody, verification::Verification};
 
 /// For each address of a name, and for the handshake.
@@ -141,6 +141,7 @@ async fn connect(own: SocketAddr, host: &str, port: u16) -> Result<TcpStream, Co
                 stream
                     .set_nodelay(true)
                     .map_err(|cause| ConnectError::NoConnection { address: address.to_string(), cause })?;
+                find_vanished(&stream);
                 return Ok(stream);
             }
             Err(cause) => last = ConnectError::NoConnection { address: address.to_string(), cause },

@@ -28,21 +28,23 @@ const ANSWER_BODY_MAX: usize = 4 << 20;
 
 /// One exchange; it is written to the log when nothing holds it any more.
 #[derive(Debug)]
-pub(crate) struct OpenExchange {
+pub struct OpenExchange {
     recording: Arc<Recording>,
     facts: Mutex<ExchangeFacts>,
 }
 
 /// The side of an exchange that a body belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     Request,
     Answer,
 }
 
 impl OpenExchange {
-    pub(crate) fn begin(recording: &Arc<Recording>, head: RequestHead) -> Arc<Self> {
-        let (begin, begin_wall) = (clock::now(), clock::wall());
+    /// A request has come.
+    pub fn begin(recording: &Arc<Recording>, head: RequestHead) -> Arc<Self> {
+        let begin = clock::now();
+        let begin_wall = recording.wall_at(begin, clock::wall);
         let page = recording.page_of(&head, begin, begin_wall);
         recording.saw_traffic(begin);
         let facts = Mutex::new(ExchangeFacts {
@@ -65,7 +67,7 @@ impl OpenExchange {
     }
 
     /// Notes the head of the answer.
-    pub(crate) fn answered(&self, status: StatusCode, version: Version, headers: &HeaderMap) {
+    pub fn answered(&self, status: StatusCode, version: Version, headers: &HeaderMap) {
         let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let keeping = if har::is_text(media) { Keeping::UpTo(ANSWER_BODY_MAX) } else { Keeping::Length };
         let begin = clock::now();
@@ -80,7 +82,7 @@ impl OpenExchange {
     }
 
     /// Notes why there is no answer.
-    pub(crate) fn failed(&self, why: &str) {
+    pub fn failed(&self, why: &str) {
         self.facts().failure = Some(why.to_owned());
     }
 
@@ -89,13 +91,15 @@ impl OpenExchange {
         self.facts().is_private = true;
     }
 
-    fn take(&self, direction: Direction, piece: &[u8]) {
+    /// Notes a piece of a body.
+    pub fn received(&self, direction: Direction, piece: &[u8]) {
         let mut facts = self.facts();
         let body = if direction == Direction::Request { &mut facts.request_body } else { &mut facts.answer_body };
         body.take(piece, |n_bytes| self.recording.reserve(n_bytes));
     }
 
-    fn ended(&self, direction: Direction) {
+    /// Notes the end of a body.
+    pub fn ended(&self, direction: Direction) {
         let mut facts = self.facts();
         match direction {
             Direction::Request => facts.request_body.is_whole = true,
@@ -175,7 +179,11 @@ impl Body for ExchangeBody {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(exchange) = &self.exchange {
             match &frame {
-                Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|piece| exchange.take(self.direction, piece)),
+                Some(Ok(frame)) => {
+                    if let Some(piece) = frame.data_ref() {
+                        exchange.received(self.direction, piece);
+                    }
+                }
                 Some(Err(_)) => {}
                 None => exchange.ended(self.direction),
             }

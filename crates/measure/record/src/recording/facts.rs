@@ -7,11 +7,12 @@ use super::captured::CapturedBody;
 
 /// The head of a request, with the whole URL.
 #[derive(Debug)]
-pub(crate) struct RequestHead {
-    pub(crate) method: Method,
-    pub(crate) url: Uri,
-    pub(crate) version: Version,
-    pub(crate) headers: HeaderMap,
+pub struct RequestHead {
+    pub method: Method,
+    /// With scheme and host.
+    pub url: Uri,
+    pub version: Version,
+    pub headers: HeaderMap,
 }
 
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) struct AnswerHead {
 pub(super) struct ExchangeFacts {
     pub(super) head: RequestHead,
     pub(super) page: String,
-    /// By the wall clock, for people.
+    /// Since 1970, for people.
     pub(super) begin_wall: Nanos,
     pub(super) begin: Nanos,
     pub(super) request_body: CapturedBody,

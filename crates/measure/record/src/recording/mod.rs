@@ -13,8 +13,9 @@ use std::{
 
 use fathom_model::units::Nanos;
 
-pub(crate) use exchange::{Direction, ExchangeBody, OpenExchange};
-pub(crate) use facts::RequestHead;
+pub(crate) use exchange::ExchangeBody;
+pub use exchange::{Direction, OpenExchange};
+pub use facts::RequestHead;
 use pages::PageBook;
 
 use crate::verification::Verification;
@@ -44,6 +45,8 @@ struct RecordingState {
     notices: Vec<String>,
     told: HashSet<String>,
     last_traffic: Option<Nanos>,
+    /// The monotonic and the wall time of the first request.
+    first: Option<(Nanos, Nanos)>,
 }
 
 /// What a recording has counted. Every request has one place.
@@ -115,6 +118,13 @@ impl Recording {
         }
     }
 
+    /// The wall time of a request that begins at `now`: as far from that of the first one as the monotonic clock says, so that a
+    /// date that is set during a recording changes no pause.
+    fn wall_at(&self, now: Nanos, wall_now: impl FnOnce() -> Nanos) -> Nanos {
+        let (first, wall) = *self.state().first.get_or_insert_with(|| (now, wall_now()));
+        wall + now.since(first)
+    }
+
     /// The page that a request belongs to.
     fn page_of(&self, head: &RequestHead, now: Nanos, begin_wall: Nanos) -> String {
         let mut state = self.state();
@@ -159,6 +169,13 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_that_is_set_during_a_recording_changes_no_pause() {
+        let recording = Recording::default();
+        let at = |now: u64, wall: u64| recording.wall_at(Nanos(now), || Nanos(wall));
+        assert_eq!([at(10, 1000), at(15, 9000), at(30, 0)], [Nanos(1000), Nanos(1005), Nanos(1020)]);
+    }
 
     #[test]
     fn the_log_has_a_limit_that_bodies_on_their_way_count_towards() {

@@ -32,10 +32,14 @@ pub enum LineFate {
     OutOfOrder,
     /// It has no time that can be read.
     NoTime,
+    /// Its time is later than the log can have been written.
+    Future,
     /// It is not in the format of the log.
     OtherFormat,
     /// It is longer than is kept.
     TooLong,
+    /// It is a part of a longer line, which ends in a later one.
+    Part,
     /// It has no character.
     Empty,
 }
@@ -54,8 +58,10 @@ impl LineFate {
             Self::Upgrade => "for another protocol (upgrade)",
             Self::OutOfOrder => "too far out of order",
             Self::NoTime => "without a time",
+            Self::Future => "with a time in the future",
             Self::OtherFormat => "not in the format of the log",
             Self::TooLong => "longer than 1 MiB",
+            Self::Part => "parts of longer lines",
             Self::Empty => "empty",
         }
     }
@@ -84,6 +90,13 @@ pub struct LogCounts {
 impl LogCounts {
     pub(super) fn count_line(&mut self, fate: LineFate) {
         *self.lines.entry(fate).or_default() += 1;
+    }
+
+    /// Counts lines of the file that are parts of the next line that is counted.
+    pub(super) fn count_parts(&mut self, n: u64) {
+        if n > 0 {
+            *self.lines.entry(LineFate::Part).or_default() += n;
+        }
     }
 
     pub(super) fn count_exchange(&mut self, exchange: &RecordedExchange, method: &[u8], host: &[u8]) {

@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use super::{
     counts::LineFate,
+    docker::Wrapping,
     json,
     pattern::{LogFormatError, Pattern},
     request::{self, BodiesNotLogged, LoggedRequest},
@@ -12,7 +13,10 @@ use super::{
 
 /// The format of the lines of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogFormat(Kind);
+pub struct LogFormat {
+    kind: Kind,
+    wrapping: Wrapping,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
@@ -23,10 +27,11 @@ enum Kind {
 
 impl LogFormat {
     /// Returns the format of most of the lines, the one that says the most of them first; `None` if it is that of less than a half.
-    pub(super) fn recognise<'a>(lines: &(impl Iterator<Item = &'a [u8]> + Clone)) -> Option<Self> {
+    pub(super) fn recognise<'a>(lines: &(impl Iterator<Item = &'a [u8]> + Clone), wrapping: Wrapping) -> Option<Self> {
         let n_lines = lines.clone().filter(|line| !line.is_empty()).count();
         let mut best = (n_lines / 2, None);
-        for format in std::iter::once(Kind::Json).chain(servers::FORMATS.iter().cloned().map(Kind::Text)).map(Self) {
+        for kind in std::iter::once(Kind::Json).chain(servers::FORMATS.iter().cloned().map(Kind::Text)) {
+            let format = Self { kind, wrapping };
             let n = lines.clone().filter(|line| format.is_of(line)).count();
             if n > best.0 {
                 best = (n, Some(format));
@@ -35,18 +40,26 @@ impl LogFormat {
         best.1
     }
 
-    /// Whether a line is in this format.
+    /// The same format, of lines that are wrapped so.
+    pub(super) fn wrapped_as(&self, wrapping: Wrapping) -> Self {
+        Self { wrapping, ..self.clone() }
+    }
+
+    /// Whether a line of a program is in this format.
     pub(super) fn is_of(&self, line: &[u8]) -> bool {
         let other = [LineFate::OtherFormat, LineFate::NoTime, LineFate::Empty];
         !matches!(self.read(line, BodiesNotLogged::Empty), Err(fate) if other.contains(&fate))
     }
 
-    /// Returns the request of a line, or what else became of the line.
+    /// Returns the request of a line of a program, or what else became of the line.
     pub(super) fn read(&self, line: &[u8], bodies: BodiesNotLogged) -> Result<LoggedRequest, LineFate> {
         if line.is_empty() {
             return Err(LineFate::Empty);
         }
-        match &self.0 {
+        if self.wrapping.has_replaced(line) {
+            return Err(LineFate::Malformed);
+        }
+        match &self.kind {
             Kind::Text(pattern) => request::build(&pattern.read(line).ok_or(LineFate::OtherFormat)?, bodies),
             Kind::Json => read_json(line, bodies),
         }
@@ -69,15 +82,19 @@ impl FromStr for LogFormat {
 
     /// Reads the text of nginx's `log_format`, or the whole directive.
     fn from_str(text: &str) -> Result<Self, LogFormatError> {
-        Pattern::from_user(text).map(|pattern| Self(Kind::Text(pattern)))
+        Pattern::from_user(text).map(|pattern| Self { kind: Kind::Text(pattern), wrapping: Wrapping::Bare })
     }
 }
 
 impl fmt::Display for LogFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
+        f.write_str(match &self.kind {
             Kind::Text(pattern) => &pattern.text,
             Kind::Json => "one JSON object a line",
+        })?;
+        f.write_str(match self.wrapping {
+            Wrapping::Bare => "",
+            Wrapping::Docker => ", in the objects of Docker's json-file",
         })
     }
 }

@@ -85,6 +85,36 @@ const MEMBERS: &[(&str, Field)] = &[
     ("requestbodybytes", Field::BodyBytes),
     ("bytesreceived", Field::BodyBytes),
     ("bytesread", Field::BodyBytes),
+    // The Elastic Common Schema, whose objects may stand in each other or have names with points.
+    ("httprequestmethod", Field::Method),
+    ("urloriginal", Field::Target),
+    ("urlpath", Field::Target),
+    ("urlquery", Field::Query),
+    ("urldomain", Field::Host),
+    ("httpresponsestatuscode", Field::Status),
+    ("httpresponsebodybytes", Field::AnswerBytes),
+    ("eventstart", Field::Begin),
+    ("eventend", Field::End),
+    ("eventduration", Field::Nanos),
+    ("sourceip", Field::Client),
+    ("sourceaddress", Field::Client),
+    ("sourceport", Field::Connection),
+    ("httprequestbodycontent", Field::Body),
+    ("httprequestbodybytes", Field::BodyBytes),
+];
+
+/// Objects of the Elastic Common Schema whose members are known.
+const GROUPS: [&str; 10] = [
+    "http",
+    "httprequest",
+    "httprequestbody",
+    "httpresponse",
+    "httpresponsebody",
+    "url",
+    "event",
+    "source",
+    "client",
+    "useragent",
 ];
 
 /// Members that are fields of the head of the request.
@@ -101,6 +131,8 @@ const HEADERS: &[(&str, &str)] = &[
     ("httpacceptencoding", "Accept-Encoding"),
     ("httpcontenttype", "Content-Type"),
     ("httpauthorization", "Authorization"),
+    ("useragentoriginal", "User-Agent"),
+    ("httprequestreferrer", "Referer"),
 ];
 
 /// The longest name of a member that is known.
@@ -123,16 +155,27 @@ enum Member<'a> {
 pub(super) fn read(line: &str) -> Option<LoggedValues<'_>> {
     let mut values = LoggedValues::default();
     let mut json = serde_json::Deserializer::from_str(line);
-    let members = Members { values: &mut values, are_headers: false };
+    let members = Members { values: &mut values, of: Within::Line };
     json.deserialize_map(members).ok()?;
     json.end().ok()?;
     Some(values)
 }
 
+/// The object that members are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    /// The line, or a request in it.
+    Line,
+    /// The fields of a head.
+    Headers,
+    /// An object with this name.
+    Group(&'static str),
+}
+
 /// The members of an object.
 struct Members<'v, 'a> {
     values: &'v mut LoggedValues<'a>,
-    are_headers: bool,
+    of: Within,
 }
 
 impl<'a> Visitor<'a> for Members<'_, 'a> {
@@ -144,33 +187,43 @@ impl<'a> Visitor<'a> for Members<'_, 'a> {
 
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
         while let Some(name) = map.next_key_seed(Name)? {
-            let member = if self.are_headers { header(name) } else { member(&name) };
-            if matches!(member, Member::Other) {
+            let (member, group) = match self.of {
+                Within::Headers => (header(name), None),
+                Within::Line => member("", &name),
+                Within::Group(group) => member(group, &name),
+            };
+            if matches!(member, Member::Other) && group.is_none() {
                 map.next_value::<IgnoredAny>()?;
             } else {
-                map.next_value_seed(MemberValue { values: self.values, member })?;
+                map.next_value_seed(MemberValue { values: self.values, member, group })?;
             }
         }
         Ok(())
     }
 }
 
-fn member<'a>(name: &str) -> Member<'a> {
+/// Returns what a member of a group is for, and the group that it is if it is an object.
+fn member<'a>(group: &str, name: &str) -> (Member<'a>, Option<&'static str>) {
     // Traefik's own names: a duration in nanoseconds, and fields of the head if it is told to keep them.
     if name == "Duration" {
-        return Member::Field(Field::Nanos, 0);
+        return (Member::Field(Field::Nanos, 0), None);
     }
     if let Some(field) = name.strip_prefix("request_").filter(|name| name.starts_with(char::is_uppercase)) {
-        return header(Cow::Owned(field.to_owned()));
+        return (header(Cow::Owned(field.to_owned())), None);
     }
     let mut known = [0; NAME_MAX];
     let mut n = 0;
-    for byte in name.bytes().filter(u8::is_ascii_alphanumeric) {
-        let Some(place) = known.get_mut(n) else { return Member::Other };
+    for byte in group.bytes().chain(name.bytes()).filter(u8::is_ascii_alphanumeric) {
+        let Some(place) = known.get_mut(n) else { return (Member::Other, None) };
         *place = byte.to_ascii_lowercase();
         n += 1;
     }
     let known = std::str::from_utf8(&known[..n]).unwrap_or_default();
+    (member_with(known), GROUPS.into_iter().find(|group| *group == known))
+}
+
+/// Returns what a member is for, by its name in small letters without other characters.
+fn member_with<'a>(known: &str) -> Member<'a> {
     if known == "headers" || known == "requestheaders" {
         return Member::Headers;
     }
@@ -218,6 +271,8 @@ impl<'a> Visitor<'a> for Name {
 struct MemberValue<'v, 'a> {
     values: &'v mut LoggedValues<'a>,
     member: Member<'a>,
+    /// What it is if it is an object.
+    group: Option<&'static str>,
 }
 
 impl<'a> MemberValue<'_, 'a> {
@@ -290,9 +345,9 @@ impl<'a> Visitor<'a> for MemberValue<'_, 'a> {
 
     /// Caddy has a list of values for each field of a head.
     fn visit_seq<S: SeqAccess<'a>>(self, mut list: S) -> Result<(), S::Error> {
-        let Self { values, member } = self;
+        let Self { values, member, group } = self;
         loop {
-            let one = MemberValue { values: &mut *values, member: member.clone() };
+            let one = MemberValue { values: &mut *values, member: member.clone(), group };
             if list.next_element_seed(one)?.is_none() {
                 return Ok(());
             }
@@ -301,9 +356,14 @@ impl<'a> Visitor<'a> for MemberValue<'_, 'a> {
 
     /// Caddy has its request in an object of its own.
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
-        let are_headers = matches!(self.member, Member::Headers);
-        if are_headers || matches!(self.member, Member::Field(Field::RequestLine, _)) {
-            return Members { values: self.values, are_headers }.visit_map(map);
+        let of = match (&self.member, self.group) {
+            (_, Some(group)) => Some(Within::Group(group)),
+            (Member::Headers, _) => Some(Within::Headers),
+            (Member::Field(Field::RequestLine, _), _) => Some(Within::Line),
+            _ => None,
+        };
+        if let Some(of) = of {
+            return Members { values: self.values, of }.visit_map(map);
         }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(())

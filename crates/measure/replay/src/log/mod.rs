@@ -2,6 +2,7 @@
 
 mod clients;
 mod counts;
+mod docker;
 mod format;
 mod json;
 mod lines;
@@ -22,7 +23,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use self::{
     clients::Clients,
-    lines::{Line, next_line},
+    docker::{ProgramLine, Unwrapper, Wrapping},
+    lines::next_line,
     request::LoggedRequest,
     window::{OutOfOrder, Window},
 };
@@ -36,6 +38,8 @@ use crate::exchange::RecordedExchange;
 
 /// The lines by which a format is recognised.
 const SAMPLE: usize = 64;
+/// The clock of the server, in whatever zone it writes its times, may be ahead of ours by so much.
+const CLOCKS_DIFFER: Nanos = Nanos::from_secs(24 * 3600);
 /// The start of a compressed file (RFC 1952 section 2.3.1).
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
@@ -45,6 +49,8 @@ pub struct LogOptions {
     /// The format of its lines; without one, it is recognised by the first lines.
     pub format: Option<LogFormat>,
     pub bodies: BodiesNotLogged,
+    /// When the log is read, since 1970: no line can be much later.
+    pub now: Nanos,
 }
 
 /// What a log was.
@@ -108,30 +114,40 @@ fn read_lines<E: From<LogError>>(
     if sample.is_empty() {
         return Err(LogError::Empty.into());
     }
-    let mut lines = sample.iter().map(|(_, line)| &line[..]);
+    let wrapping = Wrapping::of(sample.iter().map(|(_, line)| &line[..]));
+    let mut unwrapper = Unwrapper::new(wrapping);
+    let sample: Vec<_> = sample.iter().filter_map(|(kind, line)| unwrapper.take(*kind, line)).collect();
+    let mut lines = sample.iter().filter_map(|line| line.text.as_deref().ok());
     let format = match &options.format {
-        None => LogFormat::recognise(&lines).ok_or(LogError::Unknown)?,
-        Some(format) if lines.any(|line| format.is_of(line)) => format.clone(),
-        Some(_) => return Err(LogError::OtherFormat.into()),
+        None => LogFormat::recognise(&lines, wrapping).ok_or(LogError::Unknown)?,
+        Some(format) => {
+            let format = format.wrapped_as(wrapping);
+            if !lines.any(|line| format.is_of(line)) {
+                return Err(LogError::OtherFormat.into());
+            }
+            format
+        }
     };
     let mut reader = LogReader {
         format: &format,
         bodies: options.bodies,
+        latest: options.now + CLOCKS_DIFFER,
         window: Window::new(),
         clients: Clients::default(),
         counts: LogCounts::default(),
         take,
     };
-    for (kind, line) in sample {
-        reader.line(kind, &line)?;
+    for line in sample {
+        reader.line(line)?;
     }
     while damage.is_none() {
         match next_line(&mut input, &mut line) {
-            Ok(Some(kind)) => reader.line(kind, &line)?,
+            Ok(Some(kind)) => unwrapper.take(kind, &line).map_or(Ok(()), |line| reader.line(line))?,
             Ok(None) => break,
             Err(error) => damage = Some(error),
         }
     }
+    unwrapper.finish().try_for_each(|line| reader.line(line))?;
     let counts = reader.finish()?;
     let damage = damage.map(|error| format!("it is damaged or cut off after line {}: {error}", counts.n_lines()));
     Ok(LogContents { format, counts, damage })
@@ -140,6 +156,8 @@ fn read_lines<E: From<LogError>>(
 struct LogReader<'f, F> {
     format: &'f LogFormat,
     bodies: BodiesNotLogged,
+    /// The latest time that a line can have.
+    latest: Nanos,
     window: Window,
     clients: Clients,
     counts: LogCounts,
@@ -147,12 +165,15 @@ struct LogReader<'f, F> {
 }
 
 impl<E, F: FnMut(RecordedExchange) -> Result<(), E>> LogReader<'_, F> {
-    fn line(&mut self, kind: Line, line: &[u8]) -> Result<(), E> {
-        let request = match kind {
-            Line::TooLong => Err(LineFate::TooLong),
-            Line::Whole => self.format.read(line, self.bodies),
-        };
-        match request.and_then(|request| self.window.add(request).map_err(|OutOfOrder| LineFate::OutOfOrder)) {
+    fn line(&mut self, line: ProgramLine<'_>) -> Result<(), E> {
+        self.counts.count_parts(line.n_parts);
+        let request = line.text.and_then(|line| self.format.read(&line, self.bodies)).and_then(|request| {
+            if request.time.at > self.latest {
+                return Err(LineFate::Future);
+            }
+            self.window.add(request).map_err(|OutOfOrder| LineFate::OutOfOrder)
+        });
+        match request {
             Ok(()) => self.hand_over(false),
             Err(fate) => {
                 self.counts.count_line(fate);
@@ -176,6 +197,7 @@ impl<E, F: FnMut(RecordedExchange) -> Result<(), E>> LogReader<'_, F> {
         let (connection, opened) = self.clients.connection(client, time, end);
         let exchange = RecordedExchange {
             connection,
+            lane: None,
             opened,
             request: bytes,
             head_length,

@@ -1,6 +1,9 @@
 //! Requests in the order of their times, out of lines that are nearly so.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
 
 use fathom_model::units::Nanos;
 
@@ -14,6 +17,27 @@ const REQUESTS_MAX: usize = 1 << 18;
 /// The bytes of requests that wait at most.
 const BYTES_MAX: usize = 64 << 20;
 
+/// So many lines have to be as late as the time that requests are measured against: fewer with a wrong time do not make others leave.
+const N_NEWEST: usize = 8;
+
+/// The latest times of all lines.
+#[derive(Debug, Default)]
+struct NewestTimes(BinaryHeap<Reverse<Nanos>>);
+
+impl NewestTimes {
+    fn add(&mut self, at: Nanos) {
+        self.0.push(Reverse(at));
+        if self.0.len() > N_NEWEST {
+            self.0.pop();
+        }
+    }
+
+    /// The earliest of them.
+    fn get(&self) -> Nanos {
+        self.0.peek().map_or(Nanos::ZERO, |Reverse(at)| *at)
+    }
+}
+
 /// The requests that wait.
 #[derive(Debug)]
 pub(super) struct Window {
@@ -21,8 +45,7 @@ pub(super) struct Window {
     requests: BTreeMap<Nanos, Vec<LoggedRequest>>,
     n_requests: usize,
     n_bytes: usize,
-    /// The latest time of all lines.
-    newest: Nanos,
+    newest: NewestTimes,
     /// The finest step of all times: a time without digits after the point may be one of a server that leaves out zeros.
     resolution: Nanos,
     /// The time of the request that left last.
@@ -36,12 +59,12 @@ pub(super) struct Window {
 pub(super) struct OutOfOrder;
 
 impl Window {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             requests: BTreeMap::new(),
             n_requests: 0,
             n_bytes: 0,
-            newest: Nanos::ZERO,
+            newest: NewestTimes::default(),
             resolution: Nanos::MAX,
             last: Nanos::ZERO,
             last_logged: Nanos::ZERO,
@@ -53,7 +76,7 @@ impl Window {
         if at < self.last_logged {
             return Err(OutOfOrder);
         }
-        self.newest = self.newest.max(at);
+        self.newest.add(at);
         self.resolution = self.resolution.min(resolution);
         self.n_requests += 1;
         self.n_bytes += request.bytes.len();
@@ -67,7 +90,7 @@ impl Window {
         let is_full = self.n_requests > REQUESTS_MAX || self.n_bytes > BYTES_MAX;
         let first = self.requests.first_entry()?;
         let at = *first.key();
-        if !is_end && !is_full && at + WAIT >= self.newest {
+        if !is_end && !is_full && at + WAIT >= self.newest.get() {
             return None;
         }
         let requests = first.remove();
@@ -119,5 +142,19 @@ mod tests {
         assert_eq!((n, window.n_requests), (REQUESTS_MAX + 1, REQUESTS_MAX - 1));
         assert_eq!(window.add(request(Nanos::from_secs(6))), Err(OutOfOrder));
         assert!(window.next(true).unwrap().all(|(time, _)| time == last));
+    }
+
+    #[test]
+    fn a_few_wrong_times_do_not_make_others_leave_before_earlier_ones_come() {
+        let mut window = Window::new();
+        for second in [1000, 9000, 1002, 9001, 1001, 1003] {
+            window.add(request(Nanos::from_secs(second))).unwrap();
+            assert!(window.next(false).is_none());
+        }
+        let mut left = Vec::new();
+        while let Some(requests) = window.next(true) {
+            left.extend(requests.map(|(_, request)| request.time.at.0 / 1_000_000_000));
+        }
+        assert_eq!(left, [1000, 1001, 1002, 1003, 9000, 9001]);
     }
 }

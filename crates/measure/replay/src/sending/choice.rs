@@ -1,12 +1,14 @@
 //! Which requests of a recording are sent.
 
 use fathom_engine::Error;
-use fathom_model::{Settings, settings::SettingError, units::approximate};
-use fathom_statistics::splitmix;
+use fathom_model::{Settings, settings::SettingError};
 use regex::bytes::Regex;
 
 use super::request;
-use crate::RecordedExchange;
+use crate::{
+    RecordedExchange,
+    session_share::{LEFT_OUT, SessionShare},
+};
 
 /// The requests that are sent, as the options choose them.
 #[derive(Debug)]
@@ -15,9 +17,7 @@ pub(super) struct Choice {
     methods: Vec<String>,
     only: Option<Regex>,
     skip: Option<Regex>,
-    /// The share of the connections, from 0 to 1.
-    sessions: f64,
-    seed: u64,
+    sessions: SessionShare,
 }
 
 impl Choice {
@@ -32,8 +32,7 @@ impl Choice {
             methods: methods.collect(),
             only: pattern(settings, "only")?,
             skip: pattern(settings, "skip")?,
-            sessions: share(settings)?,
-            seed,
+            sessions: SessionShare::of(settings, seed)?,
         })
     }
 
@@ -49,12 +48,7 @@ impl Choice {
         if self.skip.as_ref().is_some_and(|skip| skip.is_match(target)) {
             return Some("matched by --skip");
         }
-        (!self.has_session(exchange.connection)).then_some("on connections that --sessions leaves out")
-    }
-
-    /// Whether a connection is among those that are chosen at random.
-    fn has_session(&self, connection: u64) -> bool {
-        approximate(splitmix(self.seed, connection)) < self.sessions * approximate(u64::MAX)
+        (!self.sessions.has(exchange.connection)).then_some(LEFT_OUT)
     }
 }
 
@@ -66,19 +60,10 @@ fn pattern(settings: &Settings, name: &str) -> Result<Option<Regex>, Error> {
     })
 }
 
-fn share(settings: &Settings) -> Result<f64, Error> {
-    let Some(text) = settings.text("sessions") else { return Ok(1.0) };
-    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    percent.filter(|percent| *percent > 0.0 && *percent <= 100.0).map(|percent| percent / 100.0).ok_or_else(|| {
-        let expected = "a share of the connections, above 0 % and up to 100 %, such as 10%".to_owned();
-        SettingError::NotAllowed { name: "sessions".to_owned(), expected, given: text }.into()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sending::spool::tests::exchange;
+    use crate::sending::spooled_exchange::tests::exchange;
 
     fn choice(options: &[(&str, &str)]) -> Result<Choice, Error> {
         let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
@@ -96,16 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_connections_is_chosen_with_all_of_their_requests() {
-        let chosen = choice(&[("sessions", "10%")]).unwrap();
-        let n = (0..10_000).filter(|connection| chosen.has_session(*connection)).count();
-        assert!((900..1100).contains(&n), "{n}");
-        assert!((0..100).all(|connection| choice(&[]).unwrap().has_session(connection)));
-    }
-
-    #[test]
     fn a_wrong_option_is_named() {
-        for (name, value) in [("only", "("), ("sessions", "0%"), ("sessions", "101%"), ("sessions", "ten")] {
+        for (name, value) in [("only", "("), ("skip", "["), ("sessions", "ten")] {
             let error = choice(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }

@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 
 use fathom_engine::Error;
-use fathom_http::h1::{Chunked, Framing, HeadReader, Method};
+use fathom_http::{
+    h1::{Chunked, Framing, HeadReader, Method},
+    users::UserAnswer,
+};
 use fathom_model::{
     Settings,
     replay::{AnswerDifference, ComparedAnswers, DifferenceExample},
-    units::{Nanos, grouped},
+    units::grouped,
 };
 
-use super::{request, spool::SpooledAnswer};
+use super::{request, spooled_exchange::SpooledAnswer};
 use crate::digest::Digest;
 
 /// The groups of differences that are told apart.
@@ -119,15 +122,16 @@ impl AnswerComparer {
         self.result.n_without_recorded += 1;
     }
 
-    /// Compares an answer, as it was received, with the recorded one. `request` are the bytes that were sent.
-    pub(super) fn compare(&mut self, request: &[u8], recorded: &SpooledAnswer<'_>, message: &[u8], took: Nanos) {
+    /// Compares an answer with the recorded one. `request` are the bytes that were sent.
+    pub(super) fn compare(&mut self, request: &[u8], recorded: &SpooledAnswer<'_>, answer: &UserAnswer<'_>) {
         if let Some(before) = recorded.took {
+            let took = answer.ended_at.since(answer.sent_at);
             match took.0.checked_sub(before.0) {
                 Some(longer @ 1..) => self.result.slower.record(longer),
                 _ => self.result.faster.record(before.0 - took.0),
             }
         }
-        let differences = self.differences(recorded, message);
+        let differences = self.differences(recorded, answer);
         if differences.is_empty() {
             self.result.n_same += 1;
             return;
@@ -138,20 +142,22 @@ impl AnswerComparer {
         }
     }
 
-    fn differences(&mut self, recorded: &SpooledAnswer<'_>, message: &[u8]) -> Vec<Difference> {
-        // Whoever got the answer has parsed its head.
-        let Ok(Some((head, length))) = self.heads.read(message) else { return Vec::new() };
-        if head.status != recorded.status {
+    fn differences(&mut self, recorded: &SpooledAnswer<'_>, answer: &UserAnswer<'_>) -> Vec<Difference> {
+        if answer.status != recorded.status {
             return vec![Difference {
-                what: format!("status {} is now {}", recorded.status, head.status),
+                what: format!("status {} is now {}", recorded.status, answer.status),
                 recorded: recorded.status.to_string(),
-                replayed: head.status.to_string(),
+                replayed: answer.status.to_string(),
             }];
         }
-        let (head_bytes, body) = message.split_at(length);
+        // Whoever got the answer has parsed its head.
+        let Ok(Some((head, length))) = self.heads.read(answer.message) else { return Vec::new() };
+        let (head_bytes, body) = answer.message.split_at(length);
         let mut found = Vec::new();
         if let Some((before, digest)) = recorded.content.filter(|_| !self.comparison.ignores_content) {
-            let (now, digest_now) = content(body, head.framing);
+            // What was not kept whole is longer than any content that is compared.
+            let is_whole = body.len() as u64 == answer.body_bytes;
+            let (now, digest_now) = if is_whole { content(body, head.framing) } else { (answer.body_bytes, !digest) };
             if (now, digest_now) != (before, digest) {
                 let what = if now == before { "other content of the same length" } else { "other content" };
                 found.push(Difference {
@@ -273,10 +279,13 @@ fn form_of(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fathom_http::users::BatchPosition;
+    use fathom_model::units::Nanos;
+
     use super::*;
     use crate::{
         RecordedExchange,
-        sending::spool::tests::{answered, exchange},
+        sending::spooled_exchange::tests::{answered, exchange},
     };
 
     const REQUEST: &str = "GET /orders/17?token=abc HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -286,6 +295,12 @@ mod tests {
     }
 
     fn compared(ignore: &str, recorded: &RecordedExchange, message: &str) -> ComparedAnswers {
+        let body_bytes = message.split_once("\r\n\r\n").unwrap().1.len() as u64;
+        compared_of(ignore, recorded, message, body_bytes)
+    }
+
+    /// The comparison with an answer whose body had so many bytes, of which some may not have been kept.
+    fn compared_of(ignore: &str, recorded: &RecordedExchange, message: &str, body_bytes: u64) -> ComparedAnswers {
         let comparison = Comparison::of(&Settings::default().with("ignore", ignore)).unwrap();
         let mut comparer = AnswerComparer::new(comparison);
         let answer = recorded.answer.as_ref().unwrap();
@@ -295,7 +310,17 @@ mod tests {
             content: answer.content_digest.map(|digest| (answer.content_bytes, digest)),
             took: Some(Nanos::from_millis(1)),
         };
-        comparer.compare(&recorded.request, &answer, message.as_bytes(), Nanos::from_micros(1400));
+        let replayed = UserAnswer {
+            status: message.split(' ').nth(1).unwrap().parse().unwrap(),
+            message: message.as_bytes(),
+            body_bytes,
+            sent_at: Nanos::ZERO,
+            first_byte_at: Nanos::ZERO,
+            ended_at: Nanos::from_micros(1400),
+            position: BatchPosition::Last,
+            connection_number: 0,
+        };
+        comparer.compare(&recorded.request, &answer, &replayed);
         comparer.finish()
     }
 
@@ -330,6 +355,17 @@ mod tests {
         assert_eq!(whats(&compared("ETag, server, cache-control", &recorded, other)), [wanted[0]]);
         let failed = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(whats(&compared("", &recorded, failed)), ["status 200 is now 503"], "the rest follows from that");
+    }
+
+    #[test]
+    fn an_answer_that_grew_too_long_to_be_kept_has_other_content() {
+        let recorded = recorded("HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 5\r\n\r\n", "hello");
+        let grown = "HTTP/1.1 200 OK\r\nETag: \"2\"\r\nContent-Length: 20000000\r\n\r\nhello";
+        let result = compared_of("", &recorded, grown, 20_000_000);
+        assert_eq!((result.n_different, whats(&result)), (1, vec!["other content", "other etag"]));
+        let DifferenceExample { recorded: before, replayed, .. } = &result.differences[0].example;
+        assert_eq!((before.as_str(), replayed.as_str()), ("5 B", "20,000,000 B"));
+        assert_eq!(whats(&compared_of("content", &recorded, grown, 20_000_000)), ["other etag"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The kind of test that sends the requests of a recording.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use fathom_engine::{Error, NamedTarget, Stop, Test, TestKind, TrialContext};
 use fathom_http::{
@@ -17,28 +17,31 @@ use super::{
     choice::Choice,
     metrics::METRICS,
     options::{self, WHAT_IS_SENT},
-    recording::{Recording, RecordingBuilder, RequestNumber},
+    recording::{Recording, RecordingBuilder},
     results,
     rewrite::Rewrite,
     sessions::{Sessions, Shared},
     source,
+    spooled_exchange::RecordedAnswers,
+};
+use crate::{
+    options::{CONNECTIONS, CONNECTIONS_AS_RECORDED, KEYS, RATE, SPEED, connections, n_copies},
+    schedule::RequestNumber,
     timing::Timing,
 };
+
 #[derive(Debug, Clone, Copy)]
 pub struct HttpReplay;
 
 const NAME: &str = "http_replay";
-/// The most connections at the same time, unless the option says otherwise.
-const CONNECTIONS_AS_RECORDED: u64 = 4096;
-/// The same if connections follow each other as fast as they can.
-const CONNECTIONS_AS_ANSWERED: u64 = 64;
-const OWN: [OptionDoc; 6] = [
+const OWN: [OptionDoc; 7] = [
     OptionDoc {
         name: "file",
         value: ValueKind::File,
         default: None,
         help: "the recording: pcap, pcapng or an access log",
     },
+    KEYS,
     OptionDoc {
         name: "log-format",
         value: ValueKind::Text,
@@ -51,24 +54,9 @@ const OWN: [OptionDoc; 6] = [
         default: None,
         help: "take requests whose body is not in an access log as ones with an empty body",
     },
-    OptionDoc {
-        name: "speed",
-        value: ValueKind::Text,
-        default: None,
-        help: "2x: twice as fast as recorded; max: each request when the one before it is answered; default: 1x",
-    },
-    OptionDoc {
-        name: "rate",
-        value: ValueKind::Rate,
-        default: None,
-        help: "requests per second, in the recorded order, instead of the recorded times",
-    },
-    OptionDoc {
-        name: "connections",
-        value: ValueKind::Count(1, 1_000_000),
-        default: None,
-        help: "most connections at the same time; default: 4096, and 64 with --speed max",
-    },
+    SPEED,
+    RATE,
+    CONNECTIONS,
 ];
 
 const ALL: [OptionDoc; OWN.len() + WHAT_IS_SENT.len() + OPTIONS.len()] =
@@ -80,7 +68,7 @@ impl TestKind for HttpReplay {
     }
 
     fn about(&self) -> &'static str {
-        "the HTTP/1 requests of a capture or an access log, sent again at their times, on connections like the recorded ones"
+        "the HTTP requests of a capture or an access log, sent again at their times, on connections like the recorded ones"
     }
 
     fn layer(&self) -> Layer {
@@ -96,16 +84,11 @@ impl TestKind for HttpReplay {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let file = settings.text("file").unwrap_or_default();
-        let name = file.rsplit('/').next().unwrap_or_default();
-        match Timing::of(settings) {
-            Ok(Timing::Rate(rate)) => format!("replay of {name} at {rate}"),
-            Ok(Timing::AsAnswered) => format!("replay of {name}, as fast as answers come"),
-            Ok(Timing::Recorded { speed }) if (speed - 1.0).abs() > f64::EPSILON => {
-                format!("replay of {name}, {speed}x")
-            }
-            _ => format!("replay of {name}"),
-        }
+        Timing::title(settings)
+    }
+
+    fn ends_with_its_work(&self, settings: &Settings) -> bool {
+        Timing::of(settings).is_ok_and(|timing| timing == Timing::AsAnswered)
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -130,7 +113,7 @@ impl TestKind for HttpReplay {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            let n = role.settings.count("connections").unwrap_or(CONNECTIONS_AS_RECORDED);
+            let n = role.settings.count(CONNECTIONS.name).unwrap_or(CONNECTIONS_AS_RECORDED);
             let settings = role.settings.clone().with("connections", n.to_string());
             return HttpClosed.prepare(&Role { settings, ..role.clone() }, policy);
         }
@@ -153,41 +136,44 @@ impl ReplayTest {
         let builder = RecordingBuilder::new(
             Choice::of(settings, role.seed)?,
             Rewrite::of(settings)?.with_host(host(role)),
-            timing.per_copy(options::n_copies(settings)),
-            comparison.is_some(),
+            timing.per_copy(n_copies(settings)),
+            if comparison.is_some() { RecordedAnswers::Kept } else { RecordedAnswers::Dropped },
         );
         let (recording, damage) = source::read(settings, policy, builder)?;
-        if recording.n_requests() == 0 {
+        if recording.schedule.n_requests() == 0 {
             return Err(nothing_to_send(&recording));
         }
         let goes_on = timing == Timing::AsAnswered;
         let shared = Arc::new(Shared {
             recording,
-            n_copies: options::n_copies(settings),
+            n_copies: n_copies(settings),
             comparison,
             goes_on,
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
         });
-        let arrivals = arrivals(&shared, settings.count("connections"));
+        let arrivals = arrivals(&shared, connections(settings, timing));
         let users = VirtualUsers::prepare(NAME, role, policy, arrivals)?.count_everything();
         let notes = damage.map(|damage| {
             Note::new("recording-damaged", format!("{damage}: nothing after that place of the recording is sent"))
         });
-        Ok(Self { users, shared, notes: notes.into_iter().collect() })
+        let recording = &shared.recording;
+        let notes = [notes, results::over_http2(recording.n_over_http2), undecrypted(&recording.undecrypted)];
+        let notes = notes.into_iter().flatten().collect();
+        Ok(Self { users, shared, notes })
     }
 }
 
 /// When sessions begin: with their first request, or as others end.
-fn arrivals(shared: &Shared, connections: Option<u64>) -> UserArrivals {
-    let sessions = shared.recording.sessions();
-    let n = (sessions.len() * shared.n_copies) as u64;
+fn arrivals(shared: &Shared, n_connections: u64) -> UserArrivals {
+    let sessions = shared.recording.schedule.sessions();
+    let n_slots = n_connections.min((sessions.len() * shared.n_copies) as u64);
     if shared.goes_on {
-        let n_slots = connections.unwrap_or(CONNECTIONS_AS_ANSWERED).min(n);
         return UserArrivals::Population { n: n_slots, ramp_up: Nanos::ZERO };
     }
-    let due = |session: &RequestNumber| std::iter::repeat_n(shared.recording.request(*session).due, shared.n_copies);
+    let due =
+        |session: &RequestNumber| std::iter::repeat_n(shared.recording.schedule.request(*session).due, shared.n_copies);
     let times = sessions.iter().flat_map(due).collect();
-    UserArrivals::Times { times, n_slots: connections.unwrap_or(CONNECTIONS_AS_RECORDED).min(n) }
+    UserArrivals::Times { times, n_slots }
 }
 
 /// The host of the target, for requests of a log that lacks theirs.
@@ -198,11 +184,27 @@ fn host(role: &Role) -> Option<String> {
 
 fn nothing_to_send(recording: &Recording) -> Error {
     let reasons: Vec<String> = recording.left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
-    let why = if reasons.is_empty() { "it has none".to_owned() } else { reasons.join(", ") };
+    let undecrypted = undecrypted_words(&recording.undecrypted);
+    let why = match reasons.join(", ") {
+        why if why.is_empty() => undecrypted.unwrap_or_else(|| "it has none".to_owned()),
+        why => undecrypted.into_iter().fold(why, |why, undecrypted| format!("{why}; {undecrypted}")),
+    };
     Error::Unsupported {
         what: format!("the recording has no request to send: {why}"),
         hint: Some("see what it holds: fathom replay FILE".to_owned()),
     }
+}
+
+/// Says which connections over TLS were not decrypted, if there are any.
+fn undecrypted_words(connections: &BTreeMap<&'static str, u64>) -> Option<String> {
+    let reasons: Vec<String> = connections.iter().map(|(why, n)| format!("{n} {why}")).collect();
+    (!reasons.is_empty()).then(|| format!("of the connections over TLS, {}", reasons.join(", ")))
+}
+
+/// A note on requests that are in no count.
+fn undecrypted(connections: &BTreeMap<&'static str, u64>) -> Option<Note> {
+    let words = undecrypted_words(connections)?;
+    Some(Note::new("not-decrypted", format!("{words}: the requests that were not decrypted are in no count")))
 }
 
 impl Test for ReplayTest {
@@ -229,11 +231,11 @@ impl ReplayTest {
         let recording = &self.shared.recording;
         let n_left_out: u64 = recording.left_out.values().sum();
         ReplayRecord {
-            n_recorded: recording.n_requests() + n_left_out,
+            n_recorded: recording.schedule.n_requests() + n_left_out,
             left_out: recording.left_out.iter().map(|(why, n)| ((*why).to_owned(), *n)).collect(),
-            n_sessions: recording.sessions().len() as u64,
+            n_sessions: recording.schedule.sessions().len() as u64,
             n_copies: self.shared.n_copies as u64,
-            recorded_span_ns: recording.span,
+            recorded_span_ns: recording.schedule.span,
             ..ReplayRecord::default()
         }
     }

@@ -13,10 +13,8 @@ mod recording;
 mod request;
 mod results;
 mod rewrite;
-mod servers;
 mod sessions;
 mod source;
-mod spool;
-mod timing;
+mod spooled_exchange;
 
-pub use self::{kind::HttpReplay, live::LiveReplay, timing::Timing};
+pub use self::{kind::HttpReplay, live::LiveReplay};

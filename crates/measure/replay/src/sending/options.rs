@@ -3,28 +3,17 @@
 use fathom_engine::Error;
 use fathom_model::{OptionDoc, Settings, ValueKind, settings::SettingError};
 
-use super::{choice::Choice, compare::Comparison, rewrite::Rewrite, servers::FollowedServers};
+use super::{choice::Choice, compare::Comparison, rewrite::Rewrite};
+use crate::{
+    options::{COPIES, PORTS, SESSIONS},
+    servers::FollowedServers,
+};
 
 /// Which requests are sent, how often, with which fields, and what is compared.
 pub(super) const WHAT_IS_SENT: [OptionDoc; 9] = [
-    OptionDoc {
-        name: "copies",
-        value: ValueKind::Count(1, 10_000),
-        default: Some("1"),
-        help: "send each connection so many times, each on connections of its own",
-    },
-    OptionDoc {
-        name: "ports",
-        value: ValueKind::Text,
-        default: None,
-        help: "send only what went to these ports, such as 80,8080, or to a port of an address: 192.0.2.9:80",
-    },
-    OptionDoc {
-        name: "sessions",
-        value: ValueKind::Text,
-        default: None,
-        help: "share of the recorded connections to send, chosen at random by the seed, such as 10%",
-    },
+    COPIES,
+    PORTS,
+    SESSIONS,
     OptionDoc {
         name: "methods",
         value: ValueKind::Text,
@@ -78,11 +67,6 @@ pub(super) fn check(settings: &Settings) -> Result<(), Error> {
         }
         _ => Comparison::of(settings).map(drop),
     }
-}
-
-/// How often each request is sent.
-pub(super) fn n_copies(settings: &Settings) -> usize {
-    usize::try_from(settings.count("copies").unwrap_or(1)).unwrap_or(usize::MAX)
 }
 
 /// What is compared; `None` unless answers are.

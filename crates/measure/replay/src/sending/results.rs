@@ -59,8 +59,7 @@ pub(super) fn add(record: &mut Record, account: ReplayRecord, workers: Vec<SentR
                 .push(Note::new("recording-unreadable", format!("the recording could not be read on: {error}")));
         }
     }
-    let n_told = all.n_answered + all.n_failed + all.n_cut_off + all.n_without_connection;
-    all.n_not_sent = all.n_to_send().saturating_sub(n_told);
+    all.n_not_sent = all.n_to_send().saturating_sub(all.n_told());
     // The load driver knows only when users came.
     record.distributions.remove(distribution::SCHEDULE_LAG);
     let names = [distribution::SCHEDULE_LAG, distribution::RESPONSE_TIME, RECORDED_TIME];
@@ -71,6 +70,17 @@ pub(super) fn add(record: &mut Record, account: ReplayRecord, workers: Vec<SentR
     record.notes.retain(|note| note.id != "http-status");
     all.n_sent_again = record.totals.get(names::RESENT).copied().unwrap_or_default();
     record.replay.insert(all)
+}
+
+/// A note on requests that were recorded over HTTP/2, if there are any.
+pub(super) fn over_http2(n: u64) -> Option<Note> {
+    (n > 0).then(|| {
+        let text = format!(
+            "{n} requests were recorded over HTTP/2 and are sent over HTTP/1.1: those of a recorded connection that overlapped are on \
+             connections of their own"
+        );
+        Note::new("sent-over-http1", text)
+    })
 }
 
 /// The counts of compared answers, for their metric.

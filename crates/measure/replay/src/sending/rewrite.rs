@@ -96,7 +96,7 @@ fn field(line: &str) -> Result<(String, Option<String>), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sending::spool::tests::exchange;
+    use crate::sending::spooled_exchange::tests::exchange;
 
     fn rewrite(lines: &str) -> Result<Rewrite, Error> {
         Rewrite::of(&Settings::default().with("header", lines))

@@ -9,11 +9,12 @@ use fathom_model::units::Nanos;
 
 use super::{
     compare::{AnswerComparer, Comparison},
-    recording::{Recording, RequestNumber},
+    recording::Recording,
     request,
     results::SentResults,
-    spool::SpoolReader,
+    spooled_exchange::SpooledExchange,
 };
+use crate::{schedule::RequestNumber, spool::SpoolReader};
 
 /// What all workers of a replay share.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Sessions {
 
     /// Takes the next session, as long as there is one.
     fn take_session(&mut self) -> Option<RequestNumber> {
-        let session = *self.shared.recording.sessions().get(self.next / self.shared.n_copies)?;
+        let session = *self.shared.recording.schedule.sessions().get(self.next / self.shared.n_copies)?;
         self.next += self.step;
         Some(session)
     }
@@ -73,19 +74,23 @@ impl Sessions {
     /// Goes on to the request after the one that a user has sent.
     fn advance(&mut self, slot: UserSlot) {
         let session = &mut self.by_slot[slot.0 as usize];
-        session.request = session.request.and_then(|number| self.shared.recording.next(number));
+        session.request = session.request.and_then(|number| self.shared.recording.schedule.next(number));
         session.is_sent = false;
     }
 
     /// The request of a user and when it was due, on the monotonic clock.
     fn due(&self, slot: UserSlot) -> Option<(RequestNumber, Nanos)> {
         let number = self.by_slot[slot.0 as usize].request?;
-        Some((number, self.start + self.shared.recording.request(number).due))
+        Some((number, self.start + self.shared.recording.schedule.request(number).due))
     }
 
     fn compare(&mut self, number: RequestNumber, is_kept: bool, answer: &UserAnswer<'_>) {
         let Some(comparer) = &mut self.comparer else { return };
-        let exchange = match self.reader.read(self.shared.recording.request(number).place) {
+        let exchange = match self
+            .reader
+            .read(self.shared.recording.schedule.request(number).place)
+            .and_then(SpooledExchange::of)
+        {
             Ok(exchange) => exchange,
             Err(error) => {
                 self.results.error.get_or_insert(error);
@@ -95,7 +100,7 @@ impl Sessions {
         match exchange.answer.filter(|_| is_kept) {
             Some(recorded) => {
                 self.results.count_recorded(recorded.took);
-                comparer.compare(exchange.request, &recorded, answer.message, answer.ended_at.since(answer.sent_at));
+                comparer.compare(exchange.request, &recorded, answer);
             }
             None => comparer.skip(),
         }
@@ -118,7 +123,11 @@ impl Users for Sessions {
         if now < due {
             return UserAction::Sleep { until: due };
         }
-        let exchange = match self.reader.read(self.shared.recording.request(number).place) {
+        let exchange = match self
+            .reader
+            .read(self.shared.recording.schedule.request(number).place)
+            .and_then(SpooledExchange::of)
+        {
             Ok(exchange) => exchange,
             Err(error) => {
                 self.results.error.get_or_insert(error);
@@ -133,7 +142,7 @@ impl Users for Sessions {
             n_requests: 1,
             server: 0,
             framing: request::framing(exchange.request),
-            detail: if session.is_kept { AnswerDetail::Message } else { AnswerDetail::Status },
+            detail: if session.is_kept { AnswerDetail::Beginning } else { AnswerDetail::Status },
             timeout: self.shared.timeout,
             may_repeat: request::is_idempotent(exchange.request),
         })

@@ -149,11 +149,15 @@ impl TestKind for AppScenario {
     }
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
-        &[EvaluationRow { name: "app", options: &[("script", EVALUATION_SCENARIO), ("users", "32")] }]
+        &[EvaluationRow {
+            name: "app",
+            options: &[("script", EVALUATION_SCENARIO), ("users", "32")],
+            is_optional: false,
+        }]
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        Some(CeilingSetup { options: &[("script", EVALUATION_SCENARIO), ("users", "32")], needs_lab: false })
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        &[CeilingSetup { options: &[("script", EVALUATION_SCENARIO), ("users", "32")], needs_lab: false }]
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -256,6 +256,7 @@ pub(crate) fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
             byte => percent_encoded(byte, text),
         }),
         Filter::Json => (begin..end).for_each(|at| in_json(text[at], text)),
+        Filter::Html => (begin..end).for_each(|at| in_html(text[at], text)),
         Filter::Hex => (begin..end).for_each(|at| {
             let digits = b"0123456789abcdef";
             let byte = text[at];
@@ -290,6 +291,18 @@ fn in_json(byte: u8, text: &mut Vec<u8>) {
             let digits = b"0123456789abcdef";
             text.extend_from_slice(&[b'\\', b'u', b'0', b'0', b'0' + (byte >> 4), digits[usize::from(byte & 15)]]);
         }
+        _ => text.push(byte),
+    }
+}
+
+fn in_html(byte: u8, text: &mut Vec<u8>) {
+    match byte {
+        b'&' => text.extend_from_slice(b"&amp;"),
+        b'<' => text.extend_from_slice(b"&lt;"),
+        b'>' => text.extend_from_slice(b"&gt;"),
+        b'"' => text.extend_from_slice(b"&quot;"),
+        // XML has `&apos;` as well, and HTML 4 has not.
+        b'\'' => text.extend_from_slice(b"&#39;"),
         _ => text.push(byte),
     }
 }
@@ -438,12 +451,13 @@ mod tests {
 
     #[test]
     fn filters_are_applied_from_left_to_right() {
-        use Filter::{Base64, Form, FromHtml, FromUrl, Hex, Json, Url};
-        let cases: [(&[Filter], &str, &str); 9] = [
+        use Filter::{Base64, Form, FromHtml, FromUrl, Hex, Html, Json, Url};
+        let cases: [(&[Filter], &str, &str); 10] = [
             (&[FromHtml, FromUrl, Json], "a&amp;%22&#39;", "<a&\\\"'"),
             (&[Url], "a b/ü~", "<a%20b%2F%C3%BC~"),
             (&[Form], "a b/ü~*+", "<a+b%2F%C3%BC%7E*%2B"),
             (&[Json], "a\"b\\c\n\u{1}ü", "<a\\\"b\\\\c\\n\\u0001ü"),
+            (&[Html], "a<b> & \"c'ü", "<a&lt;b&gt; &amp; &quot;c&#39;ü"),
             (&[Base64], "ann:hush", "<YW5uOmh1c2g="),
             (&[Base64, Url], "ann:hush", "<YW5uOmh1c2g%3D"),
             (&[Base64], "", "<"),

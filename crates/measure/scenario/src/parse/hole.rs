@@ -22,10 +22,11 @@ pub(super) const GENERATORS: [(&str, &str); 9] = [
 ];
 
 /// The names of filters.
-pub(in super::super) const FILTERS: [(&str, Filter); 9] = [
+pub(in super::super) const FILTERS: [(&str, Filter); 10] = [
     ("url", Filter::Url),
     ("form", Filter::Form),
     ("json", Filter::Json),
+    ("html", Filter::Html),
     ("base64", Filter::Base64),
     ("hex", Filter::Hex),
     ("unurl", Filter::FromUrl),

@@ -6,7 +6,7 @@
 
 mod account;
 mod challenge;
-mod delay;
+mod gap_times;
 mod jitter;
 mod receive;
 mod send;
@@ -17,7 +17,6 @@ use fathom_model::units::Nanos;
 
 pub use account::FlowAccount;
 pub use challenge::{Challenges, ValidatedAddresses};
-pub use delay::{ClockOffset, DelayClocks};
 pub use receive::{ReceiveStep, Receiver, ReceiverSummary, receive_buffers};
 pub use send::{OffloadMode, SendBuffers, SendStep, Sender, SenderSummary};
 pub use sequence::SequenceCounts;

@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 
-use fathom_model::{Histogram, units::Nanos};
+use fathom_model::{Histogram, PeerClock, units::Nanos};
 use fathom_sys::socket::{
     self, Socket, Wait,
     datagram::{self, BatchShape, ReceiveBatch},
+    timestamping::KernelClockOffset,
 };
 
 use super::{
-    DatagramHeader, DelayClocks, HeaderCodec, OffloadMode, SequenceCounts, SequenceTracker, StreamPhase,
+    DatagramHeader, HeaderCodec, OffloadMode, SequenceCounts, SequenceTracker, StreamPhase,
+    gap_times::GapTimes,
     jitter::Jitter,
     sequence::{ArrivalKind, SequenceSummary},
 };
@@ -45,6 +47,8 @@ pub struct ReceiverSummary {
     pub ipdv: Histogram,
     /// One-way delays of the measured part, if the clocks of both ends are known.
     pub delay: Histogram,
+    /// How much longer than the fastest one the datagrams before gaps in the numbers took, if timestamps were available.
+    pub before_gaps: Histogram,
     /// Datagrams that the socket dropped because its buffer was full.
     pub dropped: u64,
     /// The number of messages from the kernel: fewer than datagrams if it joined some.
@@ -57,10 +61,10 @@ pub struct Receiver<'s, C> {
     codec: C,
     batch: ReceiveBatch,
     sequence: SequenceTracker,
-    jitter: Jitter,
-    clocks: Option<DelayClocks>,
-    ipdv: Histogram,
-    delay: Histogram,
+    /// For the kernel's times, which are those of the wall clock.
+    clock: KernelClockOffset,
+    peer: Option<PeerClock>,
+    times: ArrivalTimes,
     n_messages: u64,
     dropped: Option<DropCounter>,
 }
@@ -107,18 +111,17 @@ pub fn receive_buffers(socket: &Socket, shape: BatchShape, joined: OffloadMode) 
 impl<'s, C: HeaderCodec> Receiver<'s, C> {
     /// Creates a receiver; its batch is from [`receive_buffers`].
     ///
-    /// With the clocks of both ends, delays are computed from the send and receive times.
+    /// With the clock of the sender, delays are computed from the send and receive times.
     #[must_use]
-    pub fn new(socket: &'s Socket, codec: C, batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
+    pub fn new(socket: &'s Socket, codec: C, batch: ReceiveBatch, peer: Option<PeerClock>) -> Self {
         Self {
             socket,
             codec,
             batch,
             sequence: SequenceTracker::default(),
-            jitter: Jitter::default(),
-            clocks,
-            ipdv: Histogram::new(),
-            delay: Histogram::new(),
+            clock: KernelClockOffset::now(),
+            peer,
+            times: ArrivalTimes::default(),
             n_messages: 0,
             dropped: None,
         }
@@ -139,10 +142,11 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     /// As [`ReceiveBatch::receive`].
     pub fn step(&mut self, wait: Wait, part: StreamPhase) -> fathom_sys::Result<Option<ReceiveStep>> {
         let Some(n) = self.batch.receive(self.socket, wait)? else { return Ok(None) };
+        let now = self.clock.follow();
         let before = self.sequence.counts();
         let mut arrived = ReceiveStep::default();
         for index in 0..n {
-            let received = self.batch.kernel_time(index);
+            let received = self.batch.kernel_time(index).and_then(|stamp| self.clock.arrival(stamp, now));
             let mut drops = self.dropped.as_ref().and_then(|_| self.batch.drops_before(index));
             for datagram in self.batch.segments(index) {
                 let Some(header) = self.codec.read(datagram) else {
@@ -156,9 +160,8 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
                 if matches!(arrival, ArrivalKind::InOrder | ArrivalKind::Reordered) {
                     arrived.bytes += u64::try_from(datagram.len()).unwrap_or(0);
                     if let Some(received) = received {
-                        let times = ArrivalTime { received, is_measured: part == StreamPhase::Measured };
                         // Only first copies count: the delay of a duplicate is not a property of the stream.
-                        times.count(header, &mut self.jitter, self.clocks, (&mut self.ipdv, &mut self.delay));
+                        self.times.count(header, received, part, self.peer);
                     }
                 }
                 arrived.is_end |= header.phase == StreamPhase::End;
@@ -184,7 +187,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     /// The jitter so far, if timestamps were available and consecutive datagrams arrived.
     #[must_use]
     pub fn jitter(&self) -> Option<Nanos> {
-        self.jitter.estimate()
+        self.times.jitter.estimate()
     }
 
     /// Completes the accounting.
@@ -196,40 +199,42 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
         Ok(ReceiverSummary {
             dropped: self.dropped.map_or(u64::from(drops), |dropped| dropped.total(drops)),
             sequence: self.sequence.finish(),
-            jitter: self.jitter.estimate(),
-            ipdv: self.ipdv,
-            delay: self.delay,
+            jitter: self.times.jitter.estimate(),
+            ipdv: self.times.ipdv,
+            delay: self.times.delay,
+            before_gaps: self.times.gaps.finish(),
             n_messages: self.n_messages,
         })
     }
 }
 
-/// The arrival time of a datagram.
-struct ArrivalTime {
-    received: Nanos,
-    is_measured: bool,
+/// What the arrival times of a flow say.
+#[derive(Default)]
+struct ArrivalTimes {
+    jitter: Jitter,
+    gaps: GapTimes,
+    ipdv: Histogram,
+    delay: Histogram,
 }
 
-impl ArrivalTime {
-    fn count(
-        self,
-        header: DatagramHeader,
-        jitter: &mut Jitter,
-        clocks: Option<DelayClocks>,
-        (ipdv, delay): (&mut Histogram, &mut Histogram),
-    ) {
+impl ArrivalTimes {
+    /// Adds a datagram that arrived in a part of the stream.
+    fn count(&mut self, header: DatagramHeader, received: Nanos, part: StreamPhase, peer: Option<PeerClock>) {
         if header.phase == StreamPhase::End {
             return;
         }
-        let difference = jitter.arrived(header.number, (header.sent, self.received));
-        if !self.is_measured || header.phase != StreamPhase::Measured {
+        let times = (header.sent, received);
+        let difference = self.jitter.arrived(header.number, times);
+        self.gaps.arrived(header.number, times);
+        if part != StreamPhase::Measured || header.phase != StreamPhase::Measured {
             return;
         }
         if let Some(difference) = difference {
-            ipdv.record(difference.0);
+            self.ipdv.record(difference.0);
         }
-        if let Some(clocks) = clocks {
-            delay.record(clocks.delay((header.sent, self.received)).0);
+        if let Some(peer) = peer {
+            // Zero if the error of the comparison would make it negative.
+            self.delay.record((received - peer.ours(header.sent)).0);
         }
     }
 }

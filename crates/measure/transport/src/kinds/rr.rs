@@ -23,7 +23,7 @@ use crate::{
         PORT, SOURCE, WORKERS,
     },
     request_response::{
-        self, ARRIVALS, BURST, FLOWS, NOT_STARTED, OpenLoad, RATE, REACTOR, SPIN, sizes,
+        self, ARRIVALS, BURST, DELAY, FLOWS, NOT_STARTED, OpenLoad, RATE, REACTOR, SPIN, sizes,
         udp::{self, LOST, TIMEOUT},
     },
 };
@@ -52,6 +52,7 @@ pub(crate) static TCP: RequestResponse = RequestResponse {
         sizes::RESPONSE,
         BURST,
         SPIN,
+        DELAY,
         REACTOR,
         CONGESTION,
         BUFFER,
@@ -327,15 +328,15 @@ impl TestKind for RequestResponse {
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
         const ROWS: &[EvaluationRow] = &[
-            EvaluationRow { name: "tcp_rr", options: &[("flows", "1")] },
-            EvaluationRow { name: "tcp_rr_many", options: &[("flows", "32")] },
+            EvaluationRow { name: "tcp_rr", options: &[("flows", "1")], is_optional: false },
+            EvaluationRow { name: "tcp_rr_many", options: &[("flows", "32")], is_optional: false },
         ];
         if self.layer == Layer::Tcp && !self.is_open { ROWS } else { &[] }
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        let setup = CeilingSetup { options: &[("flows", "32")], needs_lab: false };
-        (self.layer == Layer::Tcp && !self.is_open).then_some(setup)
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        const SETUP: CeilingSetup = CeilingSetup { options: &[("flows", "32")], needs_lab: false };
+        if self.layer == Layer::Tcp && !self.is_open { &[SETUP] } else { &[] }
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -104,11 +104,11 @@ impl TestKind for TcpCrr {
     }
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
-        &[EvaluationRow { name: "tcp_crr", options: &[] }]
+        &[EvaluationRow { name: "tcp_crr", options: &[], is_optional: false }]
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        Some(CeilingSetup { options: &[], needs_lab: false })
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        &[CeilingSetup { options: &[], needs_lab: false }]
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -10,7 +10,7 @@ use fathom_sys::{
 };
 
 use super::{
-    SPIN,
+    DELAY, SPIN,
     connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
     peer_timeout::{PEER_CLOSED, PEER_SILENT, is_silent},
     results::{self, RrResults, counters},
@@ -71,7 +71,7 @@ impl Test for BlockingRr {
             };
             Ok(match side {
                 Side::Initiator => party.run_initiator(socket, &self.sizes),
-                Side::Responder => party.run_responder(socket),
+                Side::Responder => party.run_responder(socket, self.role.settings.span(DELAY.name)),
             })
         })?;
         if let Some(tally) = trial_results.workers.first_mut() {
@@ -133,12 +133,18 @@ impl BlockingWorker<'_> {
         self.results
     }
 
-    fn run_responder(mut self, socket: Arc<Socket>) -> RrResults {
+    /// Answers each request, after a delay if there is one.
+    fn run_responder(mut self, socket: Arc<Socket>, delay: Option<Nanos>) -> RrResults {
+        if delay.is_some() {
+            clock::sleep_finely();
+        }
         let mut conversation = RrConnection::responder(socket).stamped(Side::Responder);
         while let Some(step) = self.step(&mut conversation) {
             if step == TransferStep::Sent {
                 self.worker.add(counters::TRANSACTIONS, 1);
                 conversation.end_exchange();
+            } else if let Some(delay) = delay {
+                clock::sleep_until(clock::now() + delay);
             }
         }
         self.results.with_sampled(conversation.into_sampled())

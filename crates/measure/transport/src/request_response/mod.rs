@@ -19,11 +19,11 @@ mod unit_stamps;
 mod worker_setup;
 
 use fathom_engine::{Error, IoBackend, LoadModel, Test};
-use fathom_model::{OptionDoc, Role, Settings, ValueKind};
+use fathom_model::{OptionDoc, Role, Settings, ValueKind, units::Nanos};
 use fathom_sys::policy::Policy;
 
 use crate::flow_layout::{DescriptorTables, FlowLayout};
-use crate::options::{SocketOptions, count};
+use crate::options::{SocketOptions, count, invalid_value};
 use config::RrConfig;
 pub(crate) use config::{ARRIVALS, OpenLoad, RATE};
 pub(crate) use results::NOT_STARTED;
@@ -50,6 +50,15 @@ pub(crate) const SPIN: OptionDoc = OptionDoc {
     default: None,
     help: "busy-wait for messages instead of sleeping; only with one flow per thread",
 };
+/// A slow responder, to see its time in the anatomy.
+pub(crate) const DELAY: OptionDoc = OptionDoc {
+    name: "delay",
+    value: ValueKind::Span,
+    default: None,
+    help: "our responder waits this long before each answer; only with one flow per thread",
+};
+/// The longest delay: the responder looks whether the trial is over no more often than this.
+const DELAY_MAX: Nanos = Nanos::from_secs(1);
 /// The kernel interface for I/O.
 pub(crate) const REACTOR: OptionDoc = OptionDoc {
     name: "reactor",
@@ -63,6 +72,9 @@ pub(crate) const REACTOR: OptionDoc = OptionDoc {
 /// An option is impossible; the error names it.
 pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
     MessageSizes::of(settings, 0, SizeBounds::STREAM)?;
+    if let Some(delay) = settings.span(DELAY.name).filter(|delay| *delay > DELAY_MAX) {
+        return Err(invalid_value(DELAY.name, &format!("at most {DELAY_MAX}"), &delay));
+    }
     SocketOptions::check(settings)
 }
 
@@ -81,10 +93,15 @@ pub(crate) fn prepare(
     let burst = count(&role.settings, &BURST).unwrap_or(1);
     let has_one_each = spread.n_flows <= spread.n_workers && burst == 1 && schedule.is_none();
     let spins = role.settings.flag(SPIN.name);
-    if spins && !has_one_each {
+    let alone = [
+        (spins, SPIN, "to look for messages all the time takes a worker for each flow"),
+        (role.settings.span(DELAY.name).is_some(), DELAY, "to delay the answers of one flow takes a worker for each"),
+    ];
+    if let Some((_, option, what)) = alone.into_iter().find(|(is_asked, ..)| *is_asked && !has_one_each) {
+        let (n_flows, name) = (spread.n_flows, option.name);
         return Err(Error::Unsupported {
-            what: "to look for messages all the time takes a worker for each flow".to_owned(),
-            hint: Some(format!("set --threads {} without --burst and --rate, or leave out --spin", spread.n_flows)),
+            what: what.to_owned(),
+            hint: Some(format!("set --threads {n_flows} without --burst and --rate, or leave out --{name}")),
         });
     }
     if has_one_each {

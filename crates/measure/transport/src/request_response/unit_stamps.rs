@@ -196,7 +196,7 @@ impl UnitStamps {
         let run_delay = if self.side == Side::Initiator { self.run_delay() } else { None };
         if let Some(exchange) = &mut self.current {
             exchange.received = Some(now);
-            exchange.arrived = received.at.map(|at| self.clocks.monotonic(at));
+            exchange.arrived = received.at.and_then(|at| self.clocks.of_packet(at));
             if self.side == Side::Initiator {
                 exchange.note_run_delay(run_delay);
             }
@@ -207,7 +207,7 @@ impl UnitStamps {
     /// Ends the current exchange, if all of its times are known; a packet that a qdisc holds back leaves later.
     pub(crate) fn end(&mut self, socket: &Socket) {
         while let Ok(Some(sent)) = timestamping::departure(socket) {
-            let at = self.clocks.monotonic(sent.at);
+            let Some(at) = self.clocks.of_packet(sent.at) else { continue };
             let mut waiting = [&mut self.leaving, &mut self.current].into_iter().flatten();
             let _ = waiting.find_map(|exchange| exchange.note_departure(sent.moment, at));
         }

@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options, host: &str, allowed: &AllowList) -> anyhow:
     let style = style(options, ReportSide::Client);
     let stop = StopFlag::default();
     let printer = FlowPrinter::new(style);
-    let outcome = run_stoppable(&stop, None, || test(options, host, asked, (&stop, &printer)))?;
+    let outcome = run_stoppable(&stop, None, || test(options, host, asked, &stop, &printer))?;
     match outcome {
         Ok(()) => Ok(Exit::Pass),
         Err(Failed::Connecting(error)) => {
@@ -94,7 +94,8 @@ fn test(
     options: &Options,
     host: &str,
     asked: ClientOptions,
-    (stop, printer): (&StopFlag, &FlowPrinter),
+    stop: &StopFlag,
+    printer: &FlowPrinter,
 ) -> Result<(), Failed> {
     let is_ipv6 =
         asked.servers.first().and_then(fathom_sys::policy::Destination::address).is_some_and(|to| to.is_ipv6());
@@ -102,7 +103,7 @@ fn test(
     let connected = Client::connect(asked);
     if !options.flags.has(Flag::Csv) {
         let mut lines = connected.as_ref().ok().and_then(|client| back_settings(options, client)).unwrap_or_default();
-        lines.extend(settings(options, host, (window, is_ipv6)));
+        lines.extend(settings(options, host, window, is_ipv6));
         // If the reader is gone, there is nobody to report the error to.
         let _ = closed_loop::print_now(&(lines.join("\n") + "\n"));
     }
@@ -122,7 +123,7 @@ fn back_settings(options: &Options, client: &Client) -> Option<Vec<String>> {
 }
 
 /// Returns the lines on the settings of a client.
-fn settings(options: &Options, host: &str, (window, is_ipv6): (Option<Bytes>, bool)) -> Vec<String> {
+fn settings(options: &Options, host: &str, window: Option<Bytes>, is_ipv6: bool) -> Vec<String> {
     let is_udp = options.protocol == TransportProtocol::Udp;
     let is_enhanced = options.is_enhanced();
     let (protocol, buffer) = words(options.protocol);

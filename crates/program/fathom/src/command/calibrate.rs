@@ -24,7 +24,7 @@ pub(super) fn define(command: Command) -> Command {
 
 /// The kinds with a ceiling that is measured on loopback, or in a lab.
 fn kinds_with_ceiling(needs_lab: bool) -> impl Iterator<Item = (&'static dyn TestKind, CeilingSetup)> {
-    let with_ceiling = registry::KINDS.iter().filter_map(|kind| Some((*kind, kind.ceiling()?)));
+    let with_ceiling = registry::KINDS.iter().flat_map(|kind| kind.ceilings().iter().map(|setup| (*kind, *setup)));
     with_ceiling.filter(move |(_, setup)| setup.needs_lab == needs_lab)
 }
 
@@ -47,7 +47,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 
 /// Returns true if the ceilings must be measured first. A quick evaluation does without them.
 pub(super) fn is_missing(is_quick: bool) -> bool {
-    let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
+    let is_sound = |ceilings: &Vec<Ceiling>| ceilings.iter().all(|ceiling| !ceiling.disturbed);
+    let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(is_sound);
     let is_whole = |kept: Calibration| kinds_with_ceiling(false).all(|(kind, _)| of_kind(&kept, kind.name()));
     !is_quick && !Calibration::load().is_some_and(is_whole)
 }
@@ -67,13 +68,15 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     // Frames need a device that carries them; a veth of a lab is the fastest there is everywhere.
     for needs_lab in [false, true] {
         let ends = if needs_lab { measurement::hosts_in_lab("pair", None)? } else { measurement::hosts_on_loopback() };
-        let test = |(kind, setup): (&dyn TestKind, CeilingSetup)| TestPlan {
-            to: Some(ends.to().to_owned()),
-            options: setup
-                .options
-                .iter()
-                .fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
-            ..TestPlan::new(kind.name(), times, ends.from())
+        let test = |(kind, setup): (&dyn TestKind, CeilingSetup)| {
+            let set = |settings: Settings, (name, text): &(&str, &str)| settings.with(name, *text);
+            let options = setup.options.iter().fold(Settings::default(), set);
+            TestPlan {
+                name: [kind.name().to_owned(), work_text(&store::work(&options))].concat(),
+                to: Some(ends.to().to_owned()),
+                options,
+                ..TestPlan::new(kind.name(), times, ends.from())
+            }
         };
         let tests = kinds_with_ceiling(needs_lab).map(test).collect();
         let plan = Plan {
@@ -93,20 +96,31 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             on_progress: None,
         };
         let run = execute::execute(&plan, &options)?.run;
-        calibration.ceilings.extend(run.tests.iter().map(|test| {
-            let concurrency = store::concurrency(&test.options);
-            let disturbed = test.findings.iter().any(|id| DISTURBANCES.contains(&id.as_str()));
-            (test.kind.clone(), Ceiling { concurrency, reached: best_trials(test), disturbed })
-        }));
+        for test in &run.tests {
+            let ceiling = Ceiling {
+                concurrency: store::concurrency(&test.options),
+                work: store::work(&test.options),
+                reached: best_trials(test),
+                unavailable: test.unavailable.clone(),
+                disturbed: test.findings.iter().any(|id| DISTURBANCES.contains(&id.as_str())),
+            };
+            calibration.ceilings.entry(test.kind.clone()).or_default().push(ceiling);
+        }
     }
     Ok(calibration)
+}
+
+/// Returns the options of a unit of work as they stand behind a name: `, per-connection 1`.
+fn work_text(work: &BTreeMap<String, String>) -> String {
+    work.iter().map(|(name, value)| format!(", {name} {value}")).collect::<Vec<_>>().concat()
 }
 
 /// Returns the best trial of each metric for which higher is better. A ceiling is the best result, not the average.
 fn best_trials(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
     let higher = test.summaries.iter().filter(|summary| summary.metric.better == fathom_model::Better::Higher);
     let best = higher.filter_map(|summary| {
-        let best = summary.trials.iter().copied().reduce(f64::max)?;
+        // What did not happen at all has no ceiling, such as new connections of a test that keeps its own.
+        let best = summary.trials.iter().copied().reduce(f64::max).filter(|best| *best > 0.0)?;
         Some((summary.metric.name.to_string(), best))
     });
     best.collect()
@@ -115,16 +129,22 @@ fn best_trials(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
 fn text(calibration: &Calibration) -> String {
     let metrics = registry::metrics();
     let mut text = format!("own ceilings of {}\n\n", calibration.machine);
-    for (kind, ceiling) in &calibration.ceilings {
+    let each = calibration.ceilings.iter().flat_map(|(kind, ceilings)| ceilings.iter().map(move |one| (kind, one)));
+    // Writing to a String cannot fail.
+    for (kind, ceiling) in each {
+        let work = work_text(&ceiling.work);
+        if let Some(why) = &ceiling.unavailable {
+            let _ = writeln!(text, "  {kind:<14} {:<44} not measured: {why}", work.trim_start_matches(", "));
+        }
         for metric in metrics.get(kind).into_iter().flatten() {
             if let Some(most) = ceiling.reached.get(metric.name.as_ref()) {
-                // Writing to a String cannot fail.
                 let mark = if ceiling.disturbed { "   disturbed, not believed" } else { "" };
-                let _ = writeln!(text, "  {kind:<14} {:<28} {}{mark}", metric.title, metric.show(*most));
+                let title = [metric.title.as_ref(), &work].concat();
+                let _ = writeln!(text, "  {kind:<14} {title:<44} {}{mark}", metric.show(*most));
             }
         }
     }
-    if calibration.ceilings.values().any(|ceiling| ceiling.disturbed) {
+    if calibration.ceilings.values().flatten().any(|ceiling| ceiling.disturbed) {
         text.push_str(
             "\nOther programs used the processors during the calibration: calibrate again when they are idle.\n",
         );
@@ -136,17 +156,45 @@ fn text(calibration: &Calibration) -> String {
 mod tests {
     use super::*;
 
+    fn with(ceiling: Ceiling) -> Calibration {
+        let ceilings = BTreeMap::from([("http_closed".to_owned(), vec![ceiling])]);
+        Calibration { machine: "a machine".to_owned(), ceilings, ..Calibration::default() }
+    }
+
+    fn reached(disturbed: bool) -> Ceiling {
+        let reached = BTreeMap::from([("requests_per_sec".to_owned(), 66_600.0)]);
+        Ceiling { concurrency: 32, reached, disturbed, ..Ceiling::default() }
+    }
+
+    fn connections(n: u64) -> Settings {
+        Settings::default().with("connections", n.to_string())
+    }
+
     #[test]
     fn a_ceiling_that_others_disturbed_is_marked_and_no_test_is_compared_with_it() {
-        let reached = BTreeMap::from([("requests_per_sec".to_owned(), 66_600.0)]);
-        let mut calibration = Calibration { machine: "a machine".to_owned(), ..Calibration::default() };
-        let ceiling = |disturbed| Ceiling { concurrency: 32, reached: reached.clone(), disturbed };
-        calibration.ceilings.insert("http_closed".to_owned(), ceiling(false));
-        assert!(!text(&calibration).contains("disturbed"));
-        assert!(calibration.ceiling("http_closed", 32).is_some() && calibration.ceiling("http_closed", 8).is_none());
-        calibration.ceilings.insert("http_closed".to_owned(), ceiling(true));
-        let told = text(&calibration);
+        let sound = with(reached(false));
+        assert!(!text(&sound).contains("disturbed"));
+        assert!(sound.ceiling("http_closed", &connections(32)).is_some());
+        assert!(sound.ceiling("http_closed", &connections(8)).is_none());
+        let disturbed = with(reached(true));
+        let told = text(&disturbed);
         assert!(told.contains("66.6 k req/s   disturbed, not believed") && told.contains("calibrate again"), "{told}");
-        assert_eq!(calibration.ceiling("http_closed", 32), None);
+        assert_eq!(disturbed.ceiling("http_closed", &connections(32)), None);
+    }
+
+    #[test]
+    fn a_connection_for_each_request_is_no_ceiling_of_connections_that_stay() {
+        let of_new = Ceiling { work: [("per-connection".to_owned(), "1".to_owned())].into(), ..reached(false) };
+        let calibration = with(of_new);
+        assert_eq!(calibration.ceiling("http_closed", &connections(32)), None);
+        assert!(calibration.ceiling("http_closed", &connections(32).with("per-connection", "1")).is_some());
+        assert!(text(&calibration).contains("requests, per-connection 1 "), "{}", text(&calibration));
+    }
+
+    #[test]
+    fn what_could_not_be_measured_says_why() {
+        let why = "load the XDP program for a0 needs CAP_BPF".to_owned();
+        let told = text(&with(Ceiling { concurrency: 32, unavailable: Some(why.clone()), ..Ceiling::default() }));
+        assert!(told.contains(&format!("not measured: {why}")), "{told}");
     }
 }

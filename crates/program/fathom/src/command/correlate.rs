@@ -127,7 +127,8 @@ fn tell(correlation: &Correlation, (first, second): &(String, String), data: &st
         counts.n_aligned, counts.n_first, counts.n_second
     );
     let values = |n: usize| if n == 1 { "1 value is".to_owned() } else { format!("{n} values are") };
-    eprintln!("{} taken from answers, and sent {} times", values(counts.n_taken), counts.n_uses);
+    let uses = if counts.n_uses == 1 { "once".to_owned() } else { format!("{} times", counts.n_uses) };
+    eprintln!("{} taken from answers, and sent {uses}", values(counts.n_taken));
     if let Some(typed) = &correlation.typed {
         let names = shortened(&typed.columns);
         eprintln!("{} typed: {names} in {data}, with a row for each recording", values(typed.columns.len()));

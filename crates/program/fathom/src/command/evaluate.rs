@@ -109,11 +109,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
     let times = measurement::trial_times(matches, pace.times, pace.rounds)?;
     let script = matches.get_one::<String>("script");
-    // Probes, and frames on one link, run between two hosts.
+    // Probes, frames on one link, and programs on a device run between two hosts.
     let pair = ends.clone().of_one_pair();
     let row = |kind: &dyn TestKind, row: &EvaluationRow| {
-        let ends = if matches!(kind.layer(), Layer::Path | Layer::Frames) { &pair } else { ends };
+        let is_of_pair = row.is_optional || matches!(kind.layer(), Layer::Path | Layer::Frames);
+        let ends = if is_of_pair { &pair } else { ends };
         TestPlan {
+            optional: row.is_optional,
             name: row.name.to_owned(),
             to: Some(ends.to().to_owned()),
             options: row.options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),

@@ -22,6 +22,9 @@ const TIMES: TrialTimes = TrialTimes { warmup: Nanos::from_secs(1), duration: Na
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
 /// The value of `--protocol` for a fathom responder.
 const FATHOM_PROTOCOL: &str = "fathom";
+/// The option that says what sends the requests of a test, and its default.
+const ENGINE: &str = "engine";
+const SOCKETS: &str = "sockets";
 /// The option of a kind that names another tool's server.
 const SERVER: &str = "host";
 /// The option that names a device of this host on which foreign packets are counted.
@@ -132,7 +135,7 @@ impl LayerCommand {
     /// The words of `--test`; the first is the default.
     fn tests(&self) -> Vec<direction::TestChoice> {
         let mut tests: Vec<direction::TestChoice> = Vec::new();
-        for (doc, kind) in self.kinds().into_iter().filter(|(doc, _)| !doc.is_protocol) {
+        for (doc, kind) in self.kinds().into_iter().filter(|(doc, _)| !doc.is_protocol && !doc.is_engine) {
             match tests.iter_mut().find(|(word, _)| *word == doc.word) {
                 Some((_, kinds)) => kinds.push((doc.direction, kind)),
                 None => tests.push((doc.word, vec![(doc.direction, kind)])),
@@ -144,6 +147,11 @@ impl LayerCommand {
     /// The words of `--protocol` beside ours.
     fn protocols(&self) -> Vec<ListedKind> {
         self.kinds().into_iter().filter(|(doc, _)| doc.is_protocol).collect()
+    }
+
+    /// The words of `--engine` beside the usual one.
+    fn engines(&self) -> Vec<ListedKind> {
+        self.kinds().into_iter().filter(|(doc, _)| doc.is_engine).collect()
     }
 
     /// The layer of its kinds.
@@ -182,7 +190,17 @@ impl LayerCommand {
         let options = options::arguments(&named).into_iter().filter(|option| !is_own(option)).map(shown);
         let kinds = self.listed_kinds();
         let direction = (self.layer != Layer::Http).then(|| direction::argument(&kinds));
-        command.arg(self.test_argument()).args(options).args(direction)
+        command.arg(self.test_argument()).args(self.engine_argument()).args(options).args(direction)
+    }
+
+    /// The option that chooses an engine, if there are several.
+    fn engine_argument(&self) -> Option<Arg> {
+        let others = self.engines();
+        let mut words: Vec<&str> = [SOCKETS].into_iter().chain(others.iter().map(|(doc, _)| doc.word)).collect();
+        words.dedup();
+        let engine = Arg::new(ENGINE).long(ENGINE).value_name("WORD").default_value(SOCKETS).value_parser(words);
+        let help = "sockets: the kernel's TCP; xdp: an XDP program, for requests and connections at the rate of the driver; auto: xdp if it can do the same, else sockets";
+        (!others.is_empty()).then(|| engine.help(help).help_heading("Test"))
     }
 
     pub(super) fn define(&self, command: Command) -> Command {
@@ -250,7 +268,7 @@ impl LayerCommand {
             return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
         }
         let of_command = |user_error: UserError| {
-            user_error.with_line("in", format!("fathom {} --test {word}", self.layer.command()))
+            user_error.with_line("in", format!("fathom {} {}", self.layer.command(), doc.selection()))
         };
         let scanned = scan::tests(matches, &settings, doc.scan, kind.options()).map_err(of_command)?;
         let settings = &scanned[0].1;
@@ -295,8 +313,23 @@ impl LayerCommand {
         if is_meant(&first) { Some(first) } else { Some(kinds.find(is_meant).unwrap_or(first)) }
     }
 
+    /// The engine beside the usual one that was asked for.
+    fn engine(&self, matches: &ArgMatches) -> Option<ListedKind> {
+        let word = matches.try_get_one::<String>(ENGINE).ok().flatten()?;
+        let engines = self.engines().into_iter().filter(|(doc, _)| doc.word == word);
+        let (implied, usual): (Vec<_>, Vec<_>) = engines.partition(|(doc, _)| !doc.implied_by.is_empty());
+        let is_implied = |(doc, _): &ListedKind| doc.implied_by.iter().any(|option| is_given(matches, option));
+        implied.into_iter().find(is_implied).or_else(|| usual.into_iter().next())
+    }
+
     /// The word and the kind of the test that is meant.
     fn chosen_test(&self, matches: &ArgMatches) -> Result<(&'static str, &'static dyn TestKind), UserError> {
+        if let Some((engine, kind)) = self.engine(matches) {
+            let Some(test) = given_test(matches) else { return Ok((engine.word, kind)) };
+            let what =
+                format!("--engine {} has no --test {test}: with --rate the load is open, else closed", engine.word);
+            return Err(UserError::new(Exit::Usage, what).with_line("use", format!("leave out --test {test}")));
+        }
         let Some((protocol, kind)) = self.protocol(matches) else {
             let word = self.test_word(matches);
             let (word, meant) = match direction::from_former_word(&word) {
@@ -328,12 +361,9 @@ impl LayerCommand {
 
     /// The word of the test that is meant.
     fn test_word(&self, matches: &ArgMatches) -> String {
-        let is_given = |option| {
-            matches.try_contains_id(option).unwrap_or(false)
-                && matches.value_source(option) == Some(ValueSource::CommandLine)
-        };
-        let implied = self.kinds().into_iter().find(|(doc, _)| doc.implied_by.iter().any(|option| is_given(option)));
-        match implied.filter(|_| !is_given("test")) {
+        let is_implied = |doc: &CommandDoc| doc.implied_by.iter().any(|option| is_given(matches, option));
+        let implied = self.kinds().into_iter().find(|(doc, _)| !doc.is_engine && is_implied(doc));
+        match implied.filter(|_| !is_given(matches, "test")) {
             Some((doc, _)) => doc.word.to_owned(),
             None => matches.get_one::<String>("test").expect("it has a default").clone(),
         }
@@ -399,7 +429,7 @@ fn event_arguments() -> [Arg; 2] {
         text(
             AT,
             "EVENT",
-            "let this happen in each round: a time since its start, warm-up included, and a command, such as '4s ip link set eth1 down', or '4s-8s/50ms COMMAND' for every 50 ms; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE' and '4s-8s black-hole=HOST', which are undone at the end of the round, or at 8 s",
+            "let this happen in each round: a time since its start, warm-up included, and a command, such as '4s ip link set eth1 down', or '4s-8s/50ms COMMAND' for every 50 ms; in a lab also '4s on=HOST COMMAND', '4s link-down=HOST:DEVICE', '4s-8s black-hole=HOST' and '4s-8s stop-target=HOST', which are undone at the end of the round, or at 8 s, and '4s kill-device=HOST', which is not",
         ),
         text(
             AFTERWARDS,
@@ -427,6 +457,12 @@ fn given_texts(matches: &ArgMatches, name: &str) -> Vec<String> {
 /// Returns true for a kind whose target is an address in its settings, and not a host with a fathom.
 fn has_server(kind: &dyn TestKind) -> bool {
     kind.options().iter().any(|option| option.name == SERVER)
+}
+
+/// Whether the command line has the option.
+fn is_given(matches: &ArgMatches, option: &str) -> bool {
+    let is_known = matches.try_contains_id(option).unwrap_or(false);
+    is_known && matches.value_source(option) == Some(ValueSource::CommandLine)
 }
 
 /// The value of `--test`, if the command line has one.

@@ -5,7 +5,10 @@ use fathom_engine::{CommandDoc, TestKind};
 use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
 use jiff::{Zoned, civil};
 
-use super::measurement::{self, KeepResult, NamedSides, TestHosts};
+use super::{
+    many_hosts,
+    measurement::{self, KeepResult, NamedSides, TestHosts},
+};
 use crate::options;
 use fathom_run::{
     exit::{Exit, UserError},
@@ -110,7 +113,12 @@ fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Test
     let target = matches.get_one::<String>("target");
     // With a target, no other host of the lab answers.
     let hosts = if target.is_some() { measurement::hosts_in_lab } else { measurement::pair_in_lab };
-    let in_lab = |lab| hosts(lab, device).map(TestHosts::of_one_pair);
+    let in_lab = |lab| -> anyhow::Result<TestHosts> {
+        let ends = many_hosts::chosen(hosts(lab, device)?, matches)?;
+        let are_named = ["from", "to"].into_iter().any(|side| matches.contains_id(side));
+        // Several hosts that somebody asks for are refused where the plan is checked.
+        Ok(if are_named { ends } else { ends.of_one_pair() })
+    };
     let sides = if target.is_some() { NamedSides::FromOnly } else { NamedSides::Both };
     if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {
         if let Some(target) = target {

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use fathom_fleet::protocol;
 use fathom_model::{run::Completeness, units::Nanos};
 use fathom_sys::{clock, process::signal::Signal};
 
@@ -18,11 +19,17 @@ fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
          [hosts.prints]\ncontrol = \"10.99.0.2\"\nlauncher = [\"echo\", \"Please choose\"]\ndata = \"10.98.0.6\"\n\
          [hosts.absent]\nlauncher = [\"no-such-launcher\", \"{host}\"]\ndata = \"10.98.0.7\"\n\
          [hosts.other]\nlauncher = [\"printf\", 'OTHER']\ndata = \"10.98.0.8\"\n\
+         [hosts.nameless]\ncontrol = \"no-such-name.invalid\"\ndata = \"10.98.0.11\"\n\
+         [hosts.noise]\nlauncher = [\"cat\", \"/dev/zero\"]\ndata = \"10.98.0.12\"\n\
+         [hosts.garbles]\nlauncher = [\"sh\", \"-c\", \"cat garbled; exec cat > /dev/null\"]\ndata = \"10.98.0.13\"\n\
          [hosts.behind]\ncontrol = \"10.99.0.2\"\njump = \"10.99.0.3\"\nssh_config = \"stranger.conf\"\ndata = \"10.98.0.9\"\n\
          [hosts.hidden]\ncontrol = \"10.99.0.2\"\njump = \"10.99.0.3\"\nssh_config = \"unknown.conf\"\ndata = \"10.98.0.10\"\n";
     // A greeting of version 9, with its length.
     let further = further.replace("OTHER", "\\x09\\x00\\x00\\x00\\x1f{\"hello\":{\"tool\":\"fathom 9.0\"}}");
     rack.inventory("rack.toml", "", &further);
+    // A greeting as it should be, and then something else.
+    let greeting = protocol::encode(protocol::VERSION, b"{\"hello\":{\"tool\":\"fathom 9.0\"}}", 100).unwrap();
+    rack.write("garbled", &format!("{}noise\n", String::from_utf8(greeting).unwrap()));
     let expected: &[(&str, &[&str])] = &[
         ("closed", &["host `closed`: ssh cannot reach it", "Connection refused"]),
         ("stranger", &["host `stranger`: it accepts no key of this user", "ssh-copy-id"]),
@@ -31,6 +38,15 @@ fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
         ("missing", &["host `missing`: there is no fathom on it", "--push-binary"]),
         ("prints", &["host `prints`: its command starts no agent", "it printed: Please choose"]),
         ("absent", &["host `absent`: cannot start `no-such-launcher` here"]),
+        ("nameless", &["host `nameless`: its name does not resolve", "control = \"10.0.0.2\""]),
+        (
+            "noise",
+            &["host `noise`: its command starts no agent", "not the protocol of an agent (it begins with byte 0)"],
+        ),
+        (
+            "garbles",
+            &["host `garbles`: its command starts no agent", "not the protocol of an agent (it begins with `n`)"],
+        ),
         ("behind", &["host `behind`: its jump host `10.99.0.3`: it accepts no key of this user", "IdentityFile"]),
         ("hidden", &["host `hidden`: its jump host `10.99.0.3`: its host key is not known here", "fingerprint"]),
         ("other", &["host `other` runs fathom 9.0 with protocol 9", "run the same version"]),
@@ -44,7 +60,7 @@ fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
     rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", "b10"])
         .refused(2, &["no host or group `b10`", "known"]);
     let together = rack.fathom(&["hosts", "check", "--hosts", "rack.toml"]).code(3);
-    assert!(together.stdout.contains("3 of 13 hosts are ready"), "{}", together.stdout);
+    assert!(together.stdout.contains("3 of 16 hosts are ready"), "{}", together.stdout);
     rack.is_clean();
 }
 
@@ -124,9 +140,7 @@ fn loses_a_companion(rack: &Rack, signal: &str) -> (u32, Nanos, Completeness) {
     let words = ["tcp", "--hosts", "rack.toml", "--from", "b2", "--duration", "40s", "--rounds", "1", "--json"];
     let running = rack.start(&words);
     let agent = rack.agent(2);
-    rack.agent(1);
-    // Long enough that the trial has begun; the run takes ten times that.
-    clock::sleep_until(clock::now() + Nanos::from_secs(4));
+    rack.measures(2);
     let begin = clock::now();
     send(signal, agent);
     let run = running.ends().code(4).run();
@@ -157,6 +171,30 @@ fn a_hung_companion_does_not_hang_the_run() {
     assert!(took < Nanos::from_secs(10), "it took {took}");
     // Once it runs again, it finds its controller gone.
     send("-CONT", agent);
+    rack.is_clean();
+}
+
+#[test]
+fn a_companion_that_prints_garbage_during_a_run_is_lost_by_its_name() {
+    let Some(rack) = Rack::build(3) else { return };
+    let (program, noise) = (rack.stage.program().display(), rack.path("noise"));
+    // Something else on the host writes to the stream of the agent, once there is a file.
+    let beside = format!("(until [ -e {} ]; do sleep 0.05; done; echo noise) &", noise.display());
+    let launcher = format!("[\"ssh\", \"-F\", \"ssh.conf\", \"{{host}}\", \"{beside} exec {program} agent --stdio\"]");
+    let host = format!("[hosts.noisy]\ncontrol = \"10.99.0.4\"\ndata = \"10.97.0.4\"\nlauncher = {launcher}");
+    rack.inventory("rack.toml", "", &host);
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "noisy", "--duration", "40s", "--rounds", "1", "--json"];
+    let running = rack.start(&words);
+    rack.measures(3);
+    rack.write("noise", "");
+    let run = running.ends().code(4).run();
+    let words =
+        |reason: &str| reason.contains("host `noisy` was lost: it sent something that is not the protocol of an agent");
+    assert!(
+        matches!(&run.completeness, Completeness::Incomplete { reason } if words(reason)),
+        "{:?}",
+        run.completeness
+    );
     rack.is_clean();
 }
 

@@ -12,3 +12,4 @@ mod test_bed;
 mod failures;
 mod ready;
 mod slurm;
+mod tree;

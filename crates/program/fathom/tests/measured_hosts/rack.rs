@@ -1,9 +1,10 @@
 //! Hosts on one switch: a network namespace each, with an sshd that accepts one key; and a namespace for the controller.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{IpAddr, Ipv4Addr},
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -173,8 +174,10 @@ impl Rack {
         let program = self.stage.program().display().to_string();
         let program = if defaults.contains("program") { String::new() } else { format!("program = {program:?}\n") };
         let (last, next) = (self.n_hosts(), self.n_hosts() + 1);
+        // A head reads the same file, from a folder of its own.
+        let config = self.path("ssh.conf").display().to_string();
         let text = format!(
-            "[defaults]\nssh_config = \"ssh.conf\"\n{program}{defaults}\n[hosts.sut]\ncontrol = \"10.99.0.2\"\nroles = [\"sut\"]\n\
+            "[defaults]\nssh_config = {config:?}\n{program}{defaults}\n[hosts.sut]\ncontrol = \"10.99.0.2\"\nroles = [\"sut\"]\n\
              [hosts.\"b[2-{last}]\"]\ncontrol = \"10.99.0.[3-{next}]\"\nroles = [\"companion\"]\n{further}\n"
         );
         self.write(name, &text)
@@ -221,15 +224,63 @@ impl Rack {
         until(|| self.agents(number).pop())
     }
 
-    /// Waits until no host has an agent, and checks that there are no copied programs either.
+    /// Waits until a host sends the packets of a test: `ssh` alone sends some dozens.
+    pub(crate) fn measures(&self, number: u8) {
+        const PACKETS_OF_A_TEST: u64 = 2000;
+        let n_sent = || {
+            let devices = self.enter(number, || fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+            let counters = devices.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+            counters.split_whitespace().nth(9).unwrap().parse::<u64>().unwrap()
+        };
+        let before = n_sent();
+        until(|| (n_sent() - before > PACKETS_OF_A_TEST).then_some(()));
+    }
+
+    /// Waits until no host has an agent or a copied program, which its shell removes when the connection has ended.
     pub(crate) fn is_clean(&self) {
         let n_agents = || (1..=self.n_hosts()).map(|number| self.agents(number).len()).sum::<usize>();
         until(|| (n_agents() == 0).then_some(()));
-        let copies = fs::read_dir("/tmp")
-            .unwrap()
-            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("fathom-push."));
-        assert_eq!(copies.count(), 0, "copied programs are left");
+        let is_copy = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("fathom-push.");
+        let n_copies = || fs::read_dir("/tmp").unwrap().filter(|entry| is_copy(entry.as_ref().unwrap())).count();
+        until(|| (n_copies() == 0).then_some(()));
         assert_eq!(self.stage.journals(), [""; 0]);
+    }
+}
+
+impl Rack {
+    /// Makes `ssh` share its connections, with their sockets in a folder that this returns.
+    pub(crate) fn shares_connections(&self) -> PathBuf {
+        let sockets = self.path("sockets");
+        fs::create_dir(&sockets).unwrap();
+        let config = fs::read_to_string(self.path("ssh.conf")).unwrap();
+        self.write("ssh.conf", &format!("{config}ControlMaster auto\nControlPath {}/%C\n", sockets.display()));
+        sockets
+    }
+
+    /// Returns the processes in the namespaces of the rack without its servers, by the number of their host.
+    pub(crate) fn processes(&self) -> BTreeMap<u8, Vec<u32>> {
+        let namespace = |place: &str| fs::metadata(format!("/proc/{place}/ns/net")).map(|file| file.ino()).ok();
+        let numbers: BTreeMap<Option<u64>, u8> =
+            (0..=self.n_hosts()).map(|number| (self.enter(number, || namespace("thread-self")), number)).collect();
+        let servers: Vec<u32> = self.hosts.iter().flat_map(|host| &host.servers).map(Child::id).collect();
+        let mut processes: BTreeMap<u8, Vec<u32>> = BTreeMap::new();
+        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        for pid in pids.filter(|name| name.parse::<u32>().is_ok_and(|pid| !servers.contains(&pid))) {
+            if let Some(number) = namespace(&pid).and_then(|found| numbers.get(&Some(found))) {
+                processes.entry(*number).or_default().push(pid.parse().unwrap());
+            }
+        }
+        processes
+    }
+
+    /// As [`Self::is_clean`], and waits until nothing but the servers runs on a host; no host is held by a run.
+    pub(crate) fn is_deserted(&self) {
+        self.is_clean();
+        until(|| self.processes().is_empty().then_some(()));
+        for number in 1..=self.n_hosts() {
+            let sockets = self.enter(number, || fs::read_to_string("/proc/thread-self/net/unix").unwrap());
+            assert!(!sockets.contains("fathom"), "a run holds host {number}: {sockets}");
+        }
     }
 }
 

@@ -177,7 +177,7 @@ fn the_program_is_copied_where_it_is_missing_and_removed_or_kept() {
 #[test]
 fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
     let Some(mut rack) = Rack::build(6) else { return };
-    // A full device in place of the folder for temporary files.
+    // A limit for the size of files.
     rack.start_sshd(5, "ForceCommand ulimit -f 1; eval \"$SSH_ORIGINAL_COMMAND\"");
     rack.inventory(
         "rack.toml",
@@ -188,6 +188,27 @@ fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
     let full = rack.fathom(&["hosts", "check", "full", "--hosts", "rack.toml", "--push-binary"]).code(3);
     assert!(full.stdout.contains("host `full`: fathom cannot be copied there"), "{}", full.stdout);
     assert!(clock::now() - begin < Nanos::from_secs(15));
+
+    // Folders for the copy without room, and on a device that is only read.
+    let cases = [
+        (1, "size=1m", "--push-binary", ["No space left on device", "there in /tmp; --push-binary=keep copies"]),
+        (2, "ro", "--push-binary", ["Read-only file system", "--push-binary=keep copies it to ~/.cache"]),
+        (3, "ro", "--push-binary=keep", ["Read-only file system", "--push-binary copies it to /tmp"]),
+    ];
+    for (number, mounted, push, words) in cases {
+        let folder = rack.path(&format!("mounted-{number}"));
+        fs::create_dir(&folder).unwrap();
+        let folder = folder.display();
+        let mount = format!(
+            "mount -t tmpfs -o {mounted} none {folder}; export TMPDIR={folder} XDG_CACHE_HOME={folder}; eval \"$SSH_ORIGINAL_COMMAND\""
+        );
+        rack.start_sshd(number, &format!("ForceCommand exec unshare --mount sh -c '{mount}'"));
+        let host = format!("[hosts.x]\ncontrol = \"{}\"\nport = 2222\ndata = \"10.96.0.1\"", Rack::address(number));
+        rack.inventory("mounted.toml", "program = \"/nonexistent/fathom\"", &host);
+        let told = rack.fathom(&["hosts", "check", "x", "--hosts", "mounted.toml", push]).code(3).stdout;
+        let is_told = |words: &str| told.contains(words);
+        assert!(is_told("host `x`: fathom cannot be copied there") && words.into_iter().all(is_told), "{told}");
+    }
 
     // A folder for temporary files that may hold no programs.
     let folder = rack.path("noexec");

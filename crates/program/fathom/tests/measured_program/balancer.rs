@@ -251,37 +251,75 @@ fn a_program_sends_flows_to_the_targets_of_the_queues_and_goes_with_its_process(
     let queued = up("queued", "balancer");
     let by_queues = Listening::at(&queued).targets_of(&queued, 20);
     drop(queued);
-    let lab = up("fast", "balancer:path=xdp");
-    let listening = Listening::at(&lab);
+    for path in ["xdp", "tc"] {
+        let lab = up("fast", &format!("balancer:path={path}"));
+        divides_like_queues(path, &lab, &by_queues);
+    }
+}
+
+/// Checks the program of a lab of three targets, then kills its process.
+fn divides_like_queues(path: &str, lab: &RunningLab, by_queues: &BTreeMap<u16, usize>) {
+    let listening = Listening::at(lab);
     let balancer = |words: &[&str]| lab.fathom("dut", &[&["balancer"], words].concat());
     let counted = || parsed(&balancer(&["counters", "--json"]).succeeded().stdout);
     let number = |value: &Value| value.as_u64().unwrap();
 
-    assert_eq!(listening.targets_of(&lab, 20), by_queues, "both data paths choose the same targets");
+    assert_eq!(listening.targets_of(lab, 20), *by_queues, "both data paths choose the same targets");
     let small = counted();
-    assert_eq!((number(&small["xdp"]["n_redirected"]), number(&small["queues"][0]["n_packets"])), (40, 0), "{small:#}");
-    assert_eq!(listening.targets_of(&lab, LARGE), by_queues, "fragments go where their flow goes");
+    assert_eq!(
+        (number(&small["fast_path"]["n_redirected"]), number(&small["queues"][0]["n_packets"])),
+        (40, 0),
+        "{small:#}"
+    );
+    assert_eq!(listening.targets_of(lab, LARGE), *by_queues, "fragments go where their flow goes");
     let large = counted();
-    let n_passed = number(&large["xdp"]["passed_up"]["fragment"]);
+    let n_passed = number(&large["fast_path"]["passed_up"]["fragment"]);
     assert_eq!((n_passed, number(&large["queues"][0]["n_packets"])), (3 * 40, 3 * 40), "{large:#}");
     assert_eq!(number(&large["decisions"]["n_forwarded"]), 4 * 40, "{large:#}");
-    let streams = listening.streams_of(&lab, 200_000);
+    let streams = listening.streams_of(lab, 200_000);
     assert!(streams.iter().all(|n| *n > 0) && streams.iter().sum::<usize>() == 24, "{streams:?}");
 
     balancer(&["targets", "remove", "t2"]).succeeded();
-    let without = listening.targets_of(&lab, 20);
+    let without = listening.targets_of(lab, 20);
     let is_kept =
         |(port, target): (&u16, &usize)| if *target == 1 { without[port] != 1 } else { without[port] == *target };
     assert!(by_queues.iter().all(is_kept), "{by_queues:?}, then {without:?}");
     balancer(&["targets", "add", "t2=198.18.1.2"]).succeeded();
-    assert_eq!(listening.targets_of(&lab, 20), by_queues);
+    assert_eq!(listening.targets_of(lab, 20), *by_queues);
 
     let has_program = || lab.enter_with("dut", || Netlink::open().unwrap().link("eth0").unwrap().has_xdp);
-    assert!(has_program());
+    assert_eq!(has_program(), path == "xdp");
     let process = Pidfd::open(u32::try_from(number(&large["pid"])).unwrap()).unwrap();
     process.kill().unwrap();
     assert!(process.wait(PATIENCE).unwrap());
     until(|| (!has_program()).then_some(()));
+}
+
+#[test]
+fn what_a_device_loses_when_it_is_killed_is_told_as_the_effect_of_that() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let up = ["lab", "up", "targets:2", "--name", "killed", "--device", "balancer", "--for", "5min"];
+    let lab = stage.lab_with(&up, "killed");
+    let serve = |host: &'static str| {
+        let server = lab.start(host, &["serve", "--only", "identity", "--identity-name", host]);
+        server.says("identity");
+        server
+    };
+    let _servers = ["t1", "t2"].map(serve);
+    let words = ["tcp", VIRTUAL, "--test", "continuity", "--flows", "20", "--rate", "400/s", "--duration", "1s"];
+    let test = |more: &[&str]| stage.fathom([&words[..], &["--lab", "killed", "--json"], more].concat());
+    let event = ["--at", "500ms kill-device=dut"];
+    let twice = ["--at", "100ms kill-device=dut", "--rounds", "2"];
+    test(&twice).refused(2, &["a killed device does not come back", "--rounds 1"]);
+    let run = test(&event).run();
+    let [effect] = &run.tests[0].targets.as_ref().unwrap().effects[..] else { panic!("one event") };
+    assert_eq!((effect.event.status, effect.n_own, effect.n_flows), (Some(0), 20, 20), "{effect:?}");
+    let found = run.findings.iter().find(|finding| finding.id == "targets-lost-by-event").unwrap();
+    assert!(found.title.starts_with("no target answered after `500ms kill-device=dut`"), "{}", found.title);
+    lab.fathom("dut", &["balancer", "kill"]).refused(3, &["no balancer `balancer` runs here"]);
 }
 
 #[test]
@@ -309,6 +347,6 @@ fn what_keeps_a_program_from_its_work_is_named_and_leaves_nothing() {
     }
     // Without a target nothing is sent anywhere, and the loopback has no native mode.
     let words = ["balancer", "run", "--vip", VIRTUAL, "--data-path", "xdp", "--interface", "lo"];
-    lab.fathom("dut", &words).refused(3, &["the driver of lo has no native XDP", "--data-path nfqueue"]);
+    lab.fathom("dut", &words).refused(3, &["the driver of lo has no native XDP", "--data-path tc or nfqueue"]);
     assert_eq!(left(), before);
 }

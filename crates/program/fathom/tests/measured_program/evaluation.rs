@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use fathom_model::{Run, finding::PromiseOutcome, run::Completeness};
+use fathom_model::{LimitKind, Run, finding::PromiseOutcome, run::Completeness};
 
 use crate::test_bed::{BRIEF, TestBed, lacks_root, tree};
 
@@ -23,6 +23,12 @@ pub(crate) fn is_whole(run: &Run) {
             assert_eq!((trial.records.len(), trial.hosts.len()), (2, 2), "{kind}");
         }
     }
+}
+
+/// Returns true if a run says once why it has no row of requests without sockets.
+pub(crate) fn leaves_out_xdp(run: &Run) -> bool {
+    let losses = run.hosts.values().flat_map(|host| &host.unavailable);
+    losses.filter(|loss| loss.starts_with("requests without sockets")).count() == 1
 }
 
 /// Checks a document against the JSON Schema.
@@ -50,6 +56,11 @@ fn an_evaluation_measures_every_layer_and_its_document_is_valid() {
     is_valid(&ending.stdout);
     let run = ending.run();
     is_whole(&run);
+    let without_sockets = run.tests.iter().find(|test| test.kind == "http_xdp");
+    assert_ne!(without_sockets.is_some(), leaves_out_xdp(&run), "a row, or the reason why there is none");
+    let layer_below =
+        without_sockets.and_then(|test| test.limits.iter().find(|limit| limit.kind == LimitKind::LayerBelow));
+    assert_eq!(layer_below, None, "it is no layer above tcp");
     assert!(run.tests.iter().all(|test| test.trials.len() == 2), "two rounds");
     let kept: Run = serde_json::from_str(&fs::read_to_string(stage.path("kept/run.json")).unwrap()).unwrap();
     assert_eq!(kept, run);

@@ -1,15 +1,12 @@
 //! The drop-in for iperf 2 compared with the original, line by line, and the tests of a plan against its server.
 
-use std::{
-    collections::BTreeSet,
-    net::{Ipv4Addr, TcpListener},
-};
+use std::collections::BTreeSet;
 
 use fathom_sys::process::signal::Signal;
 
 use crate::{
     compat::is_installed,
-    test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root, side_by_side},
+    test_bed::{self, ProgramResult, RunningProgram, TestBed, lacks_root, side_by_side},
 };
 
 /// The address of the second host of a lab.
@@ -25,7 +22,7 @@ fn is_there() -> bool {
 }
 
 fn free_port() -> String {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string()
+    test_bed::free_port().to_string()
 }
 
 /// Whose program runs.

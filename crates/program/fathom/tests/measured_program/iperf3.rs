@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::{
     compat::is_installed,
-    test_bed::{PATIENCE, ProgramResult, RunningProgram, TestBed, tree, until},
+    test_bed::{PATIENCE, ProgramResult, RunningProgram, TestBed, free_port, tree, until},
 };
 
 /// The options for either client against either server, with little data, just enough to show that it flows.
@@ -82,11 +82,6 @@ fn is_there() -> bool {
         fathom_testkit::skip("needs iperf3");
     }
     is_there
-}
-
-/// Returns a port without a listener.
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// Whether a socket of this network namespace listens on the port. Binding it for a test could take it from the server.

@@ -52,8 +52,6 @@ fn delays_of_the_responder_are_the_service_times_of_both_models() {
 
 /// Once per second, no response is sent for 200 ms.
 const STALL: [&str; 4] = ["--stall", "200ms/1s", "--duration", "6s"];
-/// Longer than anything except the stall.
-const SLOW: u64 = 20 * MILLI;
 
 #[test]
 fn an_open_load_sees_a_stall_as_users_who_come_on_their_own_do() {
@@ -62,15 +60,16 @@ fn an_open_load_sees_a_stall_as_users_who_come_on_their_own_do() {
     }
     let record = asked(&[&STALL[..], &["--rate", "1k", "--connections", "500"]].concat());
     let response = distribution(&record, distribution::RESPONSE_TIME);
-    // Requests during a stall wait for its end, so their times are spread evenly between zero and its length. A tenth of 200 ms
-    // is below the threshold for slow. The trial begins between two stalls, so it contains five whole stalls and a part of one.
-    let slow = approximate(response.count_above(SLOW)) / approximate(response.count());
-    assert!((0.9 * 1.0 / 6.0..1.1 * 0.2).contains(&slow), "{slow} of the requests were slow");
-    let n_slow = response.count_above(SLOW);
-    for (share, expected_ms) in [(0.25, 65), (0.5, 110), (0.75, 155)] {
-        // The rank among the slow requests, counted from the fastest of them.
-        let rank = approximate(response.count() - n_slow) + share * approximate(n_slow);
-        is_at(response, rank / approximate(response.count()), expected_ms);
+    // Requests during a stall wait for its end, so their times are spread evenly between zero and its length. The trial
+    // begins between two stalls, so it contains five whole stalls and a part of one.
+    for threshold_ms in [20, 65, 110, 155] {
+        // A machine without time makes other requests wait too, though hardly that long, and makes a stall longer. Nothing makes one shorter.
+        let share = approximate(response.count_above(threshold_ms * MILLI)) / approximate(response.count());
+        let of_a_stall = approximate(200 - threshold_ms) / 1000.0;
+        assert!(
+            (0.95 * 5.0 / 6.0 * of_a_stall..1.25 * of_a_stall + 0.01).contains(&share),
+            "{share} took more than {threshold_ms} ms"
+        );
     }
     // The last of them may be late on a busy machine, but never early.
     assert!(response.max().unwrap() > 190 * MILLI);
@@ -86,7 +85,7 @@ fn a_closed_loop_sees_each_stall_once_per_connection() {
     // A client that waits for a response sends nothing meanwhile: five or six stalls on four connections.
     let n_stalled = service.count_above(190 * MILLI);
     assert!((20..=24).contains(&n_stalled), "{n_stalled} requests were stalled");
-    assert!(service.quantile(0.99).unwrap() < SLOW, "most requests know nothing of the stalls");
+    assert!(service.quantile(0.99).unwrap() < 20 * MILLI, "most requests know nothing of the stalls");
 }
 
 /// Returns the length of a part of a usual unit of a run with one test.

@@ -136,6 +136,31 @@ fn a_companion_that_is_killed_is_noticed_at_once_and_the_others_are_kept() {
 }
 
 #[test]
+fn a_slow_cable_of_a_mesh_is_named_with_its_host_and_direction() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("star:5", "cable");
+    let slow = || {
+        let run = measured(&stage, &["udp", "--lab", lab.name, "--topology", "mesh", "--rate", "200M"]);
+        let slow = run.findings.into_iter().find(|finding| finding.id == "slow-host");
+        slow.map(|finding| finding.title)
+    };
+    assert_eq!(slow(), None, "a clean mesh");
+    // The first port of the switch is that of the tested host, which four others send 40 Mbit/s to.
+    let plant = |host: &str| {
+        stage.fathom(["lab", "fault", "add", lab.name, "shaper", "rate=10mbit", "--host", host]).succeeded();
+    };
+    plant("switch");
+    let title = slow().unwrap();
+    assert!(title.starts_with("everything that reaches sut is slow"), "{title}");
+    plant("sut");
+    let title = slow().unwrap();
+    assert!(title.starts_with("everything to and from sut is slow"), "{title}");
+}
+
+#[test]
 fn one_slow_companion_is_named_first() {
     if lacks_root() {
         return;

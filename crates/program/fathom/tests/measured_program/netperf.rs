@@ -1,13 +1,10 @@
 //! Both ends of netperf compared with the original: every test and option in either role, the text, and many clients at once.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, TcpListener},
-};
+use std::fs;
 
 use crate::{
     compat::is_installed,
-    test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root, side_by_side, tree, until},
+    test_bed::{self, ProgramResult, RunningProgram, TestBed, lacks_root, side_by_side, tree, until},
 };
 
 /// The far host of a lab.
@@ -71,7 +68,7 @@ fn is_there() -> bool {
 }
 
 fn free_port() -> String {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string()
+    test_bed::free_port().to_string()
 }
 
 /// Starts the original server and fathom's, for both families.
@@ -133,7 +130,7 @@ fn every_test_works_in_both_roles_against_the_real_netperf_with_its_text_as_the_
     }
     let stage = TestBed::beside_others();
     let [(_real, real), (_own, own)] = servers(&stage);
-    let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
     let cases = [CASES, if has_ipv6 { IPV6 } else { &[] }].concat();
     let lines = side_by_side(&cases, |(name, global, of_test)| {
         let forward = ours(&stage, &real, global, of_test);

@@ -135,14 +135,14 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     for command in commands.iter().filter(|command| !SERVERS.contains(&command.as_str())) {
         let words = words(command, &key);
         let ending = run(&lab, stage.program().to_str().unwrap(), &words);
-        // A busy machine may send less than requested.
-        let is_slow = ending.stdout.contains("of the asked rate was sent");
+        // A busy machine may send less than requested, or nothing in the short time.
+        let is_slow = ending.stdout.contains("of the asked rate was sent") || ending.says_it_was_disturbed();
         let code = ending.succeeded_or_judged();
         // On a busy machine, a promise of the README may be broken or stay open, and a search may be cut short.
         let is_judged =
             command.contains("--expect") || command.contains("--method") || command.contains("--find-limit");
         assert!(
-            code == 0 || is_judged && [1, 4, 10, 12].contains(&code) || is_slow && code == 1,
+            code == 0 || is_judged && [1, 4, 10, 12].contains(&code) || is_slow && [1, 4].contains(&code),
             "{command}: {code}\n{}",
             ending.stdout
         );

@@ -3,6 +3,7 @@
 use std::{fs, process::Command};
 
 use fathom_model::{TestRun, units::Nanos};
+use fathom_sys::process::signal::Signal;
 use fathom_wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
 
 use crate::{
@@ -241,4 +242,31 @@ fn this_host_is_at_its_address_towards_whatever_target_a_test_names() {
         assert_eq!(place, (Some("198.18.0.1"), Some("eth0")), "{words:?}");
         assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{words:?}");
     }
+}
+
+#[test]
+fn a_program_answers_in_the_place_of_sockets() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let lab = stage.lab("in-xdp");
+    // Generic mode, because the other end of the wire has no program.
+    let words = ["serve", "--only", "http", "--http-xdp", "eth0", "--http-xdp-mode", "generic", "--http-size", "100"];
+    let server = lab.start("b", &[&words[..], &["--http-xdp-from", "198.18.0.0/24"]].concat());
+    let said = server.says("http");
+    assert_eq!(said, format!("http    {B}:8080  generic XDP on eth0, answers of 140 bytes\n"));
+    let url = format!("http://{B}:8080/");
+    let ask = [&["http", &url, "--allow", B, "--json"], BRIEF].concat();
+    let run = lab.fathom("a", &ask).succeeded().run();
+    let value = |name: &str| run.tests[0].summaries.iter().find(|summary| summary.metric.name == name).unwrap().value;
+    assert!(value("requests_per_sec").is_some_and(|rate| rate > 0.0));
+    assert_eq!((value("errors_ratio"), value("not_2xx_ratio")), (Some(0.0), Some(0.0)));
+    lab.fathom("b", &words).refused(2, &["--http-xdp needs the addresses", "--http-xdp-from"]);
+    let second = [&words[..], &["--http-xdp-from", "0.0.0.0/0", "--http-port", "81"]].concat();
+    lab.fathom("b", &second).refused(3, &["eth0 has an XDP program already", "ip link set dev eth0 xdp off"]);
+    server.handle().send(Signal::Interrupt).unwrap();
+    server.ends().code(130);
+    let third = [&words[..], &["--http-xdp-from", "0.0.0.0/0", "--for", "1ms"]].concat();
+    lab.fathom("b", &third).succeeded();
 }

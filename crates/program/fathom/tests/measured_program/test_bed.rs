@@ -4,12 +4,13 @@ use std::{
     env, fs,
     fs::File,
     io::{BufRead as _, BufReader},
+    net::{Ipv4Addr, TcpListener},
     panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU16, AtomicUsize, Ordering},
     },
     thread,
 };
@@ -289,6 +290,20 @@ impl Drop for RunningProgram {
     }
 }
 
+/// Returns a port at which nobody listens, and which no other test is given.
+///
+/// It is below those that the kernel gives to clients (`net.ipv4.ip_local_port_range`), so that no connection takes it before its server does.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 32_000, "so many ports are taken");
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// Polls until there is a result.
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = clock::now() + PATIENCE;
@@ -326,12 +341,27 @@ impl ProgramResult {
         self
     }
 
-    /// Checks that a promise was broken. It may stay open in a run with a row that other programs or the hypervisor disturbed.
+    /// Whether the text of the run says that other programs or the hypervisor disturbed a row.
+    pub(crate) fn says_it_was_disturbed(&self) -> bool {
+        ["other programs used", "hypervisor"].iter().any(|words| self.stdout.contains(words))
+    }
+
+    /// Checks that a promise was kept. It may stay open in a disturbed run.
+    #[track_caller]
+    pub(crate) fn kept_its_promise(self) -> Self {
+        self.judged_its_promise(0)
+    }
+
+    /// Checks that a promise was broken. It may stay open in a disturbed run.
     #[track_caller]
     pub(crate) fn broke_its_promise(self) -> Self {
-        let is_disturbed = ["other programs used", "hypervisor"].iter().any(|words| self.stdout.contains(words));
-        let is_open = is_disturbed && self.status.code() == Some(12);
-        self.code(if is_open { 12 } else { 10 })
+        self.judged_its_promise(10)
+    }
+
+    #[track_caller]
+    fn judged_its_promise(self, code: i32) -> Self {
+        let is_open = self.says_it_was_disturbed() && self.status.code() == Some(12);
+        self.code(if is_open { 12 } else { code })
     }
 
     pub(crate) fn has_succeeded(&self) -> bool {

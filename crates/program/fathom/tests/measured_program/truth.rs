@@ -47,22 +47,20 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
         return;
     }
     let stage = TestBed::new();
-    let measure = |words: &[&str]| -> Run {
+    // The interface is read a little before and after the test, which is 1 % of it only if the sender is steady.
+    let measure = |words: &[&str]| -> Option<Run> {
         let spans = ["--lab", "pair", "--json", "--warmup", "0s", "--duration", "4s", "--rounds", "2"];
-        // The counts agree at any rate that a busy machine reaches.
-        stage.fathom([words, &spans].concat()).run()
+        let run = stage.fathom([words, &spans].concat()).run();
+        (!is_disturbed(&run)).then_some(run)
     };
-    let run = measure(&["packet", "--size", "64", "--rate", "10k"]);
+    let Some(run) = measure(&["packet", "--size", "64", "--rate", "10k"]) else { return };
     within_one_percent(value(&run.tests[0], "received_per_sec"), counted(&run.tests[0], DEV_RX_FRAMES));
-    let run = measure(&["udp", "--size", "1000", "--rate", "40M"]);
+    let Some(run) = measure(&["udp", "--size", "1000", "--rate", "40M"]) else { return };
     within_one_percent(value(&run.tests[0], "received_per_sec"), counted(&run.tests[0], DEV_RX_FRAMES));
     // For each datagram, the interface also counts 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP.
     let payload = counted(&run.tests[0], DEV_RX_BYTES) * 1000.0 / 1042.0 * 8.0;
     within_one_percent(value(&run.tests[0], "throughput_bps"), payload);
-    let run = measure(&["tcp"]);
-    if is_disturbed(&run) {
-        return;
-    }
+    let Some(run) = measure(&["tcp"]) else { return };
     // A stream at full speed is not sent evenly, so only the totals must agree. A segment crosses a veth in one piece of up to
     // 64 KiB, with 66 bytes of headers.
     for trial in &run.tests[0].trials {

@@ -1,7 +1,7 @@
 //! A user without privileges.
 
 use crate::{
-    evaluation::is_whole,
+    evaluation::{is_whole, leaves_out_xdp},
     test_bed::{BRIEF, TestBed, lacks_root},
 };
 
@@ -25,6 +25,10 @@ fn a_user_without_privileges_gets_an_evaluation_or_one_clear_screen() {
     }
     let run = ending.succeeded().run();
     is_whole(&run);
+    assert!(
+        leaves_out_xdp(&run) && run.tests.iter().all(|test| test.kind != "http_xdp"),
+        "no row without the privilege"
+    );
     let losses: Vec<&String> = run.hosts.values().flat_map(|host| &host.unavailable).collect();
     assert!(losses.iter().any(|loss| loss.contains("XDP")), "what is lost is said: {losses:?}");
     let frames = run.tests.iter().find(|test| test.kind == "frames").unwrap();

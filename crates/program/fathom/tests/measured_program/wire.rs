@@ -89,7 +89,8 @@ fn latency_by_the_kernels_stamps_is_that_of_a_capture() {
     let stage = TestBed::new();
     let lab = stage.lab("captured");
     let (reported, captured) = measured(&stage, &lab, &["--timestamps", "kernel"]);
-    assert!(reported.count() > 19_000, "{} were answered", reported.count());
+    // Enough for both quantiles, on a machine that is too busy for the rate too.
+    assert!(reported.count() > 5_000, "{} were answered", reported.count());
     for q in [0.5, 0.99] {
         let (said, was) = (reported.quantile(q).unwrap(), captured.quantile(q).unwrap());
         // Two nearly equal values can be in different buckets.

@@ -1,6 +1,6 @@
 //! A plan that is parsed and checked once, before anything is touched. All later code uses typed values.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use fathom_engine::TestKind;
 use fathom_lab::Options;
@@ -95,9 +95,12 @@ impl CheckedPlan {
         let mut tests: Vec<CheckedTest> = Vec::new();
         for idx in 0..plan.tests.len() {
             let (before, from_here) = plan.tests.split_at_mut(idx);
+            let is_last = from_here.len() == 1;
             let test = &mut from_here[0];
             let in_test = format!("test `{}`", test.name);
             let checked = check_test(idx, test, before, &hosts);
+            let checked =
+                checked.and_then(|checked| checked.events.check_final(plan.rounds, is_last).map(|()| checked));
             let checked = checked.map_err(|user_error| user_error.with_line("in", in_test))?;
             if let Some(lead) = lead_index(test, before) {
                 tests[lead].reverse = Some(idx);
@@ -178,7 +181,7 @@ impl CheckedTest {
     pub(super) fn can_be_repeated(&self) -> bool {
         let is_alone = self.is_leading && self.reverse.is_none();
         let has_own_end = OWN_ENDS.iter().any(|option| self.options.text(option).is_some());
-        matches!(self.method, TestMethod::Rounds) && is_alone && !has_own_end
+        matches!(self.method, TestMethod::Rounds) && is_alone && !has_own_end && !self.events.is_final()
     }
 
     /// Returns the same test with a short measured time, for an intervention.
@@ -393,7 +396,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
     let phases = phases(omitted.unwrap_or(warmup), duration, omitted.is_some() || !pairs.is_empty());
     // A warm-up that is not whole may end at once.
     let certain = if phases.is_warmup_whole { phases.longest() } else { phases.measure_ns };
-    let events = TestEvents::of(&hosts.of_labs(), (&test.events, &test.afterwards), certain)?;
+    let events = TestEvents::of(hosts.has_lab, (&test.events, &test.afterwards), certain)?;
     Ok(CheckedTest {
         idx,
         name: test.name.clone(),
@@ -421,8 +424,8 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
 /// The hosts of a plan and its groups.
 struct NamedHosts {
     hosts: Vec<String>,
-    /// Those of them that are in a lab.
-    in_labs: BTreeSet<String>,
+    /// Whether some of them are in a lab.
+    has_lab: bool,
     groups: BTreeMap<String, Vec<String>>,
 }
 
@@ -445,14 +448,8 @@ impl NamedHosts {
                 return Err(wrong("it needs at least one host, and each of them once".to_owned()));
             }
         }
-        let is_of_lab = |reach: &HostReach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..));
-        let in_labs = plan.hosts.iter().filter(|(_, reach)| is_of_lab(reach)).map(|(name, _)| name.clone()).collect();
-        Ok(Self { hosts, in_labs, groups: plan.groups.clone() })
-    }
-
-    /// Returns the hosts that are in a lab.
-    fn of_labs(&self) -> BTreeSet<&str> {
-        self.in_labs.iter().map(String::as_str).collect()
+        let has_lab = plan.hosts.values().any(|reach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..)));
+        Ok(Self { hosts, has_lab, groups: plan.groups.clone() })
     }
 
     /// Returns the hosts of a group, or the host with this name.
@@ -489,8 +486,15 @@ impl NamedHosts {
                 .with_line("use", "star, ring or mesh, and `from` and `to` that fit it")
         })?;
         if kind.layer() == Layer::Path {
-            let what = format!("`{}` runs from one host", test.kind);
-            return Err(invalid_plan(what).with_line("use", "one host in `from`"));
+            let what = format!("`{}` runs from one host to one", test.kind);
+            return Err(invalid_plan(what).with_line("use", "one host in `from` and one in `to`"));
+        }
+        if let Some(host) = pairs::shared_host(&joined, kind.device_owners(&test.options)) {
+            let what =
+                format!("`{}` takes the device of a host for one pair of hosts, and `{host}` is in several", test.kind);
+            return Err(
+                invalid_plan(what).with_line("use", "pairs that share no host, another engine or another backend")
+            );
         }
         if test.benchmark.is_some() || test.paired_with.is_some() {
             let what = "a benchmark, and a test in both directions at once, run between two hosts";

@@ -40,6 +40,10 @@ pub(super) fn estimate_text(plan: &CheckedPlan) -> String {
     let Some(longest) = time_max(plan) else {
         return format!("{tests_text}as many trials as the methods need; ctrl-C keeps the results so far");
     };
+    if tests.iter().all(|test| test.kind.ends_with_its_work(&test.options)) {
+        let parts = rounds_text(plan);
+        return format!("{tests_text}{parts}, until everything is sent: at most {}", rounded_text(longest));
+    }
     let parts = match tests.iter().find_map(|test| test.search()) {
         Some(search) => format!("up to {} trials", search.bounds.budget.n_trials),
         None => rounds(plan, &tests),
@@ -54,12 +58,16 @@ pub(super) fn estimate_text(plan: &CheckedPlan) -> String {
     format!("{tests_text}{parts}: up to about {}{proofs}", rounded_text(longest))
 }
 
-fn rounds(plan: &CheckedPlan, tests: &[&CheckedTest]) -> String {
-    let n = match (plan.plan().rounds, &plan.plan().until_ci) {
+fn rounds_text(plan: &CheckedPlan) -> String {
+    match (plan.plan().rounds, &plan.plan().until_ci) {
         (1, _) => "1 round".to_owned(),
         (n, None) => format!("{n} rounds"),
         (n, Some(_)) => format!("up to {n} rounds"),
-    };
+    }
+}
+
+fn rounds(plan: &CheckedPlan, tests: &[&CheckedTest]) -> String {
+    let n = rounds_text(plan);
     let alike = |of: fn(&CheckedTest) -> Nanos| {
         let first = tests.first().map(|test| of(test))?;
         tests.iter().all(|test| of(test) == first).then_some(first)

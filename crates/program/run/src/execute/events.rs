@@ -19,7 +19,7 @@ use fathom_sys::{
 
 use super::{
     held_change::{ChangeText, HeldChange, ShellEnd},
-    shell_command::ShellCommand,
+    shell_command::{CommandEnd, GuardedGroup, ShellCommand},
 };
 use crate::{
     exit::{Exit, UserError},
@@ -53,6 +53,8 @@ pub(super) struct EventSpec {
     /// The time from one run of a repeated command to the next.
     every: Option<Nanos>,
     action: EventAction,
+    /// Nothing is as before after it.
+    is_final: bool,
 }
 
 /// What happens.
@@ -81,12 +83,20 @@ pub(super) struct TestEvents {
     afterwards: Vec<EventCommand>,
 }
 
-/// An event that is a word with the thing it is about, and is undone.
+/// An event that is a word with the thing it is about.
 struct BuiltIn {
     word: &'static str,
     form: &'static str,
-    /// The host and its change, for the part behind the `=`.
-    change: fn(&str) -> Option<(String, ChangeText)>,
+    /// What happens on which host, for the part behind the `=`.
+    what: fn(&str) -> Option<(String, BuiltInAction)>,
+}
+
+/// What such an event does.
+enum BuiltInAction {
+    /// A change that is undone.
+    Change(ChangeText),
+    /// A command after which nothing is as before.
+    Final(String),
 }
 
 /// Keeps in `again` the commands that give a device its IPv6 addresses, neighbors and routes again, which the kernel forgets when it goes
@@ -108,41 +118,67 @@ const BUILT_INS: &[BuiltIn] = &[
     BuiltIn {
         word: "link-down",
         form: "link-down=HOST:DEVICE",
-        change: |about| {
+        what: |about| {
             let (host, device) = about.split_once(':')?;
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
             (!device.is_empty() && device.chars().all(is_name)).then(|| {
                 let set = |state: &str| format!("ip link set dev {device} {state}");
                 let make = format!("{}\n{}", REMEMBER_DEVICE.replace("DEVICE", device), set("down"));
-                (host.to_owned(), ChangeText { make, undo: format!("{}\neval \"$again\"", set("up")) })
+                let undo = format!("{}\neval \"$again\"", set("up"));
+                (host.to_owned(), BuiltInAction::Change(ChangeText { make, undo }))
             })
         },
     },
     BuiltIn {
         word: "black-hole",
         form: "black-hole=HOST",
-        change: |about| {
-            // The number of the shell, so that two of them do not share a table.
-            let table = "inet fathom_black_hole_$$";
-            let make = format!(
-                "nft \"add table {table}; \
-                 add chain {table} drop_all {{ type filter hook prerouting priority -500; policy drop; }}\""
-            );
-            Some((about.to_owned(), ChangeText { make, undo: format!("nft \"delete table {table}\"") }))
+        what: |about| {
+            let chain = "add chain TABLE drop_all { type filter hook prerouting priority -500; policy drop; }";
+            Some((about.to_owned(), BuiltInAction::Change(table("black_hole", chain))))
+        },
+    },
+    BuiltIn {
+        word: "stop-target",
+        form: "stop-target=HOST",
+        // What clients see when the program that serves them has ended: the kernel resets and refuses.
+        what: |about| {
+            let rules = "add chain TABLE refuse_all { type filter hook input priority -500; }; \
+                         add rule TABLE refuse_all meta l4proto tcp reject with tcp reset; \
+                         add rule TABLE refuse_all meta l4proto udp reject";
+            Some((about.to_owned(), BuiltInAction::Change(table("stop_target", rules))))
+        },
+    },
+    BuiltIn {
+        word: "kill-device",
+        form: "kill-device=HOST",
+        // Whoever holds the lab started the balancer, so only that can start it again.
+        what: |about| {
+            let program = std::env::current_exe().ok()?;
+            let program = program.to_string_lossy().replace('\'', r"'\''");
+            let kill = format!("exec '{program}' balancer kill");
+            (!about.is_empty()).then(|| (about.to_owned(), BuiltInAction::Final(kill)))
         },
     },
 ];
+
+/// A table of nftables with these commands, in which it is called TABLE.
+fn table(name: &str, commands: &str) -> ChangeText {
+    // The number of the shell, so that two of them do not share a table.
+    let table = format!("inet fathom_{name}_$$");
+    let make = format!("nft \"add table {table}; {}\"", commands.replace("TABLE", &table));
+    ChangeText { make, undo: format!("nft \"delete table {table}\"") }
+}
 
 fn invalid(text: &str, why: &str) -> UserError {
     let built_in: Vec<&str> = BUILT_INS.iter().map(|one| one.form).collect();
     UserError::new(Exit::Usage, format!("event `{text}`: {why}"))
         .with_line("use", "--at '4s COMMAND', --at '4s on=HOST COMMAND' or, every 50 ms, --at '4s-8s/50ms COMMAND'")
-        .with_line("in labs", format!("--at '4s-8s {}'", built_in.join("' or --at '4s-8s ")))
+        .with_line("in labs", format!("--at '4s {}'; undone at 8 s: '4s-8s …'", built_in.join("' or --at '4s ")))
 }
 
 impl EventCommand {
     /// Reads a command, with the host before it if it runs on one.
-    fn of(text: &str, whole: &str, hosts: &BTreeSet<&str>) -> Result<Self, UserError> {
+    fn of(text: &str, whole: &str, has_lab: bool) -> Result<Self, UserError> {
         let (on, command) = match text.strip_prefix(ON) {
             None => (None, text),
             Some(rest) => {
@@ -151,7 +187,7 @@ impl EventCommand {
             }
         };
         if let Some(host) = on.as_deref() {
-            check_host(host, whole, hosts)?;
+            check_host(host, whole, has_lab)?;
         }
         if command.is_empty() {
             return Err(invalid(whole, "it has no command"));
@@ -160,18 +196,17 @@ impl EventCommand {
     }
 }
 
-fn check_host(host: &str, whole: &str, hosts: &BTreeSet<&str>) -> Result<(), UserError> {
-    if hosts.contains(host) {
+/// Refuses a host where there is no lab. Whether a lab has it shows once the lab is there.
+fn check_host(host: &str, whole: &str, has_lab: bool) -> Result<(), UserError> {
+    if has_lab {
         return Ok(());
     }
-    let names: Vec<&str> = hosts.iter().copied().collect();
-    let names = if names.is_empty() { "none: this plan has no lab".to_owned() } else { names.join(", ") };
-    Err(invalid(whole, &format!("`{host}` is not a host of a lab of this plan")).with_line("hosts", names))
+    Err(invalid(whole, &format!("`{host}` cannot be a host of a lab: this plan has no lab")))
 }
 
 impl EventSpec {
     /// Reads an event: a time and what happens then.
-    fn of(text: &str, hosts: &BTreeSet<&str>) -> Result<Self, UserError> {
+    fn of(text: &str, has_lab: bool) -> Result<Self, UserError> {
         let (at, what) =
             text.trim().split_once(char::is_whitespace).ok_or_else(|| invalid(text, "it is a time and a command"))?;
         let time = |word: &str| word.parse::<Nanos>().map_err(|error| invalid(text, &format!("{error}")));
@@ -193,30 +228,36 @@ impl EventSpec {
             return Err(invalid(text, "it would be undone before it begins"));
         }
         let what = what.trim();
-        let (word, about) = what.split_once('=').unwrap_or((what, ""));
-        let action = match BUILT_INS.iter().find(|one| one.word == word) {
-            None => EventAction::Run(EventCommand::of(what, text, hosts)?),
-            Some(built_in) => {
-                let (host, change) =
-                    (built_in.change)(about).ok_or_else(|| invalid(text, &format!("it is {}", built_in.form)))?;
-                check_host(&host, text, hosts)?;
-                EventAction::Change { host, change }
-            }
-        };
+        let (action, is_final) = Self::action(what, text, has_lab)?;
         match action {
+            _ if is_final && until.is_some() => Err(invalid(text, "a killed device does not come back")),
             EventAction::Run(_) if until.is_some() != every.is_some() => {
                 Err(invalid(text, "a command has an end only if it is repeated; to undo one, give two commands"))
             }
             EventAction::Change { .. } if every.is_some() => Err(invalid(text, "only commands are repeated")),
-            action => Ok(Self { text: text.trim().to_owned(), at, until, every, action }),
+            action => Ok(Self { text: text.trim().to_owned(), at, until, every, action, is_final }),
         }
+    }
+
+    /// Reads what happens, and whether nothing is as before after it.
+    fn action(what: &str, text: &str, has_lab: bool) -> Result<(EventAction, bool), UserError> {
+        let (word, about) = what.split_once('=').unwrap_or((what, ""));
+        let Some(built_in) = BUILT_INS.iter().find(|one| one.word == word) else {
+            return Ok((EventAction::Run(EventCommand::of(what, text, has_lab)?), false));
+        };
+        let (host, what) = (built_in.what)(about).ok_or_else(|| invalid(text, &format!("it is {}", built_in.form)))?;
+        check_host(&host, text, has_lab)?;
+        Ok(match what {
+            BuiltInAction::Change(change) => (EventAction::Change { host, change }, false),
+            BuiltInAction::Final(command) => (EventAction::Run(EventCommand { on: Some(host), command }), true),
+        })
     }
 }
 
 impl TestEvents {
     /// Reads the events of a test, which must begin and end within the part of its trial that is certain.
     pub(super) fn of(
-        hosts: &BTreeSet<&str>,
+        has_lab: bool,
         (events, afterwards): (&[String], &[String]),
         certain: Nanos,
     ) -> Result<Self, UserError> {
@@ -228,18 +269,38 @@ impl TestEvents {
             return Err(UserError::new(Exit::Usage, "`afterwards` has nothing to follow: there are no events")
                 .with_line("use", "--at '4s COMMAND' --afterwards 'COMMAND'"));
         }
-        let events = events.iter().map(|text| EventSpec::of(text, hosts)).collect::<Result<Vec<_>, _>>()?;
+        let events = events.iter().map(|text| EventSpec::of(text, has_lab)).collect::<Result<Vec<_>, _>>()?;
         if let Some(late) = events.iter().find(|event| event.until.unwrap_or(event.at) >= certain) {
             return Err(invalid(&late.text, &format!("the trial may be over after {certain}"))
                 .with_line("why", "its time counts from the start, and a warm-up ends once the rate is steady")
                 .with_line("fix", "a longer --duration, or fewer --rounds, which share it"));
         }
-        let afterwards = afterwards.iter().map(|text| EventCommand::of(text, text, hosts)).collect::<Result<_, _>>()?;
+        let afterwards =
+            afterwards.iter().map(|text| EventCommand::of(text, text, has_lab)).collect::<Result<_, _>>()?;
         Ok(Self { events, afterwards })
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// Whether nothing can be measured after one of them.
+    pub(super) fn is_final(&self) -> bool {
+        self.events.iter().any(|event| event.is_final)
+    }
+
+    /// Refuses an event after which nothing can be measured, if another round or test follows.
+    pub(super) fn check_final(&self, n_rounds: u32, is_last_test: bool) -> Result<(), UserError> {
+        let Some(event) = self.events.iter().find(|event| event.is_final) else { return Ok(()) };
+        if n_rounds > 1 {
+            let why = format!("a killed device does not come back, and {n_rounds} rounds are to be measured");
+            return Err(invalid(&event.text, &why).with_line("fix", "--rounds 1"));
+        }
+        if !is_last_test {
+            let why = "a killed device does not come back, and other tests follow";
+            return Err(invalid(&event.text, why).with_line("fix", "put this test last, or in a plan of its own"));
+        }
+        Ok(())
     }
 }
 
@@ -322,11 +383,9 @@ impl EventPlaces {
         self.0.get(host).expect("the hosts of all events were opened")
     }
 
-    /// Runs a command until it is not wanted any more.
-    fn run(&self, event: &EventCommand, reason_to_stop: impl Fn() -> Option<EventFailure>) -> Result<(), EventFailure> {
-        let place = event.on.as_ref().map(|host| self.namespaces(host));
-        let ended = ShellCommand { text: &event.command, place }.run(reason_to_stop).map_err(not_started)?;
-        EventFailure::check(ended.status?, &ended.errors)
+    /// Returns the command with its place.
+    fn command<'a>(&'a self, event: &'a EventCommand) -> ShellCommand<'a> {
+        ShellCommand { text: &event.command, place: event.on.as_ref().map(|host| self.namespaces(host)) }
     }
 }
 
@@ -352,6 +411,12 @@ impl EventFailure {
     fn check(status: ExitStatus, errors: &str) -> Result<(), Self> {
         let complaint = || errors.lines().next().unwrap_or_default().trim().to_owned();
         if status.success() { Ok(()) } else { Err(Self::Status(status.code(), complaint())) }
+    }
+
+    /// Judges how a command ended.
+    fn of_command(ended: io::Result<CommandEnd<Self>>) -> Result<(), Self> {
+        let ended = ended.map_err(not_started)?;
+        Self::check(ended.status?, &ended.errors)
     }
 
     /// Judges how the shell of a change ended.
@@ -401,7 +466,7 @@ pub(super) fn run_with_events<T>(
         for command in &events.afterwards {
             let deadline = fathom_sys::clock::now() + CHANGE_MAX;
             let is_late = || (fathom_sys::clock::now() >= deadline).then_some(EventFailure::Slow(CHANGE_MAX));
-            let ran = places.run(command, is_late);
+            let ran = EventFailure::of_command(places.command(command).run(is_late));
             left.extend(
                 ran.err()
                     .map(|failure| format!("`{}`, which runs afterwards, failed: {}", command.command, failure.text())),
@@ -449,7 +514,8 @@ fn run_command(
     clock: &EventClock,
 ) -> EventRecord {
     let began = fathom_sys::clock::now();
-    let ran = places.run(command, || clock.is_over().then_some(EventFailure::Unfinished));
+    let ran =
+        EventFailure::of_command(places.command(command).run(|| clock.is_over().then_some(EventFailure::Unfinished)));
     match record_of(spec, &ran, (start, began)) {
         // A command that runs as long as the trial has done what it should.
         record if ran == Err(EventFailure::Unfinished) => EventRecord { took_ns: None, failure: None, ..record },
@@ -466,9 +532,17 @@ fn repeat_command(
     clock: &EventClock,
 ) -> EventRecord {
     let began = fathom_sys::clock::now();
+    let group = match GuardedGroup::new() {
+        Ok(group) => group,
+        Err(error) => {
+            return EventRecord { n_runs: Some(0), ..record_of(spec, &Err(not_started(error)), (start, began)) };
+        }
+    };
+    let command = places.command(command);
     let (mut due, mut n_runs, mut n_failed, mut ended) = (spec.at, 0, 0, Ok(()));
     while due < until && clock.wait_until(due).is_some() {
-        match places.run(command, || clock.is_over().then_some(EventFailure::Unfinished)) {
+        let ran = command.run_in(&group, || clock.is_over().then_some(EventFailure::Unfinished));
+        match EventFailure::of_command(ran) {
             Err(EventFailure::Unfinished) => {
                 ended = Err(EventFailure::Unfinished);
                 break;
@@ -483,6 +557,7 @@ fn repeat_command(
         let n_due = fathom_sys::clock::now().since(start + spec.at).0 / every.0 + 1;
         due = spec.at + Nanos(n_due * every.0);
     }
+    let ended = ended.and(group.release().map_err(not_started));
     let record = record_of(spec, &ended, (start, began));
     let is_cut = due < until && signal::received().is_none();
     let failure = match record.failure {
@@ -558,13 +633,9 @@ mod tests {
 
     use super::*;
 
-    fn hosts() -> BTreeSet<&'static str> {
-        ["a", "t2"].into()
-    }
-
     #[test]
     fn an_event_is_a_time_and_a_command_and_maybe_a_host() {
-        let command = |text: &str| match EventSpec::of(text, &hosts()).unwrap() {
+        let command = |text: &str| match EventSpec::of(text, true).unwrap() {
             EventSpec { at, action: EventAction::Run(command), .. } => (at, command.on, command.command),
             other => panic!("{other:?}"),
         };
@@ -572,12 +643,12 @@ mod tests {
         assert_eq!(command("4s touch /tmp/x"), (Nanos::from_secs(4), None, "touch /tmp/x".to_owned()));
         assert_eq!(command("250ms on=t2 ip link"), (Nanos::from_millis(250), t2, "ip link".to_owned()));
         assert_eq!(command("1s A=b env"), (Nanos::from_secs(1), None, "A=b env".to_owned()));
-        let down = EventSpec::of("1s link-down=t2:eth0", &hosts()).unwrap();
+        let down = EventSpec::of("1s link-down=t2:eth0", true).unwrap();
         let EventAction::Change { host, change } = down.action else { panic!("{down:?}") };
         assert_eq!(host, "t2");
         assert!(change.make.ends_with("\nip link set dev eth0 down"), "{change:?}");
         assert!(change.undo.starts_with("ip link set dev eth0 up\n"), "{change:?}");
-        let span = EventSpec::of("1s-2.5s black-hole=t2", &hosts()).unwrap();
+        let span = EventSpec::of("1s-2.5s black-hole=t2", true).unwrap();
         assert_eq!((span.at, span.until), (Nanos::from_secs(1), Some(Nanos::from_millis(2500))));
     }
 
@@ -587,7 +658,6 @@ mod tests {
             ("4s", "it is a time and a command"),
             ("soon touch x", "event `soon touch x`"),
             ("4s on=t2", "it has no command"),
-            ("4s on=b ls", "`b` is not a host of a lab"),
             ("4s link-down=t2", "it is link-down=HOST:DEVICE"),
             ("4s link-down=t2:a;b", "it is link-down=HOST:DEVICE"),
             ("4s-3s black-hole=t2", "it would be undone before it begins"),
@@ -595,20 +665,30 @@ mod tests {
             ("4s/1s touch x", "a repeated command has an end"),
             ("4s-5s/10us touch x", "at least 1.00 ms"),
             ("4s-5s/1s black-hole=t2", "only commands are repeated"),
-            ("4s black-hole=nobody", "`nobody` is not a host"),
+            ("4s kill-device", "it is kill-device=HOST"),
+            ("4s-5s kill-device=dut", "a killed device does not come back"),
+            ("4s-5s/1s kill-device=dut", "a killed device does not come back"),
         ] {
-            let error = EventSpec::of(text, &hosts()).unwrap_err().to_string();
+            let error = EventSpec::of(text, true).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
-        let late = TestEvents::of(&BTreeSet::new(), (&["4s ls".to_owned()], &[]), Nanos::from_secs(4)).unwrap_err();
+        let error = EventSpec::of("4s on=b ls", false).unwrap_err().to_string();
+        assert!(error.contains("this plan has no lab"), "{error}");
+        let late = TestEvents::of(false, (&["4s ls".to_owned()], &[]), Nanos::from_secs(4)).unwrap_err();
         assert!(late.to_string().contains("the trial may be over after"), "{late}");
-        assert!(TestEvents::of(&BTreeSet::new(), (&[], &["ls".to_owned()]), Nanos::from_secs(4)).is_err());
+        assert!(TestEvents::of(false, (&[], &["ls".to_owned()]), Nanos::from_secs(4)).is_err());
+        let killed = TestEvents::of(true, (&["1s kill-device=dut".to_owned()], &[]), Nanos::from_secs(4)).unwrap();
+        assert!(killed.check_final(1, true).is_ok());
+        let error = killed.check_final(1, false).unwrap_err().to_string();
+        assert!(error.contains("other tests follow"), "{error}");
+        let error = killed.check_final(2, true).unwrap_err().to_string();
+        assert!(error.contains("2 rounds are to be measured"), "{error}");
     }
 
     /// Plays a trial with these events. It starts, if it does, and is over at once.
     fn played(events: &[&str], starts: bool) -> Vec<EventRecord> {
         let events: Vec<String> = events.iter().map(|&event| event.to_owned()).collect();
-        let events = TestEvents::of(&BTreeSet::new(), (&events, &[]), Nanos::from_secs(100)).unwrap();
+        let events = TestEvents::of(false, (&events, &[]), Nanos::from_secs(100)).unwrap();
         let clock = EventClock::default();
         let trial = || {
             if starts {
@@ -623,7 +703,7 @@ mod tests {
     #[test]
     fn a_repeated_command_runs_until_its_end_and_leaves_out_what_it_misses() {
         let events = ["0s-100ms/20ms true".to_owned(), "0s-100ms/20ms sleep 0.03; exit 7".to_owned()];
-        let events = TestEvents::of(&BTreeSet::new(), (&events, &[]), Nanos::from_secs(100)).unwrap();
+        let events = TestEvents::of(false, (&events, &[]), Nanos::from_secs(100)).unwrap();
         let clock = EventClock::default();
         // The trial is over once both have ended.
         let record = |n: usize| {
@@ -650,7 +730,7 @@ mod tests {
     /// The change of a built-in event, and a namespace with a wire to nowhere to make it in.
     fn change_on_wire(event: &str) -> (ChangeText, Namespaces) {
         let net = NetNs::new().unwrap();
-        let EventAction::Change { change, .. } = EventSpec::of(event, &hosts()).unwrap().action else {
+        let EventAction::Change { change, .. } = EventSpec::of(event, true).unwrap().action else {
             panic!("{event}");
         };
         (change, Namespaces { user: None, net, confinement: Confinement::default() })
@@ -700,21 +780,23 @@ mod tests {
     }
 
     #[test]
-    fn a_black_hole_is_gone_once_nobody_holds_it() {
+    fn black_holes_and_stopped_targets_are_gone_once_nobody_holds_them() {
         if fathom_testkit::lacks_privileges(may_administer_network()) {
             return;
         }
         if std::process::Command::new("nft").arg("--version").output().is_err() {
             return fathom_testkit::skip("needs nft");
         }
-        let (change, place) = change_on_wire("1s black-hole=a");
-        let tables = || shell("nft list tables", &place);
-        let make = || HeldChange::make(&change, Some(&place), CHANGE_MAX).unwrap().unwrap();
-        let (first, second) = (make(), make());
-        assert_eq!(tables().lines().count(), 2);
-        for held in [first, second] {
-            EventFailure::of_change(&held.undo(CHANGE_MAX).unwrap()).unwrap();
+        for event in ["1s black-hole=a", "1s stop-target=a"] {
+            let (change, place) = change_on_wire(event);
+            let tables = || shell("nft list tables", &place);
+            let make = || HeldChange::make(&change, Some(&place), CHANGE_MAX).unwrap().unwrap();
+            let (first, second) = (make(), make());
+            assert_eq!(tables().lines().count(), 2, "{event}");
+            for held in [first, second] {
+                EventFailure::of_change(&held.undo(CHANGE_MAX).unwrap()).unwrap();
+            }
+            assert_eq!(tables(), "", "{event}");
         }
-        assert_eq!(tables(), "");
     }
 }

@@ -1,7 +1,9 @@
 //! The pairs of hosts between which a test of several hosts runs, and the part of each pair in its totals.
 
+use std::collections::BTreeSet;
+
 use fathom_model::{
-    OptionDoc, Settings, Topology, ValueKind,
+    OptionDoc, Settings, Side, Topology, ValueKind,
     units::{BitsPerSec, Bytes, PerSec, approximate},
 };
 
@@ -39,6 +41,17 @@ pub(super) fn pairs(topology: Topology, from: &[String], to: Option<&[String]>) 
         return Err("these hosts make no pair".to_owned());
     }
     Ok(pairs)
+}
+
+/// Returns a host that several pairs share on the sides that need its device for themselves.
+pub(super) fn shared_host<'a>(pairs: &'a [Pair], owners: &[Side]) -> Option<&'a str> {
+    let mut hosts = BTreeSet::new();
+    let owning = |pair: &'a Pair| {
+        let from = owners.contains(&Side::Initiator).then_some(pair.from.as_str());
+        let to = pair.to.as_deref().filter(|_| owners.contains(&Side::Responder));
+        from.into_iter().chain(to)
+    };
+    pairs.iter().flat_map(owning).find(|host| !hosts.insert(*host))
 }
 
 /// Checks that the totals of a test can be divided among its pairs.
@@ -133,6 +146,17 @@ mod tests {
         }
         assert!(joined(Topology::Mesh, &names(1), &names(1)).is_err());
         assert!(joined(Topology::Ring, &names(1), &names(1)).is_err());
+    }
+
+    #[test]
+    fn a_device_that_several_pairs_would_share_is_found_on_the_sides_that_own_it() {
+        let inward = pairs(Topology::Star, &names(3), Some(&["sut".to_owned()])).unwrap();
+        let outward = pairs(Topology::Star, &["sut".to_owned()], Some(&names(3))).unwrap();
+        let (sends, both) = ([Side::Initiator], [Side::Initiator, Side::Responder]);
+        assert_eq!((shared_host(&inward, &sends), shared_host(&inward, &both)), (None, Some("sut")));
+        assert_eq!((shared_host(&outward, &sends), shared_host(&outward, &[])), (Some("sut"), None));
+        let alone = pairs(Topology::Star, &names(3), None).unwrap();
+        assert_eq!(shared_host(&alone, &both), None, "each loads a server that runs no fathom");
     }
 
     const DOCS: &[OptionDoc] = &[

@@ -78,6 +78,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let context = fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings };
     let ending = course.run_rounds(&mut run, &mut hosts).and_then(|()| course.prove(&mut run, &context, &mut hosts));
     course.progress.clear();
+    leave_out_optional(&mut run, &mut hosts);
     update_host_descriptions(&mut run, &mut hosts);
     let stopped = course.device.stop();
     if let (Err(_), Err(failure)) = (&ending, &stopped) {
@@ -213,6 +214,18 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
         run.hosts.insert(name, host);
     }
     Ok(())
+}
+
+/// Takes the optional tests out of a run that could not begin. The host that was to begin them says why.
+fn leave_out_optional(run: &mut Run, hosts: &mut Hosts) {
+    let is_optional = |test: &TestRun| run.plan.tests.iter().any(|plan| plan.name == test.name && plan.optional);
+    run.tests.retain(|test| {
+        let why = test.unavailable.as_ref().filter(|_| test.trials.is_empty() && is_optional(test));
+        if let Some(why) = why {
+            hosts.add_unavailable(&test.from, vec![format!("{} (left out): {why}", test.title)]);
+        }
+        why.is_none()
+    });
 }
 
 /// Records what could not be observed, and the changes on the hosts that still answer.
@@ -368,7 +381,7 @@ impl RunExecutor<'_> {
             run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
         }
         let Some(error) = error else { return Ok(true) };
-        let goes_on = self.continues_after(&error, (test, round), &mut run.tests[idx], &mut run.completeness)?;
+        let goes_on = self.continues_after(&error, (test, round), &mut run.tests[idx], &mut run.completeness, hosts)?;
         let why = run.tests[idx].unavailable.clone();
         for paired in paired_runs(&mut run.tests, test).into_iter().skip(1) {
             paired.unavailable.clone_from(&why);
@@ -468,6 +481,7 @@ impl RunExecutor<'_> {
         (test, round): (&CheckedTest, u32),
         into: &mut TestRun,
         completeness: &mut Completeness,
+        hosts: &Hosts,
     ) -> anyhow::Result<bool> {
         if let Error::Interrupted = error {
             *completeness = Completeness::Incomplete { reason: self.interruption() };
@@ -495,7 +509,7 @@ impl RunExecutor<'_> {
                 Ok(false)
             }
             _ if is_alone && into.trials.is_empty() && into.curve.is_none() && !has_results(into) => {
-                Err(fleet_error(error).into())
+                Err(hosts.with_allowance(fleet_error(error), test.path.as_deref()).into())
             }
             // The rounds before it have results, and the next one may have. A trial that failed may have left a record of one side.
             _ if matches!(test.method, TestMethod::Rounds) && into.trials.iter().any(|trial| trial.round < round) => {
@@ -503,12 +517,13 @@ impl RunExecutor<'_> {
                 Ok(true)
             }
             ErrorClass::Preflight | ErrorClass::Usage => {
-                into.unavailable = Some(reason(error));
+                into.unavailable = Some(reason(error) + &hosts.allowance(test.path.as_deref()));
                 Ok(true)
             }
             ErrorClass::Failed => {
-                add_reason(completeness, format!("{}: {}", into.name, reason(error)));
-                into.unavailable = Some(reason(error));
+                let why = reason(error) + &hosts.allowance(test.path.as_deref());
+                add_reason(completeness, format!("{}: {why}", into.name));
+                into.unavailable = Some(why);
                 Ok(true)
             }
         }

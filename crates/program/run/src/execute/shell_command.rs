@@ -39,14 +39,27 @@ impl ShellCommand<'_> {
     /// # Errors
     /// If it cannot be started.
     pub(super) fn run<R>(&self, reason_to_stop: impl Fn() -> Option<R>) -> io::Result<CommandEnd<R>> {
+        let group = GuardedGroup::new()?;
+        let ended = self.run_in(&group, reason_to_stop);
+        group.release()?;
+        ended
+    }
+
+    /// Runs the command in a group of commands that follow each other: one shell guards them all, so that each starts one shell only.
+    ///
+    /// # Errors
+    /// As [`ShellCommand::run`].
+    pub(super) fn run_in<R>(
+        &self,
+        group: &GuardedGroup,
+        reason_to_stop: impl Fn() -> Option<R>,
+    ) -> io::Result<CommandEnd<R>> {
         // Not pipes: what goes on in the background, such as a device, keeps its standard streams.
         let file = || process::shared_file().map_err(|error| error.source);
         let (mut output, mut errors) = (file()?, file()?);
-        let group = GuardedGroup::new()?;
-        let child = self.spawn(&group, &output, &errors);
-        let status = child.and_then(|child| wait_for(child, &group, reason_to_stop));
-        group.release()?;
-        Ok(CommandEnd { status: status?, output: text_of(&mut output), errors: text_of(&mut errors) })
+        let child = self.spawn(group, &output, &errors)?;
+        let status = wait_for(child, group, reason_to_stop)?;
+        Ok(CommandEnd { status, output: text_of(&mut output), errors: text_of(&mut errors) })
     }
 
     fn spawn(&self, group: &GuardedGroup, output: &File, errors: &File) -> io::Result<Child> {
@@ -62,13 +75,17 @@ impl ShellCommand<'_> {
 /// A process group whose leader kills all of it if this process ends without a word, as after SIGKILL.
 ///
 /// The death signal of a parent would reach only the shell, and none of the programs that it started.
-struct GuardedGroup {
+pub(super) struct GuardedGroup {
     leader: Child,
     hold: ChildStdin,
 }
 
 impl GuardedGroup {
-    fn new() -> io::Result<Self> {
+    /// Starts the leader.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(super) fn new() -> io::Result<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "read -r end || kill -KILL 0"]).process_group(0);
         let mut leader = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -81,7 +98,10 @@ impl GuardedGroup {
     }
 
     /// Ends the leader, and leaves everybody else in the group alone.
-    fn release(mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If its end cannot be waited for.
+    pub(super) fn release(mut self) -> io::Result<()> {
         // The leader may have been killed with its group.
         let _ = self.hold.write_all(b"end\n");
         self.leader.wait().map(drop)
@@ -135,6 +155,16 @@ mod tests {
         drop(hold);
         assert!(!leader.wait().unwrap().success() && !shell.wait().unwrap().success());
         assert!(ends(&pid));
+    }
+
+    #[test]
+    fn commands_that_follow_each_other_share_the_shell_that_guards_them() {
+        let group = GuardedGroup::new().unwrap();
+        let run = |text| ShellCommand { text, place: None }.run_in(&group, || None::<()>).unwrap();
+        let groups = [(); 2].map(|()| run("ps -o pgid= -p $$").output.trim().to_owned());
+        assert_eq!(groups, [(); 2].map(|()| group.number().to_string()));
+        assert_eq!(run("exit 3").status.unwrap().code(), Some(3));
+        group.release().unwrap();
     }
 
     #[test]

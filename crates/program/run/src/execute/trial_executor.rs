@@ -209,7 +209,7 @@ impl RunExecutor<'_> {
             // A host uses the same cores in both directions, unless it plays both roles.
             let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
             let cores = if is_answering { to_cores.clone() } else { from_cores.clone() };
-            let role = self.role(test, place, (host, side), RoleParts { settings, cores, place: 0, round });
+            let role = self.role(test, place, host, side, RoleParts { settings, cores, place: 0, round });
             let role = Role { test: name.to_owned(), ..role };
             Assignment { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
         };
@@ -236,7 +236,7 @@ impl RunExecutor<'_> {
         let part = |place: usize, (host, side): (&str, Side), cores: Vec<usize>| {
             let settings = self.settings(test, test.options_of_pair(place), host, side);
             let at = &*hosts.at(host, test.path.as_deref());
-            let role = self.role(test, at, (host, side), RoleParts { settings, cores, place, round });
+            let role = self.role(test, at, host, side, RoleParts { settings, cores, place, round });
             Assignment { host: host.to_owned(), role, interfaces: at.interface.iter().cloned().collect() }
         };
         let of_pair = |(place, pair): &(usize, &Pair)| {
@@ -270,7 +270,7 @@ impl RunExecutor<'_> {
         if is_elsewhere && side == Side::Responder { without_files(test, options) } else { options }
     }
 
-    fn role(&self, test: &CheckedTest, at: &PathHost, (host, side): (&str, Side), parts: RoleParts) -> Role {
+    fn role(&self, test: &CheckedTest, at: &PathHost, host: &str, side: Side, parts: RoleParts) -> Role {
         // Equal seeds would make the arrivals of all pairs coincide.
         let of_pair = u64::try_from(parts.place).unwrap_or_default() << SEED_BITS_OF_ROUNDS;
         Role {

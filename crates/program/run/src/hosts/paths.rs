@@ -35,7 +35,8 @@ pub(super) struct Position {
 /// another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnknownAddress {
-    path: String,
+    /// Absent for the addresses of the hosts.
+    path: Option<String>,
     server: String,
     known: IpAddr,
     used: IpAddr,
@@ -63,12 +64,19 @@ impl Hosts {
 
     /// Adds to an error of a path that carries nothing what a served host at its end may need.
     pub fn with_allowance(&self, user_error: UserError, path: Option<&str>) -> UserError {
-        let of_path = self.unknown.iter().filter(|one| path == Some(one.path.as_str()));
-        of_path.fold(user_error, |user_error, UnknownAddress { path, server, known, used }| {
-            user_error
-                .with_line("why", format!("`{server}` knows this machine as {known}, and on `{path}` it is {used}"))
-                .with_line("fix", format!("fathom serve --allow {used}        # on {server}"))
+        self.unknown_on(path).fold(user_error, |user_error, unknown| {
+            user_error.with_line("why", unknown.why()).with_line("fix", unknown.fix())
         })
+    }
+
+    /// Returns the same as a part of a sentence; empty without such a host.
+    pub fn allowance(&self, path: Option<&str>) -> String {
+        let of = |unknown: &UnknownAddress| format!("; {}: {} on {}", unknown.why(), unknown.command(), unknown.server);
+        self.unknown_on(path).map(of).collect::<Vec<_>>().concat()
+    }
+
+    fn unknown_on(&self, path: Option<&str>) -> impl Iterator<Item = &UnknownAddress> {
+        self.unknown.iter().filter(move |one| path == one.path.as_deref())
     }
 
     /// Finds where the hosts are on the paths of a plan, and records it in their descriptions. `own_address` is the address from which this
@@ -93,8 +101,17 @@ impl Hosts {
             let of_this_machine = plan.hosts.iter().filter(|(_, reach)| is_here(reach));
             let used: Vec<IpAddr> =
                 of_this_machine.filter_map(|(name, _)| Some(positions.get(name)?.address)).collect();
-            self.unknown.extend(unknown_addresses(&plan.hosts, path, &used, own_address));
+            let at = |server: &str| path.at.contains_key(server);
+            let unknown = unknown_addresses(&plan.hosts, at, &used, own_address);
+            self.unknown.extend(unknown.into_iter().map(|one| UnknownAddress { path: Some(path.name.clone()), ..one }));
             self.positions.insert(path.name.clone(), positions);
+        }
+        for (name, reach) in &plan.hosts {
+            // Without a path, a served host is tested at an address that may be another one than that of its agent.
+            let used =
+                reach.data().filter(|_| plan.hosts.values().any(is_here)).and_then(|data| own_address(data).ok());
+            let used: Vec<IpAddr> = used.into_iter().collect();
+            self.unknown.extend(unknown_addresses(&plan.hosts, |server| server == name, &used, own_address));
         }
         check_interfaces(plan, described)
     }
@@ -133,15 +150,15 @@ fn is_here(reach: &HostReach) -> bool {
     matches!(reach, HostReach::This | HostReach::At(_))
 }
 
-/// Returns the addresses of this machine on a path that differ from the one by which a served host on it knows its controller.
+/// Returns the addresses of this machine that differ from the one by which a served host that is `at` the other end knows its controller.
 fn unknown_addresses(
     hosts: &BTreeMap<String, HostReach>,
-    path: &PathPlan,
+    at: impl Fn(&str) -> bool,
     used: &[IpAddr],
     own_address: OwnAddress<'_>,
 ) -> Vec<UnknownAddress> {
     let known_to = |(server, reach): (&String, &HostReach)| match reach {
-        HostReach::Tls { address, .. } if path.at.contains_key(server) => {
+        HostReach::Tls { address, .. } if at(server) => {
             let (host, _) = split_host_port(address)?;
             let known = own_address(*target::resolve(host).ok()?.first()?).ok()?;
             Some((server.clone(), known))
@@ -150,9 +167,25 @@ fn unknown_addresses(
     };
     let of_server = |(server, known): (String, IpAddr)| {
         let others = used.iter().filter(move |used| **used != known);
-        others.map(move |used| UnknownAddress { path: path.name.clone(), server: server.clone(), known, used: *used })
+        others.map(move |used| UnknownAddress { path: None, server: server.clone(), known, used: *used })
     };
     hosts.iter().filter_map(known_to).flat_map(of_server).collect()
+}
+
+impl UnknownAddress {
+    fn why(&self) -> String {
+        let Self { path, server, known, used } = self;
+        let place = path.as_ref().map_or("towards its test address".to_owned(), |path| format!("on `{path}`"));
+        format!("`{server}` knows this machine as {known}, and {place} it is {used}")
+    }
+
+    fn command(&self) -> String {
+        format!("fathom serve --allow {}", self.used)
+    }
+
+    fn fix(&self) -> String {
+        format!("{}        # on {}", self.command(), self.server)
+    }
 }
 
 /// Returns the position that a text names: an address, or an interface with its address of the same IP version as the usual one.
@@ -277,14 +310,14 @@ mod tests {
             IpAddr::V4(peer) => Ok(own(peer.octets()[2])),
             IpAddr::V6(_) => Err(anyhow::anyhow!("no route")),
         };
-        let unknown = |at: &str, used: IpAddr| {
-            let at = [("target".to_owned(), at.to_owned())].into();
-            let path = PathPlan { name: "via".to_owned(), at, via: None };
-            unknown_addresses(&hosts, &path, &[used], &own_address)
+        let unknown = |used: IpAddr| {
+            let found = unknown_addresses(&hosts, |server| server == "target", &[used], &own_address);
+            found.iter().map(|unknown| (unknown.why(), unknown.fix())).collect::<Vec<_>>()
         };
-        assert_eq!(unknown("10.0.1.3", own(1)), []);
-        let other = UnknownAddress { path: "via".to_owned(), server: "target".to_owned(), known: own(1), used: own(2) };
-        assert_eq!(unknown("10.0.2.2", own(2)), [other]);
+        assert_eq!(unknown(own(1)), []);
+        let why = "`target` knows this machine as 10.0.1.9, and towards its test address it is 10.0.2.9";
+        let fix = "fathom serve --allow 10.0.2.9        # on target";
+        assert_eq!(unknown(own(2)), [(why.to_owned(), fix.to_owned())]);
     }
 
     #[test]

@@ -46,8 +46,8 @@ pub struct Statistics {
 
 /// The entries of each ring and the chunks of a sender: ten batches of 64 are in flight while as many are prepared.
 const RING: u32 = 2048;
-/// The chunks of a receiver: twice the ring of frames, so that the fill ring is not empty while the ring is read.
-const CHUNKS_OF_RECEIVER: u32 = 2 * RING;
+/// The chunks of a receiver are so many times the ring of frames, so that the fill ring is not empty while the ring is read.
+const CHUNKS_PER_FRAME: u32 = 2;
 
 /// Sends frames out of one queue; never blocks.
 #[derive(Debug)]
@@ -179,9 +179,17 @@ impl Receiver {
     /// # Errors
     /// As [`Transmitter::open`].
     pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
-        let OpenedSocket { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_OF_RECEIVER)?;
-        set(&fd, libc::XDP_RX_RING, "XDP_RX_RING", &RING)?;
-        let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING), offsets.rx, RING)?;
+        Self::open_of(queue, mode, RING)
+    }
+
+    /// Opens a socket that holds so many frames, a power of two, with 8 KiB of memory for each.
+    ///
+    /// # Errors
+    /// As [`Transmitter::open`].
+    pub fn open_of(queue: Queue, mode: Mode, n_frames: u32) -> Result<Self> {
+        let OpenedSocket { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_PER_FRAME * n_frames)?;
+        set(&fd, libc::XDP_RX_RING, "XDP_RX_RING", &n_frames)?;
+        let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING), offsets.rx, n_frames)?;
         while let Some(chunk) = umem.take() {
             fill.push(umem.lend(chunk));
         }

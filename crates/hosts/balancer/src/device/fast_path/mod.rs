@@ -1,20 +1,22 @@
-//! The fast path: an XDP program before the queues, which decides by the same table and the same hash.
+//! The fast path: a program before the queues, in the driver (XDP) or at the ingress of the stack (TCX), which decides by the same table and the same hash.
 //!
 //! It sends whole packets of TCP and UDP to their targets and passes all others up, where the queues take them as they do without it. Program,
 //! maps and links belong to descriptors, so they go with the process, however it ends.
 
+mod hook;
 mod maps;
 mod program;
 mod ways;
 
 use std::{
     collections::BTreeMap,
+    os::fd::OwnedFd,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fathom_sys::{
-    bpf::{Program, ProgramType, XdpLink, XdpMode},
-    netlink::{Link, MacAddress, Netlink},
+    bpf::Program,
+    netlink::{Link, MacAddress, Netlink, ethtool::CounterGrowth},
 };
 use serde::Serialize;
 
@@ -23,8 +25,9 @@ use super::{
     settings::{DeviceSettings, DeviceTarget},
 };
 use crate::balancer::GroupTable;
+use hook::Hook;
 use maps::{Maps, Passed, TARGETS_MAX, Way};
-use ways::{DriverLosses, WayFinder};
+use ways::WayFinder;
 
 /// The counts of the fast path since the start. In JSON as they are named here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -49,6 +52,7 @@ pub struct FastPathCounters {
 /// A program with its tables; dropping this takes it off.
 #[derive(Debug)]
 pub(super) struct FastPath {
+    hook: Hook,
     maps: Maps,
     program: Program,
     interfaces: Vec<Interface>,
@@ -65,13 +69,14 @@ struct Interface {
 }
 
 impl Interface {
-    fn of(link: &Link) -> Self {
-        Self { name: link.name.clone(), index: link.index, mac: link.mac.unwrap_or_default() }
+    /// `None` for a device whose frames have no Ethernet header.
+    fn of(link: &Link) -> Option<Self> {
+        Some(Self { name: link.name.clone(), index: link.index, mac: link.mac? })
     }
 
     /// Whether a link is the same interface with the same address.
     fn is(&self, link: &Link) -> bool {
-        link.index == self.index && link.mac.unwrap_or_default() == self.mac
+        link.index == self.index && link.mac == Some(self.mac)
     }
 }
 
@@ -79,7 +84,8 @@ impl Interface {
 #[derive(Debug)]
 struct State {
     netlink: Netlink,
-    links: Vec<XdpLink>,
+    /// Each keeps the program on an interface.
+    attached: Vec<OwnedFd>,
     /// The interfaces that are not what they were.
     detached: Vec<String>,
     /// The half of the places that the program reads, 1 or 2.
@@ -89,12 +95,15 @@ struct State {
     /// The ways by row.
     ways: BTreeMap<u32, Way>,
     /// What the drivers of the links to targets count, by link; `None` for drivers that do not.
-    losses: BTreeMap<u32, Option<DriverLosses>>,
+    losses: BTreeMap<u32, Option<CounterGrowth>>,
 }
 
 impl FastPath {
     /// Has the kernel check the program, which passes everything up until it is told a table. It is attached later.
-    pub(super) fn prepare(settings: &DeviceSettings, table_size: u32) -> Result<Self, DeviceError> {
+    ///
+    /// `None` if the data path has no program.
+    pub(super) fn prepare(settings: &DeviceSettings, table_size: u32) -> Result<Option<Self>, DeviceError> {
+        let Some(hook) = Hook::of(settings.data_path) else { return Ok(None) };
         let refused = |error: fathom_sys::Error| {
             if error.is_permission() {
                 return DeviceError::NoPrograms;
@@ -105,37 +114,36 @@ impl FastPath {
         let mut interfaces = Vec::new();
         for name in &settings.interfaces {
             let link = netlink.link(name).map_err(|_| DeviceError::NoInterface(name.clone()))?;
-            interfaces.push(Interface::of(&link));
+            interfaces.push(Interface::of(&link).ok_or_else(|| DeviceError::NoEthernet(name.clone()))?);
         }
         let own: Vec<MacAddress> = interfaces.iter().map(|interface| interface.mac).collect();
         let maps = Maps::create(table_size).map_err(refused)?;
-        let code = program::program(&maps, &own, &settings.virtual_addresses, table_size);
-        let program = Program::load(ProgramType::XdpLongFrames, "fathom_balancer", &code).map_err(refused)?;
+        let code = program::program(hook, &maps, &own, &settings.virtual_addresses, table_size);
+        let program = Program::load(hook.program_type(), "fathom_balancer", &code).map_err(refused)?;
         let state = State {
             netlink,
-            links: Vec::new(),
+            attached: Vec::new(),
             detached: Vec::new(),
             active: 1,
             targets: Vec::new(),
             ways: BTreeMap::new(),
             losses: BTreeMap::new(),
         };
-        Ok(Self { maps, program, interfaces, table_size, state: Mutex::new(state) })
+        Ok(Some(Self { hook, maps, program, interfaces, table_size, state: Mutex::new(state) }))
     }
 
     /// Puts the program on its interfaces.
     pub(super) fn attach(&self) -> Result<(), DeviceError> {
         let mut state = self.state();
         for Interface { name, index, .. } in &self.interfaces {
-            let link = XdpLink::attach(&self.program, *index, XdpMode::Native);
-            state.links.push(link.map_err(|error| refused_by(name, error))?);
+            state.attached.push(self.hook.attach(&self.program, *index, name)?);
         }
         Ok(())
     }
 
     /// Takes the program off.
     pub(super) fn detach(&self) {
-        self.state().links.clear();
+        self.state().attached.clear();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -145,7 +153,7 @@ impl FastPath {
     /// Refuses a target whose link takes no redirected frames, because these would vanish.
     pub(super) fn check(&self, target: &DeviceTarget) -> Result<(), DeviceError> {
         let mut state = self.state();
-        let mut finder = WayFinder::new(&mut state.netlink)?;
+        let mut finder = WayFinder::new(self.hook, &mut state.netlink)?;
         let deaf = target.addresses.iter().find_map(|address| finder.deaf_link(*address));
         deaf.map_or(Ok(()), |interface| Err(DeviceError::NoRedirect { target: target.name.clone(), interface }))
     }
@@ -184,7 +192,7 @@ impl FastPath {
 
     fn find_ways(&self, state: &mut State) -> Result<bool, DeviceError> {
         let State { netlink, targets, ways, losses, detached, .. } = state;
-        let mut finder = WayFinder::new(netlink)?;
+        let mut finder = WayFinder::new(self.hook, netlink)?;
         let is_other = |interface: &&Interface| !finder.links().iter().any(|link| interface.is(link));
         *detached = self.interfaces.iter().filter(is_other).map(|interface| interface.name.clone()).collect();
         let mut is_complete = true;
@@ -220,7 +228,7 @@ impl FastPath {
         let of = |why: Passed| self.maps.passed.sum(why as u32).map_or(0, |[n]| n);
         let state = self.state();
         let names = self.interfaces.iter().map(|interface| interface.name.clone());
-        let n_lost: Option<u64> = state.losses.values().map(|losses| losses.as_ref().map(DriverLosses::count)).sum();
+        let n_lost: Option<u64> = state.losses.values().map(|losses| losses.as_ref().map(CounterGrowth::count)).sum();
         FastPathCounters {
             interfaces: names.filter(|name| !state.detached.contains(name)).collect(),
             detached: state.detached.clone(),
@@ -229,20 +237,6 @@ impl FastPath {
             n_not_taken: n_lost.filter(|_| !state.losses.is_empty()),
             passed_up: Passed::ALL.iter().map(|why| (why.word(), of(*why))).collect(),
         }
-    }
-}
-
-const EBUSY: i32 = 16;
-const EEXIST: i32 = 17;
-const EOPNOTSUPP: i32 = 95;
-
-fn refused_by(interface: &str, error: fathom_sys::Error) -> DeviceError {
-    let interface = interface.to_owned();
-    match error.errno() {
-        Some(EOPNOTSUPP) => DeviceError::NoNativeXdp(interface),
-        Some(EBUSY | EEXIST) => DeviceError::OtherProgram(interface),
-        _ if error.is_permission() => DeviceError::NoPrograms,
-        _ => DeviceError::Kernel { attempt: "attach the program of the fast path", source: error },
     }
 }
 

@@ -8,20 +8,20 @@ use fathom_sys::{
     bpf::{
         Assembler, Helper, Instruction, Label, Operation,
         Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
-        XdpAction,
     },
     netlink::MacAddress,
 };
 
-use super::maps::{Maps, Passed};
+use super::{
+    hook::{Hook, KEY},
+    maps::{Maps, Passed},
+};
 use crate::{
     classify::protocol::{TCP, UDP},
     hash::{PI, halves},
 };
 
-// Places on the stack.
-/// The key of a look-up.
-const KEY: i16 = -4;
+// Places on the stack, beside those of the hook.
 /// The row of the target's counter.
 const ROW: i16 = -8;
 /// The halves of the destination, mixed with their constants.
@@ -78,6 +78,7 @@ impl Exits {
 ///
 /// `R6` is the context and later the length of the frame, `R7` the frame, `R8` its end.
 pub(super) fn program(
+    hook: Hook,
     maps: &Maps,
     interfaces: &[MacAddress],
     virtual_addresses: &[IpAddr],
@@ -86,7 +87,7 @@ pub(super) fn program(
     let mut a = Assembler::new();
     let exits = Exits { others: a.label(), passed: Passed::ALL.map(|_| a.label()) };
     let hash = a.label();
-    a.mov(R6, R1).load(R7, R6.word(0)).load(R8, R6.word(4));
+    hook.begin(&mut a, i32::from(ETHERNET + IPV6.header + PORTS), exits.others);
     a.mov(R2, R7).add(R2, i32::from(ETHERNET)).jump_if(R2.above(R8), exits.others);
     accept(&mut a, interfaces, exits.others);
     // The verifier refuses code that no frame reaches, so a version without an address is not read.
@@ -98,19 +99,19 @@ pub(super) fn program(
         let other = a.label();
         a.load(R2, R7.half(ETHERTYPE)).jump_if(R2.differs(be16(layout.ethertype)), other);
         let read = if is_ipv4 { read_ipv4 } else { read_ipv6 };
-        read(&mut a, virtual_addresses, &exits);
+        read(&mut a, hook, virtual_addresses, &exits);
         a.jump(hash).bind(other);
     }
     a.jump(exits.others).bind(hash);
     hash_flow(&mut a);
-    choose(&mut a, maps, table_size, &exits);
-    send(&mut a);
+    choose(&mut a, hook, maps, table_size, &exits);
+    send(&mut a, hook);
     let has_ipv4 = virtual_addresses.iter().any(IpAddr::is_ipv4);
     for why in Passed::ALL.into_iter().filter(|why| has_ipv4 || !why.is_of_ipv4()) {
         a.bind(exits.of(why));
         count_passed(&mut a, maps, why, exits.others);
     }
-    a.bind(exits.others).give(XdpAction::Pass);
+    a.bind(exits.others).give(hook.pass());
     a.assemble()
 }
 
@@ -128,7 +129,7 @@ fn accept(a: &mut Assembler, interfaces: &[MacAddress], others: Label) {
 }
 
 /// Reads an IPv4 packet: the halves of its source into `R1` and `R2`, the fields of the flow behind the addresses into `R9`.
-fn read_ipv4(a: &mut Assembler, virtual_addresses: &[IpAddr], exits: &Exits) {
+fn read_ipv4(a: &mut Assembler, hook: Hook, virtual_addresses: &[IpAddr], exits: &Exits) {
     let matched = a.label();
     reach(a, &IPV4, 0, exits.others);
     a.load(R2, R7.word(IPV4.destination));
@@ -144,14 +145,14 @@ fn read_ipv4(a: &mut Assembler, virtual_addresses: &[IpAddr], exits: &Exits) {
     a.load(R2, R7.half(FRAGMENT_4)).compute(Operation::And, R2, be16(IS_FRAGMENT));
     a.jump_if(R2.differs(0), exits.of(Passed::Fragment));
     a.load(R3, R7.half(IPV4.length)).swap_network_order(R3, 16);
-    read_rest(a, &IPV4, i32::from(IPV4.header), exits);
+    read_rest(a, hook, &IPV4, i32::from(IPV4.header), exits);
     // An IPv4-mapped address: its upper half is zero.
     a.load(R2, R7.word(IPV4.source)).swap_network_order(R2, 32);
     a.load_constant(R1, 0xffff_0000_0000).compute(Operation::Or, R2, R1).mov(R1, 0);
 }
 
 /// The same of an IPv6 packet.
-fn read_ipv6(a: &mut Assembler, virtual_addresses: &[IpAddr], exits: &Exits) {
+fn read_ipv6(a: &mut Assembler, hook: Hook, virtual_addresses: &[IpAddr], exits: &Exits) {
     let matched = a.label();
     reach(a, &IPV6, 0, exits.others);
     a.load(R1, R7.double(IPV6.destination)).load(R2, R7.double(IPV6.destination + 8));
@@ -167,7 +168,7 @@ fn read_ipv6(a: &mut Assembler, virtual_addresses: &[IpAddr], exits: &Exits) {
     a.load(R2, R7.byte(ETHERNET)).compute(Operation::ShiftRight, R2, 4);
     a.jump_if(R2.differs(VERSION_6), exits.of(Passed::Malformed));
     a.load(R3, R7.half(IPV6.length)).swap_network_order(R3, 16);
-    read_rest(a, &IPV6, 0, exits);
+    read_rest(a, hook, &IPV6, 0, exits);
     a.load(R1, R7.double(IPV6.source)).swap_network_order(R1, 64);
     a.load(R2, R7.double(IPV6.source + 8)).swap_network_order(R2, 64);
 }
@@ -188,7 +189,7 @@ fn keep_destination(a: &mut Assembler, address: IpAddr) {
 /// Reads what IPv4 and IPv6 have in common. `R3` is the length field, which counts `counted` bytes of the IP header.
 ///
 /// `R6` becomes the length of the frame, `R9` the protocol and the ports as the hash takes them.
-fn read_rest(a: &mut Assembler, layout: &Layout, counted: i32, exits: &Exits) {
+fn read_rest(a: &mut Assembler, hook: Hook, layout: &Layout, counted: i32, exits: &Exits) {
     let is_known = a.label();
     a.load(R9, R7.byte(layout.protocol));
     a.jump_if(R9.equals(i32::from(TCP)), is_known);
@@ -196,9 +197,8 @@ fn read_rest(a: &mut Assembler, layout: &Layout, counted: i32, exits: &Exits) {
     a.load(R2, R7.byte(layout.hops)).jump_if(R2.below(2), exits.of(Passed::LastHop));
     let malformed = exits.of(Passed::Malformed);
     a.jump_if(R3.below(counted + i32::from(PORTS)), malformed);
-    // R3 is 0 to 65535, and is kept beside the call on the stack: the key is not needed yet.
-    a.store(R10.word(KEY), R3).mov(R1, R6).call(Helper::FrameLength).mov(R6, R0);
-    a.load(R3, R10.word(KEY)).add(R3, i32::from(ETHERNET + layout.header) - counted);
+    hook.measure(a);
+    a.add(R3, i32::from(ETHERNET + layout.header) - counted);
     a.jump_if(R3.above(R6), malformed);
     reach(a, layout, PORTS, malformed);
     a.compute(Operation::ShiftLeft, R9, 40).load(R2, R7.word(ETHERNET + layout.header)).swap_network_order(R2, 32);
@@ -253,7 +253,7 @@ fn folded_product(a: &mut Assembler) {
 }
 
 /// Finds the way to the target of the hash in `R1`, and counts the packet for it. `R9` becomes the way.
-fn choose(a: &mut Assembler, maps: &Maps, table_size: u32, exits: &Exits) {
+fn choose(a: &mut Assembler, hook: Hook, maps: &Maps, table_size: u32, exits: &Exits) {
     let (second, chosen, no_target) = (a.label(), a.label(), exits.of(Passed::NoTarget));
     let size = i32::try_from(table_size).expect("a table has at most five million places");
     a.compute(Operation::Mod, R1, size);
@@ -268,12 +268,12 @@ fn choose(a: &mut Assembler, maps: &Maps, table_size: u32, exits: &Exits) {
     let no_way = exits.of(Passed::NoWay);
     a.store(R10.word(KEY), R1).look_up(&maps.ways, KEY, no_way).mov(R9, R0);
     a.load(R1, R9.word(0)).jump_if(R1.equals(0), no_way);
-    a.load(R1, R9.word(4)).jump_if(R6.above(R1), exits.of(Passed::TooLong));
+    hook.check_length(a, exits.of(Passed::TooLong));
     a.look_up(&maps.target_counts, ROW, no_way).load(R1, R0.double(0)).add(R1, 1).store(R0.double(0), R1);
 }
 
 /// Sends the frame the way at `R9`, with its Ethernet addresses and one hop less, as a router does.
-fn send(a: &mut Assembler) {
+fn send(a: &mut Assembler, hook: Hook) {
     let (ipv6, is_routed) = (a.label(), a.label());
     // The Ethernet addresses are the second and the third word of 64 bits of the way, in the order of the frame.
     a.load(R1, R9.double(8)).store(R7.double(0), R1).load(R1, R9.word(16)).store(R7.word(8), R1);
@@ -284,8 +284,9 @@ fn send(a: &mut Assembler) {
     a.load(R1, R7.half(CHECKSUM_4)).swap_network_order(R1, 16).add(R1, 0x100).jump_if(R1.below(0xffff), carried);
     a.add(R1, 1).bind(carried);
     a.swap_network_order(R1, 16).store(R7.half(CHECKSUM_4), R1).jump(is_routed).bind(ipv6);
-    a.load(R1, R7.byte(IPV6.hops)).sub(R1, 1).store(R7.byte(IPV6.hops), R1).bind(is_routed);
-    a.load(R1, R9.word(0)).mov(R2, 0).call(Helper::Redirect).exit();
+    a.load(R1, R7.byte(IPV6.hops)).sub(R1, 1).store(R7.byte(IPV6.hops), R1);
+    hook.tell_one_less(a);
+    a.bind(is_routed).load(R1, R9.word(0)).mov(R2, 0).call(Helper::Redirect).exit();
 }
 
 /// Counts a packet for a virtual address that goes up to the queues.

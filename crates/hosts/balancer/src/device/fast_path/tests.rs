@@ -8,7 +8,6 @@ use std::{
 use fathom_model::units::Nanos;
 use fathom_statistics::splitmix;
 use fathom_sys::{
-    bpf::XdpAction,
     netlink::{Veth, VethEnd, namespace::NetNs},
     process::may_administer_network,
 };
@@ -28,14 +27,15 @@ const OWN: [u8; 6] = [0; 6];
 /// The longest frame of the ways here.
 const FRAME_MAX: u32 = 1514;
 
-fn settings() -> DeviceSettings {
+fn settings(data_path: DataPath) -> DeviceSettings {
     DeviceSettings {
         name: "tested".to_owned(),
         virtual_addresses: vec![VIRTUAL_4.into(), Ipv4Addr::new(198, 18, 8, 2).into(), VIRTUAL_6.into()],
         targets: Vec::new(),
+        tier: Vec::new(),
         queues: 0..=0,
         mode: ForwardMode::Dsr,
-        data_path: DataPath::Xdp,
+        data_path,
         interfaces: vec!["lo".to_owned()],
         first_mark: DeviceSettings::FIRST_MARK_DEFAULT,
         verdicts: VerdictGrouping::Batch,
@@ -44,9 +44,31 @@ fn settings() -> DeviceSettings {
     }
 }
 
+/// The data paths with a program.
+const PATHS: [DataPath; 2] = [DataPath::Xdp, DataPath::Tc];
+
+/// Runs a test for each program, in a network namespace whose loopback device carries frames of [`FRAME_MAX`].
+fn at_each_hook(test: impl Fn(DataPath) + Sync) {
+    if fathom_testkit::lacks_privileges(may_administer_network()) {
+        return;
+    }
+    let ran = NetNs::new().unwrap().enter_with(|| {
+        Netlink::open().unwrap().set_mtu(1, FRAME_MAX - 14).unwrap();
+        PATHS.into_iter().for_each(&test);
+    });
+    ran.unwrap();
+}
+
 /// The Ethernet address of the target with this mark, by IP version.
 fn mac(mark: u32, is_ipv6: bool) -> [u8; 6] {
     [2, 0, 0, 0, u8::from(is_ipv6), u8::try_from(mark).unwrap()]
+}
+
+/// A program with its tables, where this process may load one.
+fn prepared(settings: &DeviceSettings, table_size: u32) -> Option<FastPath> {
+    let prepared = FastPath::prepare(settings, table_size);
+    let prepared = fathom_testkit::or_skip(prepared, |error| matches!(error, DeviceError::NoPrograms))?;
+    Some(prepared.expect("this data path has a program"))
 }
 
 /// A balancer with a program that knows the ways to its targets.
@@ -56,10 +78,9 @@ struct Tested {
 }
 
 impl Tested {
-    fn new(settings: &BalancerSettings) -> Option<Self> {
+    fn new(path: DataPath, settings: &BalancerSettings) -> Option<Self> {
         let balancer = Arc::new(Balancer::new(settings.clone()).unwrap());
-        let prepared = FastPath::prepare(&super::tests::settings(), balancer.table_size().get());
-        let fast_path = fathom_testkit::or_skip(prepared, |error| matches!(error, DeviceError::NoPrograms))?;
+        let fast_path = prepared(&super::tests::settings(path), balancer.table_size().get())?;
         Some(Self { balancer, fast_path })
     }
 
@@ -84,9 +105,18 @@ impl Tested {
         }
     }
 
-    fn run(&self, frame: &[u8]) -> (u32, Vec<u8>) {
+    fn run(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         let run = self.fast_path.program.test_run(frame, 1).unwrap();
-        (run.value, run.frame)
+        (run.value.cast_signed(), run.frame)
+    }
+
+    /// The value with which it passes a frame up.
+    fn passes(&self) -> i32 {
+        self.fast_path.hook.pass()
+    }
+
+    fn redirects(&self) -> i32 {
+        self.fast_path.hook.redirect()
     }
 }
 
@@ -191,7 +221,7 @@ fn is_usual(frame: &[u8]) -> bool {
     let length = usize::from(u16::from_be_bytes(if is_ipv6 { [bytes[4], bytes[5]] } else { [bytes[2], bytes[3]] }));
     let is_length_right = length > 0 && !packet.is_cut;
     let is_ethertype_right = frame[12] == if is_ipv6 { 0x86 } else { 0x08 };
-    let is_for_us = settings().virtual_addresses.contains(&packet.key.destination);
+    let is_for_us = settings(DataPath::Xdp).virtual_addresses.contains(&packet.key.destination);
     let is_short = frame.len() <= usize::try_from(FRAME_MAX).unwrap();
     let is_whole = packet.fragment.is_none() && is_length_right && is_plain;
     let is_for_us = is_for_us && frame.starts_with(&OWN);
@@ -200,41 +230,47 @@ fn is_usual(frame: &[u8]) -> bool {
 
 #[test]
 fn the_program_chooses_the_target_that_the_queues_would_choose() {
-    let Some(tested) = Tested::new(&BalancerSettings::default()) else { return };
-    (1..=5).for_each(|number| tested.add(number));
-    let mut worker = tested.balancer.worker();
-    let (mut draws, mut n_redirected, mut n_passed) = (Draws(7, 0), 0, 0);
-    for _ in 0..20_000 {
-        let before = frame(&mut draws);
-        let (value, after) = tested.run(&before);
-        if !is_usual(&before) {
-            assert_eq!((value, &after), (XdpAction::Pass as u32, &before), "{before:x?}");
-            n_passed += 1;
-            continue;
+    at_each_hook(|path| {
+        let Some(tested) = Tested::new(path, &BalancerSettings::default()) else { return };
+        (1..=5).for_each(|number| tested.add(number));
+        let mut worker = tested.balancer.worker();
+        let (mut draws, mut n_redirected, mut n_passed) = (Draws(7, 0), 0, 0);
+        for _ in 0..20_000 {
+            let mut before = frame(&mut draws);
+            if path == DataPath::Tc {
+                // The kernel makes no packet of the stack from a frame without an IP header.
+                before.resize(before.len().max(60), 0);
+            }
+            let (value, after) = tested.run(&before);
+            if !is_usual(&before) {
+                assert_eq!((value, &after), (tested.passes(), &before), "{before:x?}");
+                n_passed += 1;
+                continue;
+            }
+            n_redirected += 1;
+            let decision = worker.decide(&before[ETHERNET..], Nanos::ZERO);
+            let Decision::Forward { mark } = decision else { panic!("{decision:?}: {before:x?}") };
+            let is_ipv6 = before[ETHERNET] >> 4 == 6;
+            assert_eq!(value, tested.redirects(), "{before:x?}");
+            assert_eq!(after[..12], [mac(mark, is_ipv6), [2, 0xff, 0, 0, 0, 0]].concat(), "{before:x?}");
+            let mut expected = before[ETHERNET..].to_vec();
+            if is_ipv6 {
+                expected[7] -= 1;
+            } else {
+                expected[8] -= 1;
+                assert_eq!(sum(&after[ETHERNET..ETHERNET + 20]), 0xffff, "{after:x?}");
+                expected[10..12].copy_from_slice(&after[ETHERNET + 10..ETHERNET + 12]);
+            }
+            assert_eq!(after[ETHERNET..], expected);
         }
-        n_redirected += 1;
-        let decision = worker.decide(&before[ETHERNET..], Nanos::ZERO);
-        let Decision::Forward { mark } = decision else { panic!("{decision:?}: {before:x?}") };
-        let is_ipv6 = before[ETHERNET] >> 4 == 6;
-        assert_eq!(value, XdpAction::Redirect as u32, "{before:x?}");
-        assert_eq!(after[..12], [mac(mark, is_ipv6), [2, 0xff, 0, 0, 0, 0]].concat(), "{before:x?}");
-        let mut expected = before[ETHERNET..].to_vec();
-        if is_ipv6 {
-            expected[7] -= 1;
-        } else {
-            expected[8] -= 1;
-            assert_eq!(sum(&after[ETHERNET..ETHERNET + 20]), 0xffff, "{after:x?}");
-            expected[10..12].copy_from_slice(&after[ETHERNET + 10..ETHERNET + 12]);
+        assert!(n_redirected > 3_000 && n_passed > 3_000, "{n_redirected} and {n_passed}");
+        let counted: u64 = (0..5).map(|number| tested.fast_path.n_redirected(number)).sum();
+        assert_eq!(counted, n_redirected);
+        let by_queues = tested.balancer.counters().targets;
+        for (number, name) in tested.balancer.target_names().into_iter().enumerate() {
+            assert_eq!(tested.fast_path.n_redirected(number), by_queues[&name], "{name}");
         }
-        assert_eq!(after[ETHERNET..], expected);
-    }
-    assert!(n_redirected > 3_000 && n_passed > 3_000, "{n_redirected} and {n_passed}");
-    let counted: u64 = (0..5).map(|number| tested.fast_path.n_redirected(number)).sum();
-    assert_eq!(counted, n_redirected);
-    let by_queues = tested.balancer.counters().targets;
-    for (number, name) in tested.balancer.target_names().into_iter().enumerate() {
-        assert_eq!(tested.fast_path.n_redirected(number), by_queues[&name], "{name}");
-    }
+    });
 }
 
 /// A datagram from this port.
@@ -250,7 +286,7 @@ impl Tested {
     fn marks(&self) -> Vec<u32> {
         let mark = |port| {
             let (value, frame) = self.run(&datagram(port));
-            if value == XdpAction::Redirect as u32 { frame[5].into() } else { 0 }
+            if value == self.redirects() { frame[5].into() } else { 0 }
         };
         (1000..1300).map(mark).collect()
     }
@@ -262,64 +298,70 @@ impl Tested {
 
 #[test]
 fn a_change_of_the_table_is_followed_at_once_and_what_the_program_does_not_know_passes_up() {
-    let Some(tested) = Tested::new(&BalancerSettings::default()) else { return };
-    assert_eq!(tested.marks(), [0; 300], "nobody told it a table yet");
-    assert_eq!(tested.passed("left_to_queue"), 300);
-    tested.publish();
-    assert_eq!((tested.marks(), tested.passed("no_target")), (vec![0; 300], 300));
-    (1..=3).for_each(|number| tested.add(number));
-    let three = tested.marks();
-    assert!((1..=3).all(|mark| three.contains(&mark)) && !three.contains(&0), "{three:?}");
-    tested.balancer.remove_target(DEFAULT_GROUP, "t2").unwrap();
-    tested.publish();
-    let two = tested.marks();
-    assert!(!two.contains(&2) && !two.contains(&0), "{two:?}");
-    tested.add(2);
-    assert_eq!(tested.marks(), three, "the places of a name are the same again");
-    tested.fast_path.maps.ways.set(0, &Way::row(None)).unwrap();
-    let n_of_first = three.iter().filter(|mark| **mark == 1).count() as u64;
-    assert_eq!(tested.marks().iter().filter(|mark| **mark == 0).count() as u64, n_of_first);
-    assert_eq!(tested.passed("no_way"), n_of_first);
-    tested.balancer.set_flow("web,ports=80".parse().unwrap()).unwrap();
-    tested.publish();
-    assert_eq!((tested.marks(), tested.passed("left_to_queue")), (vec![0; 300], 600));
+    at_each_hook(|path| {
+        let Some(tested) = Tested::new(path, &BalancerSettings::default()) else { return };
+        assert_eq!(tested.marks(), [0; 300], "nobody told it a table yet");
+        assert_eq!(tested.passed("left_to_queue"), 300);
+        tested.publish();
+        assert_eq!((tested.marks(), tested.passed("no_target")), (vec![0; 300], 300));
+        (1..=3).for_each(|number| tested.add(number));
+        let three = tested.marks();
+        assert!((1..=3).all(|mark| three.contains(&mark)) && !three.contains(&0), "{three:?}");
+        tested.balancer.remove_target(DEFAULT_GROUP, "t2").unwrap();
+        tested.publish();
+        let two = tested.marks();
+        assert!(!two.contains(&2) && !two.contains(&0), "{two:?}");
+        tested.add(2);
+        assert_eq!(tested.marks(), three, "the places of a name are the same again");
+        tested.fast_path.maps.ways.set(0, &Way::row(None)).unwrap();
+        let n_of_first = three.iter().filter(|mark| **mark == 1).count() as u64;
+        assert_eq!(tested.marks().iter().filter(|mark| **mark == 0).count() as u64, n_of_first);
+        assert_eq!(tested.passed("no_way"), n_of_first);
+        tested.balancer.set_flow("web,ports=80".parse().unwrap()).unwrap();
+        tested.publish();
+        assert_eq!((tested.marks(), tested.passed("left_to_queue")), (vec![0; 300], 600));
+    });
 }
 
 #[test]
 fn with_a_defect_everything_is_left_to_the_queues_but_a_tiny_table_is_a_table() {
-    for (defect, is_left) in [("mis-hash=1/2", true), ("drop=1/2", true), ("blackhole=t1", true), ("tiny-table", false)]
-    {
-        let settings = BalancerSettings { defects: defect.parse().unwrap(), ..BalancerSettings::default() };
-        let Some(tested) = Tested::new(&settings) else { return };
-        (1..=3).for_each(|number| tested.add(number));
-        assert_eq!(tested.marks().contains(&0), is_left, "{defect}");
-    }
+    at_each_hook(|path| {
+        for (defect, is_left) in
+            [("mis-hash=1/2", true), ("drop=1/2", true), ("blackhole=t1", true), ("tiny-table", false)]
+        {
+            let settings = BalancerSettings { defects: defect.parse().unwrap(), ..BalancerSettings::default() };
+            let Some(tested) = Tested::new(path, &settings) else { return };
+            (1..=3).for_each(|number| tested.add(number));
+            assert_eq!(tested.marks().contains(&0), is_left, "{defect}");
+        }
+    });
 }
 
 #[test]
 fn a_frame_that_the_next_link_does_not_carry_passes_up() {
-    let Some(tested) = Tested::new(&BalancerSettings::default()) else { return };
-    tested.add(1);
-    let mut long = datagram(1);
-    long.resize(1515, 0);
-    assert_eq!(tested.run(&long).0, XdpAction::Pass as u32);
-    assert_eq!(tested.run(&long[..1514]).0, XdpAction::Redirect as u32);
-    assert_eq!(tested.passed("too_long"), 1);
+    at_each_hook(|path| {
+        let Some(tested) = Tested::new(path, &BalancerSettings::default()) else { return };
+        tested.add(1);
+        let mut long = datagram(1);
+        long.resize(1515, 0);
+        assert_eq!(tested.run(&long).0, tested.passes());
+        assert_eq!(tested.run(&long[..1514]).0, tested.redirects());
+        assert_eq!(tested.passed("too_long"), 1);
+    });
 }
 
 #[test]
 fn the_kernel_takes_the_program_for_addresses_of_one_version() {
-    for address in [IpAddr::from(VIRTUAL_4), VIRTUAL_6.into()] {
-        let settings = DeviceSettings { virtual_addresses: vec![address], ..settings() };
-        let prepared = FastPath::prepare(&settings, 65_537);
-        let Some(fast_path) = fathom_testkit::or_skip(prepared, |error| matches!(error, DeviceError::NoPrograms))
-        else {
-            return;
-        };
-        assert_eq!(fast_path.program.test_run(&datagram(1), 1).unwrap().value, XdpAction::Pass as u32);
-        let is_for_us = u64::from(address.is_ipv4());
-        assert_eq!(fast_path.counters().passed_up["left_to_queue"], is_for_us, "{address}");
-    }
+    at_each_hook(|path| {
+        for address in [IpAddr::from(VIRTUAL_4), VIRTUAL_6.into()] {
+            let settings = DeviceSettings { virtual_addresses: vec![address], ..settings(path) };
+            let Some(fast_path) = prepared(&settings, 65_537) else { return };
+            let value = fast_path.program.test_run(&datagram(1), 1).unwrap().value;
+            assert_eq!(value.cast_signed(), fast_path.hook.pass());
+            let is_for_us = u64::from(address.is_ipv4());
+            assert_eq!(fast_path.counters().passed_up["left_to_queue"], is_for_us, "{address}");
+        }
+    });
 }
 
 #[test]
@@ -336,9 +378,8 @@ fn an_interface_that_is_replaced_is_told_as_detached() {
     let tried = NetNs::new().unwrap().enter_with(|| {
         let mut netlink = Netlink::open().unwrap();
         let index = add(&mut netlink, [2, 0, 0, 0, 0, 1]);
-        let settings = DeviceSettings { interfaces: vec!["v0".to_owned()], ..settings() };
-        let prepared = FastPath::prepare(&settings, 65_537);
-        let fast_path = fathom_testkit::or_skip(prepared, |error| matches!(error, DeviceError::NoPrograms))?;
+        let settings = DeviceSettings { interfaces: vec!["v0".to_owned()], ..settings(DataPath::Xdp) };
+        let fast_path = prepared(&settings, 65_537)?;
         let told = || {
             fast_path.refresh().unwrap();
             let counters = fast_path.counters();

@@ -4,17 +4,21 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use fathom_sys::netlink::{
     Link, NeighbourEntry, Netlink,
-    ethtool::Device,
+    ethtool::CounterGrowth,
     xdp_features::{XdpFeatures, xdp_features},
 };
 
-use super::{super::DeviceError, maps::Way};
+use super::{super::DeviceError, hook::Hook, maps::Way};
+
+/// The end of the name that veth has for redirected frames which it did not take; other drivers have names of their own.
+const NOT_TAKEN: &[&str] = &["xdp_xmit_errors"];
 
 /// The bytes of an Ethernet header.
 const ETHERNET: u32 = 14;
 
 /// Finds ways by the routes, neighbors and links of a moment.
 pub(super) struct WayFinder<'a> {
+    hook: Hook,
     netlink: &'a mut Netlink,
     links: Vec<Link>,
     neighbours: Vec<NeighbourEntry>,
@@ -23,10 +27,10 @@ pub(super) struct WayFinder<'a> {
 }
 
 impl<'a> WayFinder<'a> {
-    pub(super) fn new(netlink: &'a mut Netlink) -> Result<Self, DeviceError> {
+    pub(super) fn new(hook: Hook, netlink: &'a mut Netlink) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::kernel("look at links and neighbors", error);
         let (links, neighbours) = (netlink.links().map_err(failed)?, netlink.neighbours().map_err(failed)?);
-        Ok(Self { netlink, links, neighbours, taking: BTreeMap::new() })
+        Ok(Self { hook, netlink, links, neighbours, taking: BTreeMap::new() })
     }
 
     /// The links of this moment.
@@ -41,7 +45,10 @@ impl<'a> WayFinder<'a> {
     }
 
     fn takes_frames(&mut self, link: u32) -> bool {
-        // Before Linux 6.3 the kernel does not tell.
+        // Every link takes what comes from the stack. Before Linux 6.3 the kernel does not tell about frames from drivers.
+        if self.hook == Hook::Ingress {
+            return true;
+        }
         let ask = || xdp_features(link).ok().flatten().is_none_or(XdpFeatures::takes_redirected);
         *self.taking.entry(link).or_insert_with(ask)
     }
@@ -61,10 +68,11 @@ impl<'a> WayFinder<'a> {
         })
     }
 
-    /// The counter of frames that the driver of a link did not take, from now on.
-    pub(super) fn losses(&self, link: u32) -> Option<DriverLosses> {
+    /// The counter of frames that the driver of a link did not take, from now on. What comes from the stack is counted by the stack.
+    pub(super) fn losses(&self, link: u32) -> Option<CounterGrowth> {
+        (self.hook == Hook::Driver).then_some(())?;
         let link = self.links.iter().find(|known| known.index == link)?;
-        DriverLosses::open(&link.name)
+        CounterGrowth::open(&link.name, NOT_TAKEN)
     }
 
     /// The name of the link to an address if it takes no redirected frames.
@@ -72,33 +80,4 @@ impl<'a> WayFinder<'a> {
         let link = self.link(address)?;
         (!self.takes_frames(link.index)).then_some(link.name)
     }
-}
-
-/// What a driver counts as redirected frames that it did not take, such as for a full ring.
-#[derive(Debug)]
-pub(super) struct DriverLosses {
-    device: Device,
-    /// The count when it was opened.
-    before: u64,
-}
-
-impl DriverLosses {
-    /// `None` if the driver does not count them.
-    fn open(name: &str) -> Option<Self> {
-        let device = Device::open(name).ok()?;
-        Some(Self { before: not_taken(&device)?, device })
-    }
-
-    /// The frames since it was opened.
-    pub(super) fn count(&self) -> u64 {
-        // A link that is gone loses nothing more.
-        not_taken(&self.device).map_or(0, |now| now.saturating_sub(self.before))
-    }
-}
-
-/// The sum over the queues of a veth; other drivers have names of their own.
-fn not_taken(device: &Device) -> Option<u64> {
-    let statistics = device.statistics().ok()?;
-    let counts = statistics.iter().filter(|(name, _)| name.ends_with("xdp_xmit_errors")).map(|(_, count)| *count);
-    counts.reduce(u64::saturating_add)
 }

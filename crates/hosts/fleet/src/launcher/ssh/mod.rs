@@ -48,8 +48,8 @@ pub fn ssh(host: &SshHost, own_program: &Path, stop: &StopFlag) -> Result<AgentS
         let link = command(ssh, None, format!("ssh {reached}"))?;
         return Ok(AgentStream { opening: Opening::TextThenFrame, ..link });
     };
-    let binary = push::OwnBinary::read(own_program)?;
-    ssh.arg(push::script(host, kept, &binary));
+    let binary = push::OwnBinary::read(own_program, kept)?;
+    ssh.arg(push::script(host, &binary));
     let link = command(ssh, None, format!("ssh {reached}"))?;
     push::push(link, &reached, &binary, stop)
 }

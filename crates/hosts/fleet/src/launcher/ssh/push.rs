@@ -36,20 +36,22 @@ pub(super) struct OwnBinary {
     bytes: Vec<u8>,
     /// The beginning of its SHA-256 in hexadecimal digits: the name of a copy that is kept.
     digest: String,
+    /// How long the copy stays.
+    kept: PushedBinary,
 }
 
 impl OwnBinary {
-    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+    pub(super) fn read(path: &Path, kept: PushedBinary) -> Result<Self, Error> {
         let cannot = |cause| Error::System { what: format!("read this program from {}", path.display()), cause };
         let bytes = fs::read(path).map_err(cannot)?;
         let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-        Ok(Self { digest: data_encoding::HEXLOWER.encode(&digest.as_ref()[..8]), bytes })
+        Ok(Self { digest: data_encoding::HEXLOWER.encode(&digest.as_ref()[..8]), bytes, kept })
     }
 }
 
 /// Returns the script for the host, as one word of a login shell. It has no single quotes and no line breaks, which shells treat
 /// differently.
-pub(super) fn script(host: &SshHost, kept: PushedBinary, binary: &OwnBinary) -> String {
+pub(super) fn script(host: &SshHost, binary: &OwnBinary) -> String {
     let (sudo, program, digest) = (sudo(host), program(host).replace('\'', "\""), &binary.digest);
     let version = env!("CARGO_PKG_VERSION");
     let found = format!(
@@ -57,7 +59,7 @@ pub(super) fn script(host: &SshHost, kept: PushedBinary, binary: &OwnBinary) -> 
     );
     let ask = format!("echo {MARK}needs $(uname -s) $(uname -m); read -r n || exit 1; umask 077; ");
     let receive = "head -c \"$n\" >\"$f\" && [ $(wc -c <\"$f\") -eq \"$n\" ] && chmod 700 \"$f\"";
-    let rest = match kept {
+    let rest = match binary.kept {
         PushedBinary::Remove => format!(
             "d=$(mktemp -d \"${{TMPDIR:-/tmp}}/{COPY_FOLDER}XXXXXX\") || {{ echo {MARK}failed; exit 1; }}; f=\"$d/fathom\"; \
              trap \"rm -rf \\\"$d\\\"\" EXIT HUP INT TERM; \
@@ -70,7 +72,7 @@ pub(super) fn script(host: &SshHost, kept: PushedBinary, binary: &OwnBinary) -> 
              exec {sudo}\"$k/fathom\" agent --stdio"
         ),
     };
-    let kept_one = match kept {
+    let kept_one = match binary.kept {
         PushedBinary::Remove => String::new(),
         PushedBinary::Keep => format!(
             "k=\"${{XDG_CACHE_HOME:-$HOME/.cache}}/{KEPT_FOLDER}{digest}\"; \
@@ -252,10 +254,16 @@ fn copy_error(reached: &str, binary: &OwnBinary, stderr: &str, cause: Option<&io
     let size = fathom_model::units::Bytes(u64::try_from(binary.bytes.len()).unwrap_or(u64::MAX));
     let of_stream = cause.map_or_else(|| "the connection ended".to_owned(), io::Error::to_string);
     let last = stderr.trim().lines().last().map_or(of_stream, str::to_owned);
-    let hint = if stderr.contains("No space left") || stderr.contains("quota") {
-        format!("free {size} there in /tmp, or with --push-binary=keep in ~/.cache")
-    } else {
-        "--push-binary=keep copies it to ~/.cache; program = \"…\" names one that is there".to_owned()
+    let is_full = ["No space left", "quota", "File size limit"].iter().any(|words| stderr.contains(words));
+    let hint = match (binary.kept, is_full) {
+        (PushedBinary::Remove, true) => format!("free {size} there in /tmp; --push-binary=keep copies it to ~/.cache"),
+        (PushedBinary::Keep, true) => format!("free {size} there in ~/.cache; --push-binary copies it to /tmp"),
+        (PushedBinary::Remove, false) => {
+            "--push-binary=keep copies it to ~/.cache; program = \"…\" names one that is there".to_owned()
+        }
+        (PushedBinary::Keep, false) => {
+            "--push-binary copies it to /tmp; program = \"…\" names one that is there".to_owned()
+        }
     };
     Error::Push { reached: reached.to_owned(), reason: last, hint }
 }
@@ -266,13 +274,13 @@ mod tests {
 
     #[test]
     fn the_script_is_one_word_of_any_shell() {
-        let binary = OwnBinary { bytes: Vec::new(), digest: "00ff".to_owned() };
         for kept in [PushedBinary::Remove, PushedBinary::Keep] {
+            let binary = OwnBinary { bytes: Vec::new(), digest: "00ff".to_owned(), kept };
             for program in [None, Some("/opt/two words/fathom"), Some("~/bin/fathom"), Some("/opt/#1 (a);b/fathom")] {
                 let host =
                     SshHost { address: "b".to_owned(), program: program.map(str::to_owned), ..SshHost::default() };
                 assert!(host.check_words().is_ok());
-                let script = script(&host, kept, &binary);
+                let script = script(&host, &binary);
                 let inner = script.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
                 assert!(!inner.contains(['\'', '\n', '!']), "{inner}");
             }
@@ -281,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_host_that_takes_nothing_is_told_from_a_connection_that_ended() {
-        let binary = OwnBinary { bytes: vec![0; 10], digest: "00ff".to_owned() };
+        let binary = OwnBinary { bytes: vec![0; 10], digest: "00ff".to_owned(), kept: PushedBinary::Remove };
         let slow = io::Error::new(io::ErrorKind::TimedOut, "the host did nothing for 20 s");
         assert!(copy_error("b", &binary, "", Some(&slow)).to_string().ends_with("the host did nothing for 20 s"));
         assert!(copy_error("b", &binary, "", None).to_string().ends_with("the connection ended"));
@@ -299,7 +307,7 @@ mod tests {
         };
         // A host that asks for the program, and then reads none of it.
         (&far).write_all(format!("{MARK}needs Linux {}\n", env::consts::ARCH).as_bytes()).unwrap();
-        let binary = OwnBinary { bytes: vec![0; 8 << 20], digest: "00ff".to_owned() };
+        let binary = OwnBinary { bytes: vec![0; 8 << 20], digest: "00ff".to_owned(), kept: PushedBinary::Remove };
         let stop = StopFlag::default();
         stop.abort();
         let begin = clock::now();

@@ -19,7 +19,7 @@ use crate::{
     document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Sentence, State, Table, Weight},
     recording::HostHistory,
     sanitize::one_line,
-    words::{MISSING, Mark},
+    words::{MISSING, Mark, counted},
 };
 
 /// The maximum number of causes of failed steps on a screen. The HTML report has all of them.
@@ -210,12 +210,13 @@ fn list(screen: &mut TextScreen, shown: &List) {
     let widest = shown.items.iter().map(|item| item.label.len()).max().unwrap_or(0);
     let n_shown = shown.screen_max.unwrap_or(shown.items.len());
     shown.items.iter().take(n_shown).for_each(|item| sentence(screen, item, widest));
-    more(screen, shown.items.len().saturating_sub(n_shown), "notes");
+    more(screen, shown.items.len().saturating_sub(n_shown), "note");
 }
 
 fn more(screen: &mut TextScreen, n: usize, what: &str) {
     if n > 0 {
-        screen.line(&[(Faint, &format!("  … and {n} more {what} in the HTML report"))]);
+        let more = counted(n as u64, &format!("more {what}"));
+        screen.line(&[(Faint, &format!("  … and {more} in the HTML report"))]);
     }
 }
 
@@ -233,7 +234,7 @@ fn failures(screen: &mut TextScreen, failures: &[Failure<'_>]) {
             screen.line(&[(Plain, &indent), (Faint, &fitted(&short, room))]);
         }
     }
-    more(screen, failures.len().saturating_sub(FAILURES_MAX), "causes");
+    more(screen, failures.len().saturating_sub(FAILURES_MAX), "cause");
 }
 
 /// Returns an example on one line: the request, and the first line of the answer.

@@ -50,6 +50,11 @@ impl TestKind for FramesTest {
         true
     }
 
+    fn device_owners(&self, settings: &Settings) -> &'static [Side] {
+        // A queue of a device has one socket of AF_XDP.
+        if settings.text("backend").as_deref() == Some("xsk") { &[Side::Initiator] } else { &[] }
+    }
+
     fn title(&self, settings: &Settings) -> String {
         let flows = settings.count(craft::FLOWS.name).filter(|n| *n > 1).map(|n| format!("{n} flows"));
         let shown = |name: &str| settings.rate(name).map(|rate| Unit::FramesPerSec.show(rate.get()));
@@ -75,14 +80,14 @@ impl TestKind for FramesTest {
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
         &[
-            EvaluationRow { name: "frames", options: &[("size", "64")] },
-            EvaluationRow { name: "frames_1518", options: &[("size", "1518")] },
-            EvaluationRow { name: "frames_paced", options: &[("size", "64"), ("rate", "50k")] },
+            EvaluationRow { name: "frames", options: &[("size", "64")], is_optional: false },
+            EvaluationRow { name: "frames_1518", options: &[("size", "1518")], is_optional: false },
+            EvaluationRow { name: "frames_paced", options: &[("size", "64"), ("rate", "50k")], is_optional: false },
         ]
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        Some(CeilingSetup { options: &[("size", "64")], needs_lab: true })
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        &[CeilingSetup { options: &[("size", "64")], needs_lab: true }]
     }
 
     fn methods(&self) -> Option<MethodSupport> {

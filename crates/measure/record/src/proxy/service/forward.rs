@@ -10,13 +10,13 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
 
 use super::ConnectionService;
 use crate::{
     proxy::{
         answers::{ProxyBody, text},
         own_page,
+        pass_on::{IDLE_MAX, PassingEnd, pass_on},
         upstream::{ConnectError, HttpVersions},
     },
     recording::{Direction, ExchangeBody, OpenExchange, RequestHead},
@@ -116,12 +116,13 @@ fn join(service: &ConnectionService, client: OnUpgrade, answer: &mut Response<In
     let protocol = answer.headers().get(UPGRADE).cloned();
     let name = protocol.as_ref().and_then(|name| name.to_str().ok()).unwrap_or("another protocol");
     recording.tell(format!("a connection became {name}: its messages pass, and are not recorded"));
-    let place = service.clone();
+    let closed = format!("a connection that became {name} was silent for 2 h: closed");
+    let service = service.clone();
     tokio::spawn(async move {
-        let _place = place;
-        if let (Ok(client), Ok(server)) = (client.await, server.await) {
-            // The end of a foreign protocol has no meaning that the proxy knows.
-            let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
+        if let (Ok(client), Ok(server)) = (client.await, server.await)
+            && pass_on(TokioIo::new(client), TokioIo::new(server), IDLE_MAX).await == PassingEnd::Idle
+        {
+            service.core.recording.tell(closed);
         }
     });
     protocol

@@ -15,13 +15,16 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use tokio::{
-    io::{AsyncBufReadExt as _, BufReader, copy_bidirectional},
+    io::{AsyncBufReadExt as _, BufReader},
     time::timeout,
 };
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::{ConnectionService, Origin, serve};
-use crate::proxy::answers::ProxyBody;
+use crate::proxy::{
+    answers::ProxyBody,
+    pass_on::{IDLE_MAX, PassingEnd, pass_on},
+};
 
 /// A client that is silent for so long waits for its server to speak first, as in SSH and SMTP.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
@@ -130,15 +133,16 @@ fn refusal(error: &io::Error) -> String {
 }
 
 /// Passes the bytes of both sides on.
-async fn pass(service: &ConnectionService, authority: &Authority, mut stream: TunnelStream, why: &str) {
+async fn pass(service: &ConnectionService, authority: &Authority, stream: TunnelStream, why: &str) {
     let recording = &service.core.recording;
     let port = authority.port_u16().unwrap_or_default();
     match service.core.upstream.connect(authority.host(), port).await {
-        Ok(mut server) => {
+        Ok(server) => {
             recording.count(|counts| counts.n_passed_tunnels += 1);
             recording.tell(format!("{authority}: {why}: passed on, not recorded"));
-            // The end of a tunnel has no meaning that the proxy knows.
-            let _ = copy_bidirectional(&mut stream, &mut server).await;
+            if pass_on(stream, server, IDLE_MAX).await == PassingEnd::Idle {
+                recording.tell(format!("{authority}: a tunnel was silent for 2 h: closed"));
+            }
         }
         Err(error) => {
             recording.count(|counts| counts.n_failed_tunnels += 1);

@@ -25,8 +25,8 @@ use crate::{
         choice::Choice,
         request,
         rewrite::{COPY, Rewrite},
-        servers::FollowedServers,
     },
+    servers::FollowedServers,
 };
 
 /// Room for a tenth of a second of a link with 2.5 Gbit/s.
@@ -77,6 +77,8 @@ pub(super) struct Seen {
     pub(super) n_requests: u64,
     pub(super) n_sessions: u64,
     pub(super) left_out: BTreeMap<String, u64>,
+    /// The requests that were copied and came over HTTP/2.
+    pub(super) n_over_http2: u64,
     /// Frames that the kernel dropped because this program was too slow.
     pub(super) n_dropped: u64,
     /// The times of the first request and of the last.
@@ -175,8 +177,8 @@ struct CopySink {
     queue: QueueSender,
     /// The wall clock minus the monotonic clock.
     wall_offset: Nanos,
-    /// The open connections of which requests were copied.
-    copied: BTreeSet<u64>,
+    /// The lanes of open connections of which requests were copied.
+    copied: BTreeSet<(u64, u32)>,
     seen: Seen,
 }
 
@@ -185,8 +187,8 @@ impl CopySink {
         *self.seen.left_out.entry(why.to_owned()).or_default() += 1;
     }
 
-    fn keys(&self, connection: u64) -> impl Iterator<Item = SessionKey> + use<> {
-        (0..self.copying.n_copies).map(move |copy| SessionKey { connection, copy })
+    fn keys(&self, (connection, lane): (u64, u32)) -> impl Iterator<Item = SessionKey> + use<> {
+        (0..self.copying.n_copies).map(move |copy| SessionKey { connection, lane, copy })
     }
 }
 
@@ -203,20 +205,24 @@ impl ExchangeSink for CopySink {
         }
         self.copying.rewrite.apply(&mut exchange);
         let known = exchange.answer.as_ref().map_or(exchange.last_byte, |answer| answer.last_byte);
-        let (connection, exchange) = (exchange.connection, Arc::new(exchange));
+        self.seen.n_over_http2 += u64::from(exchange.lane.is_some());
+        let lane = (exchange.connection, exchange.lane.unwrap_or_default());
+        let exchange = Arc::new(exchange);
         // All copies of a request are sent, or none.
         if !self.queue.has_room_for(&exchange, self.copying.n_copies) {
             return self.leave_out("too many waited to be sent");
         }
-        self.seen.n_sessions += u64::from(self.copied.insert(connection));
-        for key in self.keys(connection) {
+        self.seen.n_sessions += u64::from(self.copied.insert(lane));
+        for key in self.keys(lane) {
             self.queue.send(key, &exchange, known.since(self.wall_offset));
         }
     }
 
     fn end_connection(&mut self, connection: u64) {
-        if self.copied.remove(&connection) {
-            for key in self.keys(connection) {
+        let lanes: Vec<_> = self.copied.range((connection, 0)..=(connection, u32::MAX)).copied().collect();
+        for lane in lanes {
+            self.copied.remove(&lane);
+            for key in self.keys(lane) {
                 self.queue.end(key);
             }
         }

@@ -27,13 +27,16 @@ use super::{
     queue::queues,
     sessions::{LiveQueue, LiveResults, LiveSessions},
 };
-use crate::sending::{
-    choice::Choice,
-    compare::Comparison,
-    metrics::METRICS,
-    options::{self, WHAT_IS_SENT},
-    results,
-    rewrite::Rewrite,
+use crate::{
+    options::n_copies,
+    sending::{
+        choice::Choice,
+        compare::Comparison,
+        metrics::METRICS,
+        options::{self, WHAT_IS_SENT},
+        results,
+        rewrite::Rewrite,
+    },
     servers::FollowedServers,
 };
 
@@ -66,7 +69,7 @@ impl TestKind for LiveReplay {
     }
 
     fn about(&self) -> &'static str {
-        "the HTTP/1 requests that a device carries, copied to another server as they come"
+        "the HTTP requests that a device carries, copied to another server as they come"
     }
 
     fn layer(&self) -> Layer {
@@ -134,7 +137,7 @@ impl LiveTest {
         let copying = Copying {
             choice: Choice::of(settings, role.seed)?,
             rewrite: Rewrite::of(settings)?.marking_copies(),
-            n_copies: options::n_copies(settings),
+            n_copies: n_copies(settings),
             awaits_answers: comparison.is_some(),
         };
         let followed = Followed { servers: FollowedServers::of(settings)?, targets: targets(role, policy)? };
@@ -192,7 +195,7 @@ impl Test for LiveTest {
             Ok((ran?, following.join().expect("following connections does not panic")))
         })?;
         let (mut record, workers) = ran;
-        let notes = [dropped(&seen), cut_short(&seen), nothing_seen(&seen)];
+        let notes = [dropped(&seen), cut_short(&seen), nothing_seen(&seen), results::over_http2(seen.n_over_http2)];
         record.notes.extend(notes.into_iter().flatten());
         record.complete &= seen.error.is_none();
         results::add(
@@ -239,7 +242,7 @@ fn cut_short(seen: &Seen) -> Option<Note> {
 /// A note if no request was seen.
 fn nothing_seen(seen: &Seen) -> Option<Note> {
     (seen.n_requests == 0 && seen.error.is_none()).then(|| {
-        let text = "no request of HTTP/1 was seen; connections to the target itself are not followed, and those over TLS cannot be";
+        let text = "no request of HTTP was seen; connections to the target itself are not followed, and those over TLS cannot be";
         Note::new("no-request-seen", text)
     })
 }

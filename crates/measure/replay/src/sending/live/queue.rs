@@ -15,10 +15,11 @@ const WAITING_MAX: usize = 64 << 20;
 /// What a request takes besides its bytes.
 const OVERHEAD: usize = 256;
 
-/// A copy of a connection.
+/// A copy of a connection, over HTTP/2 of one of its lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SessionKey {
     pub(super) connection: u64,
+    pub(super) lane: u32,
     pub(super) copy: usize,
 }
 
@@ -77,7 +78,8 @@ impl QueueSender {
 
     /// All requests of a session go to one worker.
     fn worker(&self, key: SessionKey) -> &Sender<LiveEvent> {
-        let number = key.connection.wrapping_add(key.copy as u64) % self.workers.len() as u64;
+        let number = key.connection.wrapping_add(u64::from(key.lane)).wrapping_add(key.copy as u64);
+        let number = number % self.workers.len() as u64;
         &self.workers[usize::try_from(number).unwrap_or(0)]
     }
 }
@@ -97,13 +99,13 @@ impl QueueReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sending::spool::tests::exchange;
+    use crate::sending::spooled_exchange::tests::exchange;
 
     #[test]
     fn the_requests_of_a_session_come_to_one_worker_in_their_order_until_too_many_wait() {
         let (sender, receivers) = queues(3);
         let large = Arc::new(exchange(7, 0, &"x".repeat(1 << 20)));
-        let key = SessionKey { connection: 7, copy: 1 };
+        let key = SessionKey { connection: 7, lane: 2, copy: 1 };
         let mut n = 0;
         while sender.has_room_for(&large, 1) {
             sender.send(key, &large, Nanos(n));

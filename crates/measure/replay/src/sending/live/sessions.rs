@@ -20,7 +20,7 @@ use crate::{
         compare::{AnswerComparer, Comparison},
         request,
         results::SentResults,
-        spool::{SpooledAnswer, recorded},
+        spooled_exchange::{SpooledAnswer, recorded},
     },
 };
 
@@ -175,7 +175,7 @@ impl LiveSessions {
         let Some(comparer) = &mut self.comparer else { return };
         let Some(recorded) = original(exchange) else { return comparer.skip() };
         self.results.sent.count_recorded(recorded.took);
-        comparer.compare(&exchange.request, &recorded, answer.message, answer.ended_at.since(answer.sent_at));
+        comparer.compare(&exchange.request, &recorded, answer);
     }
 
     /// The request of a user has its answer, or none.
@@ -219,7 +219,7 @@ impl Users for LiveSessions {
             n_requests: 1,
             server: 0,
             framing: request::framing(&exchange.request),
-            detail: if is_kept { AnswerDetail::Message } else { AnswerDetail::Status },
+            detail: if is_kept { AnswerDetail::Beginning } else { AnswerDetail::Status },
             timeout: self.timeout,
             may_repeat: request::is_idempotent(&exchange.request),
         })

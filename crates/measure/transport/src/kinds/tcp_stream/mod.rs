@@ -200,14 +200,15 @@ impl TestKind for TcpStream {
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
         if self.direction == Direction::Up {
-            &[EvaluationRow { name: "tcp_stream", options: &[("flows", "1")] }]
+            &[EvaluationRow { name: "tcp_stream", options: &[("flows", "1")], is_optional: false }]
         } else {
             &[]
         }
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        (self.direction == Direction::Up).then_some(CeilingSetup { options: &[], needs_lab: false })
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        const SETUP: CeilingSetup = CeilingSetup { options: &[], needs_lab: false };
+        if self.direction == Direction::Up { &[SETUP] } else { &[] }
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

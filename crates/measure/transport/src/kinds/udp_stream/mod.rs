@@ -249,14 +249,17 @@ impl TestKind for UdpStream {
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
         // The rate is low enough for any link that is called fast, so that a loss is a finding.
-        const ROW: EvaluationRow =
-            EvaluationRow { name: "udp_stream", options: &[("size", "1400"), ("rate", "500Mbit/s")] };
+        const ROW: EvaluationRow = EvaluationRow {
+            name: "udp_stream",
+            options: &[("size", "1400"), ("rate", "500Mbit/s")],
+            is_optional: false,
+        };
         if self.direction == Direction::Up { &[ROW] } else { &[] }
     }
 
-    fn ceiling(&self) -> Option<CeilingSetup> {
-        let setup = CeilingSetup { options: &[("size", "1400")], needs_lab: false };
-        (self.direction == Direction::Up).then_some(setup)
+    fn ceilings(&self) -> &'static [CeilingSetup] {
+        const SETUP: CeilingSetup = CeilingSetup { options: &[("size", "1400")], needs_lab: false };
+        if self.direction == Direction::Up { &[SETUP] } else { &[] }
     }
 
     fn methods(&self) -> Option<MethodSupport> {

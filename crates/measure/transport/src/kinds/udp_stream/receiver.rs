@@ -7,7 +7,7 @@ use fathom_model::{
     Endpoints, FailureCounts, Histogram, PeerClock, Record, Side,
     names::{
         count,
-        distribution::{LOSS_BURST, LOSS_SPACING, ONE_WAY_DELAY},
+        distribution::{LOSS_BURST, LOSS_SPACING, ONE_WAY_DELAY, QUEUED_BEFORE_LOSS},
     },
     units::Nanos,
 };
@@ -16,6 +16,7 @@ use fathom_sys::{
     socket::{
         self, Socket, Wait,
         datagram::{self, ReceiveBatch},
+        timestamping::KernelClockOffset,
     },
 };
 
@@ -25,8 +26,8 @@ use super::{
 use crate::{
     connection_setup::BLOCKING_TIMEOUT,
     datagrams::{
-        ClockOffset, ControlMessage, DelayClocks, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN, OffloadMode,
-        ReceiveStep, Receiver, ReceiverSummary, StreamPhase, receive_buffers,
+        ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN, OffloadMode, ReceiveStep, Receiver,
+        ReceiverSummary, StreamPhase, receive_buffers,
     },
     options::SocketOptions,
 };
@@ -81,12 +82,11 @@ impl Test for UdpStreamReceiver {
         let role = &stream.role;
         let codec = if stream.shape.is_unnumbered() { FathomCodec::unnumbered } else { FathomCodec::numbered };
         let is_joined = stream.shape.offload.1 != OffloadMode::Never;
-        let begin = own_clocks();
-        let clocks = session.peer_clock.map(|peer| DelayClocks { here: begin, peer });
+        let begin = KernelClockOffset::now();
         let pool = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
         let results = pool.run(session, &mut (), |worker, (socket, batch)| {
             let token = stream.token(worker.idx);
-            let receiver = Receiver::new(&socket, codec(token), batch, clocks);
+            let receiver = Receiver::new(&socket, codec(token), batch, session.peer_clock);
             let receiver = if is_joined { receiver.with_offload() } else { receiver };
             let causes = FailureCounts::default();
             let options = &stream.options;
@@ -110,16 +110,12 @@ impl Test for UdpStreamReceiver {
                 sum.add(&receipts);
             }
         }
-        let peer = session.peer_clock.filter(|_| begin.is_unchanged(own_clocks()));
+        // A datagram that waited while the wall clock was set has no delay, or a wrong one.
+        let peer = session.peer_clock.filter(|_| begin.is_unchanged(KernelClockOffset::now()));
         sum.write(&mut stream, &mut record, peer);
         record.notes.append(&mut stream.notes);
         Ok(record)
     }
-}
-
-/// The clocks of this host now.
-fn own_clocks() -> ClockOffset {
-    ClockOffset::between(clock::now, clock::wall)
 }
 
 /// The totals of all flows.
@@ -133,6 +129,7 @@ struct FlowTotals {
     extents: Histogram,
     ipdv: Histogram,
     delay: Histogram,
+    before_gaps: Histogram,
 }
 
 impl FlowTotals {
@@ -145,6 +142,7 @@ impl FlowTotals {
         self.extents.merge(&receipts.sequence.extents);
         self.ipdv.merge(&receipts.ipdv);
         self.delay.merge(&receipts.delay);
+        self.before_gaps.merge(&receipts.before_gaps);
     }
 
     fn write(self, stream: &mut UdpStreamConfig, record: &mut Record, peer: Option<PeerClock>) {
@@ -176,6 +174,10 @@ impl FlowTotals {
             record.totals.insert(count::JITTER_NS.to_owned(), jitter.0);
         }
         record.distributions.insert(IPDV.to_owned(), self.ipdv);
+        // A clock that was set meanwhile would look like a queue.
+        if peer.is_some() {
+            record.distributions.insert(QUEUED_BEFORE_LOSS.to_owned(), self.before_gaps);
+        }
         match delay_error(&self.delay, peer) {
             Ok(error) => {
                 record.totals.insert(ONE_WAY_DELAY_ERROR.to_owned(), error.0);

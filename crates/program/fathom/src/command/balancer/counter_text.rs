@@ -29,11 +29,11 @@ mod tests {
 
     #[test]
     fn the_number_of_a_queue_leads_to_its_counters_and_is_none_of_them() {
-        let counters = serde_json::json!({ "queues": [{ "queue": 1, "n_packets": 7, "n_cut": 0 }], "xdp": { "detached": ["v0"] } });
+        let counters = serde_json::json!({ "queues": [{ "queue": 1, "n_packets": 7, "n_cut": 0 }], "fast_path": { "detached": ["v0"] } });
         let mut out = Vec::new();
         write_text(&mut out, "", &counters).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines, [vec!["queues", "1", "n_packets", "7"], vec!["xdp", "detached", "v0"]]);
+        assert_eq!(lines, [vec!["fast_path", "detached", "v0"], vec!["queues", "1", "n_packets", "7"]]);
     }
 }

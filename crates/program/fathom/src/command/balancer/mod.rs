@@ -3,6 +3,7 @@
 mod counter_text;
 mod counters;
 mod flows;
+mod kill;
 mod run;
 mod targets;
 
@@ -58,6 +59,12 @@ const SUBCOMMANDS: &[Subcommand] = &[
         about: "What a balancer that runs has counted",
         define: counters::define,
         run: counters::run,
+    },
+    Subcommand {
+        name: "kill",
+        about: "Kill a balancer that runs, as a crash would: it undoes nothing, and packets pass unbalanced",
+        define: kill::define,
+        run: kill::run,
     },
 ];
 

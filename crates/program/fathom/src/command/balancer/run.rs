@@ -9,7 +9,7 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_balancer::{
     BalancerSettings, Defects, Unmatched,
-    device::{DataPath, DeviceSettings, DeviceTarget, ForwardMode, RunningBalancer, VerdictGrouping},
+    device::{DataPath, DeviceError, DeviceSettings, DeviceTarget, ForwardMode, RunningBalancer, VerdictGrouping},
     flows::FlowLookup,
     fragments::FragmentSettings,
     maglev::TableSize,
@@ -34,6 +34,9 @@ pub(super) fn define(command: Command) -> Command {
             .value_parser(clap::value_parser!(IpAddr)),
         text("target", "TARGET", "NAME=ADDRESS[,ADDRESS][,weight=N]: a target, with an address for each IP version")
             .action(ArgAction::Append),
+        text("tier", "BALANCER", "NAME=ADDRESS[,ADDRESS][,weight=N]: a balancer of a tier, to which fragments of its share of all pairs of addresses are sent on; without --tier-name this balancer is a first tier, which sends whole packets there too, by their flows")
+            .action(ArgAction::Append),
+        text("tier-name", "NAME", "this one among the balancers of --tier, which have the same list and the same targets"),
         text(
             "mode",
             "MODE",
@@ -44,11 +47,11 @@ pub(super) fn define(command: Command) -> Command {
         text(
             "data-path",
             "PATH",
-            "nfqueue decides every packet in this process; xdp decides whole packets of TCP and UDP in a program on --interface, and leaves others to the queues",
+            "nfqueue decides every packet in this process; xdp decides whole packets of TCP and UDP in a program on --interface, and leaves others to the queues; tc does the same behind the driver, for packets of several segments too",
         )
         .default_value("nfqueue")
         .value_parser(DataPath::WORDS),
-        text("interface", "NAME", "with --data-path xdp: an interface by which packets for the virtual address come in")
+        text("interface", "NAME", "with --data-path xdp or tc: an interface by which packets for the virtual address come in")
             .action(ArgAction::Append),
         text("queues", "M-N", "numbers of the queues; a thread reads each").default_value("0"),
         text("defect", "DEFECT", "a defect, such as mis-hash=1/100 or ignore-ports (docs/balancer.md)")
@@ -112,19 +115,26 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 fn about(settings: &DeviceSettings) -> String {
     let list = |words: Vec<String>| words.join(", ");
     let addresses = list(settings.virtual_addresses.iter().map(ToString::to_string).collect());
-    let targets = list(settings.targets.iter().map(|target| target.name.clone()).collect());
-    let targets = if targets.is_empty() { "no target yet".to_owned() } else { targets };
+    let names = |of: &[DeviceTarget]| list(of.iter().map(|target| target.name.clone()).collect());
+    let targets = match (settings.targets.is_empty(), &settings.balancer.own_name) {
+        (true, None) if !settings.tier.is_empty() => format!("the balancers {}", names(&settings.tier)),
+        (true, _) => "no target yet".to_owned(),
+        (false, _) => names(&settings.targets),
+    };
+    let own = settings.balancer.own_name.as_ref();
+    let tier = own.map_or_else(String::new, |own| format!("; {own} of the tier {}", names(&settings.tier)));
     let (first, last) = (settings.queues.start(), settings.queues.end());
     let queues = if first == last { format!("queue {first}") } else { format!("queues {first}-{last}") };
     let interfaces = list(settings.interfaces.clone());
     let by = match (settings.data_path, settings.balancer.defects.beside_table()) {
         (DataPath::Nfqueue, _) => queues,
-        (DataPath::Xdp, None) => format!("XDP on {interfaces} before {queues}"),
-        (DataPath::Xdp, Some(defects)) => {
-            format!("XDP on {interfaces} leaves everything to {queues}, because of defect {defects},")
+        (path, None) => format!("{} on {interfaces} before {queues}", path.to_string().to_uppercase()),
+        (path, Some(defects)) => {
+            let path = path.to_string().to_uppercase();
+            format!("{path} on {interfaces} leaves everything to {queues}, because of defect {defects},")
         }
     };
-    format!("{addresses} among {targets}; mode {}; {by}", settings.mode)
+    format!("{addresses} among {targets}{tier}; mode {}; {by}", settings.mode)
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
@@ -133,8 +143,9 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
     let word = |id: &str| matches.get_one::<String>(id).map(String::as_str).unwrap_or_default();
     let all = |id: &str| matches.get_many::<String>(id).into_iter().flatten();
     let number = |id: &str| matches.get_one::<u32>(id).copied();
-    let targets: Vec<DeviceTarget> =
-        all("target").map(|text| text.parse()).collect::<Result<_, _>>().map_err(|error| user_error(&error))?;
+    let hosts = |id: &str| all(id).map(|text| text.parse()).collect::<Result<Vec<DeviceTarget>, DeviceError>>();
+    let targets = hosts("target").map_err(|error| user_error(&error))?;
+    let tier = hosts("tier").map_err(|error| wrong("tier", &error))?;
     let defects: Vec<String> = all("defect").cloned().collect();
     let defects: Defects = defects.join(",").parse().map_err(|error| wrong("defect", &error))?;
     let table_size = number("table-size").map_or(Ok(TableSize::USUAL), TableSize::new);
@@ -153,13 +164,14 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<DeviceSettings> {
         flow_lookup: word("lookup").parse().map_err(|error: String| wrong("lookup", &error))?,
         unmatched: if word("unmatched") == "pass" { Unmatched::Pass } else { Unmatched::Drop },
         defects,
+        own_name: matches.get_one::<String>("tier-name").cloned(),
         seed: *matches.get_one::<u64>("seed").expect("it has a default"),
-        ..BalancerSettings::default()
     };
     Ok(DeviceSettings {
         name: word("name").to_owned(),
         virtual_addresses: matches.get_many::<IpAddr>("vip").into_iter().flatten().copied().collect(),
         targets,
+        tier,
         queues: queues(word("queues")).ok_or_else(|| wrong("queues", &"a number, or the first and the last as 0-3"))?,
         mode: word("mode").parse().map_err(|error: String| wrong("mode", &error))?,
         data_path: word("data-path").parse().map_err(|error: String| wrong("data-path", &error))?,

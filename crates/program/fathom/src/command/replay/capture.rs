@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, io::Read, path::Path};
 
 use fathom_capture::{
-    ByteClass, ConnectionBegin, ConnectionEnd, ConversationSide, PacketClass, TrafficCounts, TrafficLimits,
-    TrafficReader, read_traffic,
+    ByteClass, ConnectionBegin, ConnectionEnd, ConversationSide, KeyLog, PacketClass, TlsCounts, TlsFate, TlsObserver,
+    TrafficCounts, TrafficLimits, TrafficReader, read_traffic,
 };
 use fathom_model::units::grouped;
 use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RequestFate};
@@ -12,7 +12,7 @@ use fathom_run::exit::UserError;
 use serde::Serialize;
 
 use super::{
-    refusal::unusable,
+    refusal::no_capture,
     send::RecordingSize,
     table::{add_section, most, rows},
 };
@@ -28,18 +28,17 @@ pub(super) struct CaptureDocument {
     /// Why the file was not read to its end.
     damage: Option<String>,
     traffic: TrafficCounts,
+    tls: TlsCounts,
     http: ExchangeCounts,
 }
 
 /// Reads a capture from start to end.
-pub(super) fn read(path: &Path, file: impl Read + Send) -> Result<CaptureDocument, UserError> {
-    let reader = TrafficReader::new(HttpObserver::new(drop), TrafficLimits::USUAL);
-    let (observer, traffic, damage) = read_traffic(file, reader).map_err(|error| {
-        let refused = unusable(path, &error);
-        error.hint().into_iter().fold(refused, |refused, hint| refused.with_line("fix", hint))
-    })?;
+pub(super) fn read(path: &Path, file: impl Read + Send, keys: KeyLog) -> Result<CaptureDocument, UserError> {
+    let reader = TrafficReader::new(TlsObserver::new(HttpObserver::new(drop), keys), TrafficLimits::USUAL);
+    let (observer, traffic, damage) = read_traffic(file, reader).map_err(|error| no_capture(path, &error))?;
+    let (observer, tls) = observer.finish();
     let (file, http) = (path.display().to_string(), observer.into_counts());
-    Ok(CaptureDocument { format: FORMAT, file, damage, traffic, http })
+    Ok(CaptureDocument { format: FORMAT, file, damage, traffic, tls, http })
 }
 
 impl CaptureDocument {
@@ -51,7 +50,7 @@ impl CaptureDocument {
     }
 
     pub(super) fn text(&self) -> String {
-        let Self { traffic, http, .. } = self;
+        let Self { traffic, tls, http, .. } = self;
         let n_packets: u64 = traffic.packets.values().sum();
         let span = traffic.last.zip(traffic.first).map(|(last, first)| format!(" in {}", last.since(first)));
         let mut text = format!("{}: {} packets{}\n", self.file, grouped(n_packets), span.unwrap_or_default());
@@ -64,7 +63,14 @@ impl CaptureDocument {
         section("methods", most(&http.methods));
         section("hosts", most(&http.hosts));
         section("statuses", most(&http.statuses));
-        section("conversations", rows(&http.conversations, conversation_words));
+        section(
+            "answers that servers pushed",
+            vec![("over HTTP/2, without a request".to_owned(), http.n_pushed_answers)],
+        );
+        let over_tls = ("over TLS, not decrypted".to_owned(), tls.n_without_conversation);
+        section("conversations", rows(&http.conversations, conversation_words).into_iter().chain([over_tls]).collect());
+        section("connections over TLS", rows(&tls.connections, TlsFate::words));
+        section("cipher suites that are not decrypted", most(&tls.unsupported_suites));
         section("connections, by how they began", rows(&traffic.begins, begin_words));
         section("connections, by how they ended", rows(&traffic.ends, end_words));
         section("packets", rows(&traffic.packets, packet_words));
@@ -75,13 +81,15 @@ impl CaptureDocument {
 
     /// What became of each byte of payload.
     fn bytes(&self) -> Vec<(String, u64)> {
-        let Self { traffic, http, .. } = self;
+        let Self { traffic, tls, http, .. } = self;
         let of = |class| traffic.bytes.get(&class).copied().unwrap_or_default();
         let mut rows: Vec<_> =
             http.request_bytes.iter().map(|(fate, n)| (format!("in requests: {}", request_words(*fate)), *n)).collect();
         rows.push(("of clients, in no request".to_owned(), http.other_client_bytes));
         rows.push(("in answers".to_owned(), http.answer_bytes));
         rows.push(("of servers, in no answer".to_owned(), http.other_server_bytes));
+        rows.push(("of TLS: handshakes, headers of records, tags".to_owned(), tls.overhead_bytes.values().sum()));
+        rows.push(("over TLS, not decrypted".to_owned(), tls.undecrypted_bytes.values().sum()));
         rows.push(("repeated".to_owned(), of(ByteClass::Repeated)));
         rows.push(("in no conversation".to_owned(), of(ByteClass::Unattributed)));
         rows
@@ -103,18 +111,22 @@ pub(super) const fn answer_words(fate: AnswerFate) -> &'static str {
         AnswerFate::Malformed => "malformed",
         AnswerFate::Absent => "none",
         AnswerFate::Logged => "with their status in the log",
+        AnswerFate::Reset => "on a stream of HTTP/2 that was reset",
+        AnswerFate::Undecrypted => "with a part that could not be decrypted",
     }
 }
 
 const fn conversation_words(fate: ConversationFate) -> &'static str {
     match fate {
         ConversationFate::Http => "HTTP/1 to the end",
+        ConversationFate::Http2 => "HTTP/2 to the end",
         ConversationFate::Empty => "without a byte",
-        ConversationFate::OtherProtocol => "of another protocol, such as TLS",
+        ConversationFate::OtherProtocol => "of another protocol",
         ConversationFate::Switched => "changed to another protocol",
         ConversationFate::MalformedRequest => "up to a malformed request",
         ConversationFate::MalformedAnswer => "up to an answer that is malformed or without request",
         ConversationFate::MissingBytes => "up to packets lost or cut by the capture",
+        ConversationFate::Undecrypted => "up to what could not be decrypted",
     }
 }
 
@@ -157,6 +169,7 @@ const fn packet_words(class: PacketClass) -> &'static str {
         PacketClass::OutOfWindow => "sequence number out of the window",
         PacketClass::Fragment => "IP fragments",
         PacketClass::NotTcp => "IP without TCP",
+        PacketClass::NotUdp => "IP without UDP",
         PacketClass::NotChosen => "of connections that are not followed",
         PacketClass::NotIp => "no IP",
         PacketClass::UnknownLink => "unknown link type",

@@ -34,7 +34,7 @@ pub(super) fn options(matches: &ArgMatches) -> Result<LogOptions, UserError> {
     });
     let is_empty = matches.get_flag("empty-bodies");
     let bodies = if is_empty { BodiesNotLogged::Empty } else { BodiesNotLogged::LeaveOut };
-    Ok(LogOptions { format: format.transpose()?, bodies })
+    Ok(LogOptions { format: format.transpose()?, bodies, now: fathom_sys::clock::wall() })
 }
 
 /// What a log holds.

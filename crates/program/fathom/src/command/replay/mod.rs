@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use fathom_capture::is_capture;
+use fathom_capture::{KeyLog, is_capture};
 use fathom_run::exit::{Exit, UserError};
 use serde::Serialize;
 
@@ -15,6 +15,7 @@ mod capture;
 mod log;
 mod refusal;
 mod send;
+mod send_raw;
 mod table;
 
 use self::{capture::CaptureDocument, log::LogDocument, refusal::unusable, send::RecordingSize};
@@ -22,9 +23,13 @@ use self::{capture::CaptureDocument, log::LogDocument, refusal::unusable, send::
 /// The examples of showing a file.
 const EXAMPLES: &[&str] = &[
     "fathom replay day.pcap",
+    "fathom replay day.pcap --keys keys.log",
     "fathom replay access.log",
     r#"fathom replay access.log --log-format '$remote_addr [$time_local] "$request" $status'"#,
 ];
+
+/// The option with the secrets of a client.
+const KEYS: &str = "keys";
 
 /// The end of the help, behind the examples.
 const NOTES: &str = "To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'";
@@ -46,9 +51,16 @@ pub(super) fn define(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let is_sent = send::is_asked(matches)?;
     if let Some(device) = matches.get_one::<String>(send::LIVE_OPTION) {
+        if send_raw::target(matches).is_some() {
+            let text = "--live copies requests of HTTP: tcp:// and udp:// are for a capture";
+            return Err(UserError::new(Exit::Usage, text).into());
+        }
         return send::run_live(matches, device);
     }
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
+    if let Some(target) = send_raw::target(matches) {
+        return send_raw::run(matches, path, &target);
+    }
     let document = read(path, matches)?;
     if is_sent {
         return send::run(matches, path, &document.size());
@@ -68,8 +80,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Document {
-    Capture(CaptureDocument),
-    Log(LogDocument),
+    Capture(Box<CaptureDocument>),
+    Log(Box<LogDocument>),
 }
 
 /// Reads a recording from start to end. Its first bytes say what it is.
@@ -78,12 +90,25 @@ fn read(path: &Path, matches: &ArgMatches) -> Result<Document, UserError> {
     let mut file = BufReader::new(File::open(path).map_err(|error| unusable(path, &error))?);
     let begin = file.fill_buf().map_err(|error| unusable(path, &error))?;
     if !is_capture(begin) {
-        return Ok(Document::Log(log::read(path, file, &log_options)?));
+        if matches.contains_id(KEYS) {
+            return Err(unusable(path, &"it is no capture, and --keys decrypts captures"));
+        }
+        return Ok(Document::Log(Box::new(log::read(path, file, &log_options)?)));
     }
     if log::is_asked(matches) {
         return Err(unusable(path, &"it is a capture; --log-format and --empty-bodies are for access logs"));
     }
-    Ok(Document::Capture(capture::read(path, file)?))
+    Ok(Document::Capture(Box::new(capture::read(path, file, key_log(matches)?)?)))
+}
+
+/// Reads the secrets by which connections over TLS are decrypted; none if no file is named.
+fn key_log(matches: &ArgMatches) -> Result<KeyLog, UserError> {
+    let Some(path) = matches.get_one::<String>(KEYS).map(Path::new) else { return Ok(KeyLog::default()) };
+    let file = File::open(path).map_err(|error| unusable(path, &error))?;
+    KeyLog::read(BufReader::new(file)).map_err(|error| {
+        let refused = unusable(path, &error);
+        error.hint().into_iter().fold(refused, |refused, hint| refused.with_line("fix", hint))
+    })
 }
 
 impl Document {

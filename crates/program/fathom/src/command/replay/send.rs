@@ -20,8 +20,8 @@ use crate::{
 /// The kinds for recordings and for live traffic.
 const RECORDED: &str = "http_replay";
 const LIVE: &str = "http_replay_live";
-/// The options that say how a log is read, whether its requests are sent or not.
-const READING: [&str; 2] = ["log-format", "empty-bodies"];
+/// The options that say how a recording is read, whether its requests are sent or not.
+const READING: [&str; 3] = ["log-format", "empty-bodies", "keys"];
 /// The argument of `--to`. Other commands name hosts by an argument `to`.
 const TARGET: &str = "target";
 /// One round by default: a recording is sent once.
@@ -41,10 +41,13 @@ pub(super) const EXAMPLES: &[&str] = &[
     "fathom replay day.pcap --to staging.example --header 'Host: shop.example' --speed 2x",
     "fathom replay day.pcap --to 127.0.0.1:8080 --speed max --methods GET,HEAD",
     "fathom replay day.pcap --lab pair --rate 5k",
+    "fathom replay day.pcap --keys keys.log --to 127.0.0.1:8080",
+    "fathom replay dns.pcap --to udp://127.0.0.1:53 --ports 53 --speed 10x --compare",
+    "fathom replay redis.pcap --to tcp://127.0.0.1:6379 --ports 6379",
     "fathom replay --live eth0 --ports 80 --to staging.example --duration 10min",
 ];
 
-fn kind(name: &str) -> &'static dyn TestKind {
+pub(super) fn kind(name: &str) -> &'static dyn TestKind {
     registry::kind(name).expect("the program has this kind")
 }
 
@@ -54,7 +57,10 @@ pub(super) fn arguments() -> Vec<Arg> {
     let to = Arg::new(TARGET)
         .long("to")
         .value_name("URL")
-        .help("send the requests there: URL, HOST or HOST:PORT; without it and without a --lab nothing is sent");
+        .help(
+            "send the requests there: URL, HOST or HOST:PORT; tcp://HOST:PORT or udp://HOST:PORT: what clients sent, byte by byte, of any \
+             protocol; without it and without a --lab nothing is sent",
+        );
     let mut arguments = vec![to];
     arguments
         .extend(options::arguments(&[("FILE", kind(RECORDED)), (LIVE_OPTION, kind(LIVE))]).into_iter().filter(is_own));
@@ -88,28 +94,56 @@ pub(super) struct RecordingSize {
 
 /// Sends the requests of a recording.
 pub(super) fn run(matches: &ArgMatches, path: &Path, size: &RecordingSize) -> anyhow::Result<Exit> {
-    if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-        let text = format!("{} is no regular file, and a recording is read twice: shown, then sent", path.display());
-        return Err(UserError::new(Exit::Usage, text).with_line("fix", "write it to a file first").into());
+    let settings = sending_settings(matches, path)?;
+    let duration = duration(&settings, size)?;
+    measure_http(matches, RECORDED, settings, duration, &format!("replay of {}", path.display()))
+}
+
+/// The options of sending a recording.
+///
+/// # Errors
+/// A file cannot be read twice.
+pub(super) fn sending_settings(matches: &ArgMatches, path: &Path) -> Result<Settings, UserError> {
+    let file = read_twice(path)?;
+    let mut settings = options::settings(matches, &[kind(RECORDED), kind(LIVE)]).with("file", file);
+    if let Some(keys) = settings.text("keys") {
+        settings.set("keys", read_twice(Path::new(&keys))?);
     }
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-    let settings =
-        options::settings(matches, &[kind(RECORDED), kind(LIVE)]).with("file", absolute.display().to_string());
-    let timing = Timing::of(&settings).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
+    Ok(settings)
+}
+
+/// How long a recording takes, unless the command line says otherwise.
+///
+/// # Errors
+/// The options of its timing are wrong.
+pub(super) fn duration(settings: &Settings, size: &RecordingSize) -> Result<Nanos, UserError> {
+    let timing = Timing::of(settings).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
     let n_copies = settings.count("copies").unwrap_or(1);
     let length = timing.length(size.n_requests * n_copies, size.span);
-    let duration = length.map_or(PACED_BY_ANSWERS_MAX, |length| length + GRACE);
-    measure(matches, RECORDED, settings, duration, &format!("replay of {}", path.display()))
+    Ok(length.map_or(PACED_BY_ANSWERS_MAX, |length| length + GRACE))
+}
+
+/// Returns the absolute path of a file that is shown first and sent then.
+///
+/// # Errors
+/// It is a pipe, for example, which can be read once only.
+fn read_twice(path: &Path) -> Result<String, UserError> {
+    if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        let text = format!("{} is no regular file, and it is read twice: shown, then sent", path.display());
+        return Err(UserError::new(Exit::Usage, text).with_line("fix", "write it to a file first"));
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    Ok(absolute.display().to_string())
 }
 
 /// Copies the requests that a device carries.
 pub(super) fn run_live(matches: &ArgMatches, device: &str) -> anyhow::Result<Exit> {
     let settings = options::settings(matches, &[kind(RECORDED), kind(LIVE)]);
-    measure(matches, LIVE, settings, LIVE_DURATION, &format!("copies of requests on {device}"))
+    measure_http(matches, LIVE, settings, LIVE_DURATION, &format!("copies of requests on {device}"))
 }
 
-/// Measures a test of one of the kinds.
-fn measure(
+/// Measures a test with requests of HTTP.
+fn measure_http(
     matches: &ArgMatches,
     name: &str,
     mut settings: Settings,
@@ -126,17 +160,32 @@ fn measure(
         let words = if name == LIVE { "for a recording, not for --live" } else { "for --live, not for a recording" };
         return Err(UserError::new(Exit::Usage, format!("--{option} is {words}")).into());
     }
+    let to = url.map(|url| format!(" to {url}")).unwrap_or_default();
+    measure(matches, name, &settings, (duration, format!("{title}{to}")))
+}
+
+/// Measures a test of one of the kinds, for so long and under this title.
+pub(super) fn measure(
+    matches: &ArgMatches,
+    name: &str,
+    settings: &Settings,
+    (duration, title): (Nanos, String),
+) -> anyhow::Result<Exit> {
     let settings = settings
         .complete(kind(name).options())
         .map_err(|error| UserError::new(Exit::Usage, format!("replay: {error}")))?;
     let times = measurement::trial_times(matches, TrialTimes { warmup: Nanos::ZERO, duration }, ROUNDS)?;
     let ends = measurement::initiators(matches)?;
-    let mut tests =
-        vec![TestPlan { to: url.is_none().then(|| ends.to().to_owned()), options: settings, ..ends.test(name, times) }];
+    let to = kind(name).is_two_sided(&settings).then(|| ends.to().to_owned());
+    let mut tests = vec![TestPlan { to, options: settings, ..ends.test(name, times) }];
     measurement::add_promises(&mut tests, matches)?;
-    let to = url.map(|url| format!(" to {url}")).unwrap_or_default();
-    let plan = measurement::plan(format!("{title}{to}"), ROUNDS, ends, tests, matches);
+    let plan = measurement::plan(title, ROUNDS, ends, tests, matches);
     measurement::run_and_report(plan, matches, KeepResult::IfRequested)
+}
+
+/// The target as it was given.
+pub(super) fn target_text(matches: &ArgMatches) -> Option<&str> {
+    matches.get_one::<String>(TARGET).map(String::as_str)
 }
 
 /// Reads the target: a URL without a path, or a host with or without a port.

@@ -14,7 +14,7 @@ use fathom_http::responder::{
 use fathom_model::{OptionDoc, Settings, settings::SettingError};
 use fathom_sys::{clock, process::threads};
 
-use super::tool::thread_error;
+use super::{http_xdp, tool::thread_error};
 use fathom_run::exit::{Exit, UserError, engine_error};
 
 /// The options shared with the kinds of tests, with their value names.
@@ -53,28 +53,37 @@ pub(super) fn arguments() -> Vec<Arg> {
         file("http-cert", "PEM file of the certificate for --http-tls").requires("http-tls").requires("http-key"),
         file("http-key", "PEM file of its private key").requires("http-cert"),
     ]);
+    arguments.extend(http_xdp::arguments());
     arguments
 }
 
+/// Answers requests until it is stopped, and returns what it tells at the end, if it has answered any.
+type Answering = Box<dyn FnOnce(&StopFlag) -> Result<Option<String>, Error> + Send>;
+
 /// Listening responders. After the start, each has its own thread.
 pub(super) struct HttpResponders {
-    /// The start of the URL of each listener.
-    urls: Vec<String>,
+    /// One for each listener: the start of its URL.
+    lines: Vec<String>,
     /// The seed, if something is random.
     seed: Option<u64>,
-    responders: Vec<Responder>,
+    responders: Vec<Answering>,
 }
 
 /// Responders that answer requests.
-pub(super) struct RunningResponders(Vec<thread::JoinHandle<Result<ResponderCounts, Error>>>);
+pub(super) struct RunningResponders(Vec<thread::JoinHandle<Result<Option<String>, Error>>>);
 
 impl HttpResponders {
-    /// Listens as the options say. Requests are not answered yet.
-    pub(super) fn listen(matches: &ArgMatches, address: IpAddr, options: ResponderOptions) -> Result<Self, UserError> {
+    /// Listens as the options say. Requests are not answered yet, but by a program.
+    pub(super) fn listen(matches: &ArgMatches, address: IpAddr, options: ResponderOptions) -> anyhow::Result<Self> {
         let scheme = if options.certificate.is_some() { "https" } else { "http" };
         let seed = options.delay.is_some().then_some(options.seed);
-        let mut http = Self { urls: Vec::new(), seed, responders: Vec::new() };
+        let mut http = Self { lines: Vec::new(), seed, responders: Vec::new() };
         let port = *matches.get_one::<u16>("http-port").expect("it has a default");
+        if let Some(device) = matches.get_one::<String>("http-xdp") {
+            let (lines, responder) = http_xdp::open(matches, device, (address, port), &options)?;
+            let watch: Answering = Box::new(move |stop| http_xdp::watch(&responder, stop));
+            return Ok(Self { lines, responders: vec![watch], ..http });
+        }
         if port != 0 {
             let responder = Responder::bind(
                 SocketAddr::new(address, port),
@@ -93,8 +102,8 @@ impl HttpResponders {
     }
 
     fn add(&mut self, place: String, responder: Responder) {
-        self.urls.push(place);
-        self.responders.push(responder);
+        self.lines.push(place);
+        self.responders.push(Box::new(move |stop| responder.run(stop).map(|counts| told(&counts))));
     }
 
     /// Returns true if there is no responder.
@@ -104,14 +113,14 @@ impl HttpResponders {
 
     /// Returns one line per listener, and one for the seed.
     pub(super) fn listening_lines(&self) -> impl Iterator<Item = String> {
-        self.urls.iter().cloned().chain(self.seed.map(|seed| format!("seed    {seed}")))
+        self.lines.iter().cloned().chain(self.seed.map(|seed| format!("seed    {seed}")))
     }
 
     /// Answers requests until stopped.
     pub(super) fn start(self, stop: &StopFlag) -> Result<RunningResponders, UserError> {
-        let start = |responder: Responder| {
+        let start = |answer: Answering| {
             let stop = stop.clone();
-            threads::start(move || responder.run(&stop))
+            threads::start(move || answer(&stop))
         };
         let started = self.responders.into_iter().map(start).collect::<Result<_, _>>();
         started.map(RunningResponders).map_err(|error| thread_error("answer requests", &error))
@@ -129,16 +138,22 @@ impl RunningResponders {
         for thread in self.0 {
             // A panic has already printed its message.
             let Ok(outcome) = thread.join() else { continue };
-            let counts = outcome.map_err(|error| engine_error(&error))?;
-            if counts.connections > 0 {
-                eprintln!(
-                    "http: {} requests answered on {} connections, {} refused, {} connections ended for slowness",
-                    counts.requests, counts.connections, counts.rejected, counts.timed_out
-                );
+            if let Some(text) = outcome.map_err(|error| engine_error(&error))? {
+                eprintln!("http: {text}");
             }
         }
         Ok(())
     }
+}
+
+/// What a responder with sockets tells at the end, if anybody has asked it.
+fn told(counts: &ResponderCounts) -> Option<String> {
+    let ResponderCounts { requests, connections, rejected, timed_out, .. } = counts;
+    (*connections > 0).then(|| {
+        format!(
+            "{requests} requests answered on {connections} connections, {rejected} refused, {timed_out} connections ended for slowness"
+        )
+    })
 }
 
 fn path_text(path: &Path) -> String {

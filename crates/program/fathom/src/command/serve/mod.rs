@@ -1,6 +1,7 @@
 //! `fathom serve`: makes this host a target for users who have the key.
 
 mod http;
+mod http_xdp;
 mod identity;
 mod iperf;
 mod iperf3;
@@ -54,6 +55,7 @@ Examples:
   fathom serve --only http                          an HTTP responder and nothing else
   fathom serve --only http --http-delay 'exponential 2ms' --http-stall 200ms/1s
   fathom serve --only http --http-statuses 200:95%,404:4%,503:1% --http-tls
+  fathom serve --only http --http-xdp eth1 --http-xdp-from 10.0.0.0/8       answers in the driver
   fathom serve --only iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
   fathom serve --iperf --iperf-from 10.0.0.0/8      iperf 2 too, for these addresses
   fathom serve --only netperf --netperf-from 10.0.0.0/8

@@ -73,9 +73,13 @@ pub(super) fn define(command: Command) -> Command {
             "hash of the table: the device's own with or without a seed, or Bernstein's",
         ))
         .arg(
-            value("sweep", "N", "slots searched for old entries when no bucket is left")
-                .value_parser(values::count)
-                .default_value("64"),
+            value(
+                "sweep",
+                "N",
+                "slots searched for old entries when no bucket is left, and for each fragment that waits",
+            )
+            .value_parser(values::count)
+            .default_value("64"),
         )
         .arg(
             Arg::new("free-complete")

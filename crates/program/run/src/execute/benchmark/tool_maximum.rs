@@ -186,6 +186,7 @@ impl SizeTrial {
             paired_with: None,
             topology: None,
             each: false,
+            optional: false,
             warmup: Nanos::ZERO.exact(),
             duration: DURATION.exact(),
             options,

@@ -1,0 +1,50 @@
+//! Connections segment by segment.
+
+use super::*;
+
+const RULES: Rules = Rules { request_length: 57, closes: false, is_open_load: false, port_mask: 0 };
+
+const fn at(now: u64) -> Conditions {
+    Conditions { now, stops: false, rules: RULES }
+}
+
+#[test]
+fn a_row_holds_the_whole_connection() {
+    let connection = Connection {
+        unacknowledged: 1,
+        send_next: 2,
+        receive_next: 3,
+        left: 4,
+        started_at: 5,
+        active_at: 6,
+        state: State::LastAck,
+        n_unacknowledged: 7,
+        is_early_end: true,
+        is_last: true,
+        port_idx: 8,
+        early_from: 9,
+        early_to: 10,
+        n_answered: 11,
+        is_ended_by_server: true,
+        is_taken: true,
+        is_away: true,
+    };
+    assert_eq!(Connection::from_row(&connection.row()), connection);
+}
+
+#[test]
+fn a_connection_opens_asks_and_asks_again() {
+    let mut connection = Connection::default();
+    let mut step = Step::default();
+    connection.open(1 << 20, RULES, &mut step);
+    assert_eq!((step.send, connection.state), (Send::Syn, State::SynSent));
+    let accepted =
+        Segment { flags: flag::SYN | flag::ACK, sequence: 1_000, acknowledgement: connection.send_next, length: 0 };
+    let step = connection.on_segment(&accepted, Head::Unknown, &at(1 << 21));
+    assert_eq!((step.send, step.acknowledgement, step.elapsed), (Send::Request, 1_001, 1 << 20));
+    let answer = Segment { flags: flag::ACK, sequence: 1_001, acknowledgement: connection.send_next, length: 850 };
+    let head = Head::Answer { length: 850, is_success: true, closes: false };
+    let step = connection.on_segment(&answer, head, &at(1 << 22));
+    assert_eq!((step.send, step.acknowledgement, step.elapsed), (Send::Request, 1_851, 1 << 21));
+    assert!(step.events.has(Event::Answered) && !step.events.has(Event::NotSuccess));
+}

@@ -1,0 +1,85 @@
+//! What the program keeps for each processor: counters, histograms, and memory of its own.
+//!
+//! It has two rows, since the kernel takes none of more than 32 KiB. The first one is at hand for every frame.
+
+use fathom_model::Histogram;
+use fathom_sys::bpf::histogram;
+
+use super::Counter;
+
+/// The number of rows.
+pub(crate) const N_BOOKS: u32 = 2;
+/// The number of words of a row: counters and memory, which only the first row uses, and two histograms.
+pub(crate) const BOOK_WORDS: usize = Counter::WORDS + SCRATCH_WORDS + 2 * histogram::BUCKETS;
+/// Where the memory of the program's own is, in bytes, and its words.
+pub(super) const SCRATCH: i16 = Counter::BYTES;
+pub(super) const SCRATCH_WORDS: usize = 37;
+/// Where the histograms are, in words.
+const HISTOGRAMS: usize = Counter::WORDS + SCRATCH_WORDS;
+
+/// A histogram of the books. An answer is counted once, or twice if it has several segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// To an answer of one segment, which is its first and its last one.
+    Whole,
+    /// To the last segment of a longer answer.
+    Last,
+    /// To the first segment of a longer answer.
+    First,
+    /// To the SYN-ACK.
+    Opened,
+}
+
+impl Kept {
+    /// All of them.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 4] = [Self::Whole, Self::Last, Self::First, Self::Opened];
+
+    /// Its row.
+    pub(super) const fn row(self) -> u32 {
+        self as u32 / 2
+    }
+
+    /// Where it begins in its row, in bytes.
+    pub(super) fn offset(self) -> i32 {
+        i32::try_from(self.start() * 8).expect("a row is short")
+    }
+
+    const fn start(self) -> usize {
+        HISTOGRAMS + self as usize % 2 * histogram::BUCKETS
+    }
+
+    /// What it holds.
+    pub(crate) fn histogram(self, rows: &[[u64; BOOK_WORDS]]) -> Histogram {
+        let buckets = rows[self.row() as usize][self.start()..].first_chunk();
+        histogram::histogram(buckets.expect("a row has two histograms"))
+    }
+}
+
+/// How long things took, in nanoseconds, each exact to 1.6 %; longer times count as 4.29 s, the most that 32 bits hold.
+#[derive(Debug, Clone, Default)]
+pub struct Times {
+    /// From the start of a request, or of its connection if each has its own, to the first bytes of its answer.
+    pub first_byte: Histogram,
+    /// To the last bytes of its answer.
+    pub last_byte: Histogram,
+    /// From a SYN to its SYN-ACK.
+    pub connect: Histogram,
+}
+
+impl Times {
+    /// Adds those of another one.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.first_byte.merge(&other.first_byte);
+        self.last_byte.merge(&other.last_byte);
+        self.connect.merge(&other.connect);
+    }
+
+    pub(super) fn from_rows(rows: &[[u64; BOOK_WORDS]]) -> Self {
+        let [mut first_byte, mut last_byte] = [Kept::First, Kept::Last].map(|kept| kept.histogram(rows));
+        let whole = Kept::Whole.histogram(rows);
+        first_byte.merge(&whole);
+        last_byte.merge(&whole);
+        Self { first_byte, last_byte, connect: Kept::Opened.histogram(rows) }
+    }
+}

@@ -1,0 +1,89 @@
+//! Every kind of every layer between several hosts: from many to one, from one to many, and between all.
+
+use fathom_model::{LinkTrial, Trial};
+
+use crate::test_bed::{TestBed, lacks_root};
+
+/// The three forms, each with the number of its pairs of four hosts.
+const FORMS: [(&[&str], usize); 3] = [
+    (&["--from", "companions", "--to", "sut"], 3),
+    (&["--from", "sut", "--to", "companions"], 3),
+    (&["--topology", "mesh"], 12),
+];
+
+/// The tests that run in all forms.
+const KINDS: &[&str] = &[
+    "http --connections 12",
+    "http --rate 1200 --connections 12",
+    "tcp --flows 12 --rate 120M",
+    "tcp --direction down --flows 12 --rate 120M",
+    "tcp --direction both --flows 12",
+    "tcp --test rr --flows 12",
+    "tcp --test rr-open --rate 1200 --flows 12",
+    "tcp --test crr --flows 12",
+    "tcp --test cc --flows 12",
+    "tcp --test loaded --direction up --flows 12",
+    "udp --rate 12M",
+    "udp --direction down --rate 12M",
+    "udp --test rr --flows 12",
+    "udp --test rr-open --rate 1200 --flows 12",
+    "packet --rate 12k",
+    "packet --direction down --rate 12k",
+];
+
+/// The tests that do not run in a form, with the forms and the words that say why.
+const REFUSED: &[(&str, &[usize], &str)] = &[
+    ("http --engine xdp --connections 12", &[0, 1, 2], "takes the device of a host for one pair of hosts"),
+    ("packet --backend xsk --rate 12k", &[1, 2], "takes the device of a host for one pair of hosts"),
+    ("packet --direction both --rate 12k", &[0, 1, 2], "a test in both directions at once, run between two hosts"),
+    ("packet --method throughput", &[0, 1, 2], "a benchmark, and a test in both directions at once"),
+    ("tcp --test spread", &[0, 1, 2], "the test needs the address that the targets share"),
+    ("udp --test continuity", &[0, 1, 2], "the test needs the address that the targets share"),
+    ("probe --test rtt --count 3", &[0, 1], "runs from one host to one"),
+];
+
+/// Checks that the counters of all pairs add up to those of the sum. Times and their maxima are no sums.
+fn adds_up(test: &str, trial: &Trial) {
+    let mut n_counters = 0;
+    for record in trial.records.values() {
+        for (counter, total) in record.totals.iter().filter(|(counter, _)| !counter.contains("_ns")) {
+            let of_links = trial.links.iter().flat_map(|link| link.records.values());
+            let sum: u64 =
+                of_links.filter(|part| part.side == record.side).filter_map(|part| part.totals.get(counter)).sum();
+            assert_eq!(sum, *total, "{test}: {counter}");
+            n_counters += 1;
+        }
+    }
+    assert!(n_counters > 0, "{test}");
+}
+
+#[test]
+fn every_kind_runs_in_all_forms_with_totals_that_add_up_or_says_why_it_cannot() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("star:4", "kinds");
+    let brief = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--lab", lab.name, "--json"];
+    for test in KINDS {
+        for (form, n_pairs) in FORMS {
+            let words: Vec<&str> = test.split(' ').chain(form.iter().copied()).chain(brief).collect();
+            let ending = stage.fathom(words);
+            ending.succeeded_or_judged();
+            let run = ending.run();
+            for trial in run.tests.iter().flat_map(|test| &test.trials) {
+                assert_eq!(trial.links.len(), n_pairs, "{test} {form:?}");
+                assert!(trial.links.iter().all(LinkTrial::is_whole), "{test} {form:?}");
+                adds_up(test, trial);
+            }
+            assert!(run.tests.iter().all(|test| !test.trials.is_empty()), "{test} {form:?}");
+        }
+    }
+    for (test, forms, words) in REFUSED {
+        for (form, _) in forms.iter().map(|idx| FORMS[*idx]) {
+            stage
+                .fathom(test.split(' ').chain(form.iter().copied()).chain(["--lab", lab.name, "--quiet"]))
+                .refused(2, &[words]);
+        }
+    }
+}

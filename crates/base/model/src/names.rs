@@ -380,6 +380,11 @@ pub mod count {
     /// The maximum lag of the tool behind its own schedule.
     pub const SCHEDULE_LAG_NS_MAX: &str = "schedule_lag_ns_max";
 
+    /// The longest packet that a path carries, in bytes.
+    pub const PATH_MTU: &str = "path_mtu_bytes";
+    /// The distance to a host in hops.
+    pub const HOPS: &str = "hops";
+
     /// The counters whose unit is a byte.
     pub const OF_BYTES: [&str; 2] = [BYTES_SENT, BYTES_RECEIVED];
 

@@ -24,7 +24,7 @@ use crate::{
     path_check::device_of,
     repeat_command,
     summaries::main_rate,
-    window::{MeasuredWindow, host_of, host_records, members, rates, record_of, samples_within, usable_trials},
+    window::{MeasuredWindow, host_records, members, rates, record_of, samples_within, usable_trials},
 };
 
 /// One test with everything that a finding rule may read.
@@ -46,10 +46,10 @@ pub(crate) fn has_answers(record: &Record) -> bool {
 }
 
 impl<'a> TestEvidence<'a> {
-    /// Returns the probe results of each trial, with the host that sent the probes.
+    /// Returns the probe results of each trial and pair of hosts, with the host that sent the probes.
     pub(crate) fn probes(&self) -> impl Iterator<Item = (&'a str, &'a Record, &'a ProbeRecord)> {
-        let records = self.test.trials.iter().flat_map(|trial| &trial.records);
-        records.filter_map(|(key, record)| Some((host_of(key), record, record.probe.as_ref()?)))
+        let records = self.test.trials.iter().flat_map(host_records);
+        records.filter_map(|(host, record)| Some((host, record, record.probe.as_ref()?)))
     }
 }
 

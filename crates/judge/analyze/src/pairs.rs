@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{
     LinkTrial, MergedRecord, Note, Record, Side, StepRecord, Timeline, Trial, UsersRecord, Visits,
+    names::count::{HOPS, PATH_MTU, is_maximum},
     units::{Nanos, approximate},
 };
 
@@ -99,7 +100,11 @@ fn join(side: Side, SideRecords { parts, rows }: &SideRecords<'_>, own_offset: i
     joined.start_ns = nanos(start + own_offset);
     joined.timeline =
         timeline(&parts.iter().map(|part| (part.after(start), &part.record.timeline)).collect::<Vec<_>>());
-    joined.measured_ns = common_window(parts, start);
+    joined.measured_ns = if rows.iter().any(|row| row.probe.is_some()) {
+        time_of_all(parts, start)
+    } else {
+        common_window(parts, start)
+    };
     for part in parts {
         add(&mut joined, part.record, part.after(start));
         let room = FLOWS_MAX.saturating_sub(joined.flows.len()).min((FLOWS_MAX / parts.len()).max(1));
@@ -112,9 +117,6 @@ fn join(side: Side, SideRecords { parts, rows }: &SideRecords<'_>, own_offset: i
     joined.facts = rows.first()?.facts.clone().into_iter().filter(is_same).collect();
     joined.notes = notes(rows);
     joined.users = users(parts);
-    if let [only] = parts.as_slice() {
-        joined.probe.clone_from(&only.record.probe);
-    }
     Some(joined)
 }
 
@@ -129,6 +131,12 @@ fn common_window(parts: &[ClockedRecord<'_>], start: i128) -> (Nanos, Nanos) {
     (from, to.max(from))
 }
 
+/// The time from the first start to the last end: probes of several pairs need not be sent together.
+fn time_of_all(parts: &[ClockedRecord<'_>], start: i128) -> (Nanos, Nanos) {
+    let ends = parts.iter().map(|part| part.after(start) + part.record.measured_ns.1);
+    (Nanos::ZERO, ends.max().unwrap_or_default())
+}
+
 /// Adds what is counted over a whole record.
 fn add(joined: &mut Record, part: &Record, after: Nanos) {
     joined.start_late_ns = joined.start_late_ns.max(after + part.start_late_ns);
@@ -139,8 +147,8 @@ fn add(joined: &mut Record, part: &Record, after: Nanos) {
         *joined.cpu_ns_by_core.entry(core.clone()).or_default() += *spent;
     }
     for (counter, total) in &part.totals {
-        let sum = joined.totals.entry(counter.clone()).or_default();
-        *sum = if is_time_or_maximum(counter) { (*sum).max(*total) } else { sum.saturating_add(*total) };
+        let join = |sum: &mut u64| *sum = joined_total(counter, *sum, *total);
+        joined.totals.entry(counter.clone()).and_modify(join).or_insert(*total);
     }
     for (name, distribution) in &part.distributions {
         joined.distributions.entry(name.clone()).or_default().merge(distribution);
@@ -149,9 +157,14 @@ fn add(joined: &mut Record, part: &Record, after: Nanos) {
     joined.errors.extend(part.errors.clone());
 }
 
-/// A delay or a maximum of several pairs is no sum: the largest one stands for all.
-fn is_time_or_maximum(counter: &str) -> bool {
-    fathom_model::names::count::is_maximum(counter) || counter.ends_with("_ns")
+/// Adds a total of a pair to those of others. A delay, a maximum or the length of a path is no sum: the worst one stands for all.
+fn joined_total(counter: &str, sum: u64, total: u64) -> u64 {
+    match counter {
+        PATH_MTU => sum.min(total),
+        HOPS => sum.max(total),
+        _ if is_maximum(counter) || counter.ends_with("_ns") => sum.max(total),
+        _ => sum.saturating_add(total),
+    }
 }
 
 /// Adds timelines, each of which starts so long after the common start, in the intervals of the one with the most of them.
@@ -319,6 +332,22 @@ mod tests {
         assert_eq!(asking.timeline.counters["sent"].iter().sum::<u64>(), 700);
         // A third of the first interval of c2 is missing.
         assert_eq!(asking.timeline.counters["sent"][0], 10 + 14 + 40);
+    }
+
+    #[test]
+    fn probes_of_pairs_count_from_the_first_to_the_last_and_the_shortest_path_mtu_is_that_of_all() {
+        let of = |from: &str, start_ms: u64, mtu: u64, hops: u64| {
+            let totals = [("sent", 3), (PATH_MTU, mtu), (HOPS, hops)].map(|(name, n)| (name.to_owned(), n)).into();
+            let (probe, span) = (Some(fathom_model::probe::ProbeRecord::default()), (Nanos::ZERO, Nanos(10 * MS)));
+            let start_ns = Nanos(start_ms * MS);
+            let asks = Record { totals, probe, start_ns, measured_ns: span, ..Record::empty(Side::Initiator) };
+            link(from, vec![(from, asks), ("sut", Record::empty(Side::Responder))])
+        };
+        let mut trial = Trial { links: vec![of("c1", 0, 1_400, 2), of("c2", 30, 1_500, 3)], ..Trial::default() };
+        join_pairs(&mut trial, ("companions", Some("sut")), &ClockOffsets::new(), &[]);
+        let asking = &trial.records["companions"];
+        assert_eq!((asking.totals["sent"], asking.totals[PATH_MTU], asking.totals[HOPS]), (6, 1_400, 3));
+        assert_eq!(asking.measured_ns, (Nanos::ZERO, Nanos(40 * MS)), "although none of them probed together");
     }
 
     #[test]

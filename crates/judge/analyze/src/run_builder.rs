@@ -270,6 +270,29 @@ impl RunBuilder {
         self.add_test(Layer::Path, "probe", &[metric], vec![trial]);
     }
 
+    /// Divides the last test of probes among pairs of hosts, each with its probes sent and answered and its other results.
+    pub(crate) fn probed_by(&mut self, pairs: &[(&str, &str, (u64, u64), ProbeRecord)]) {
+        self.probed((0, 0), ProbeRecord::default());
+        let test = self.run.tests.last_mut().unwrap();
+        let link_trial = |(from, to, (sent, answered), probe): &(&str, &str, (u64, u64), ProbeRecord)| {
+            let totals = [(count::SENT, *sent), (count::RECEIVED, *answered), ("lost", sent - answered)];
+            let totals = totals.map(|(name, n)| (name.to_owned(), n)).into();
+            let probe = ProbeRecord { target: format!("address of {to}"), ..probe.clone() };
+            let asks = Record { totals, probe: Some(probe), ..record(Side::Initiator) };
+            let records = [((*from).to_owned(), asks), (format!("{to}/responder"), record(Side::Responder))].into();
+            LinkTrial { from: (*from).to_owned(), to: Some((*to).to_owned()), records }
+        };
+        test.trials[0].links = pairs.iter().map(link_trial).collect();
+        join_pairs(&mut test.trials[0], ("all", Some("all")), &ClockOffsets::new(), &[]);
+        let link = |(from, to, ..): &(&str, &str, _, _)| Link {
+            from: (*from).to_owned(),
+            to: Some((*to).to_owned()),
+            ..Link::default()
+        };
+        test.links = pairs.iter().map(link).collect();
+        (test.from, test.to) = ("all".to_owned(), Some("all".to_owned()));
+    }
+
     /// Adds a test about targets with what answered and what happened.
     pub(crate) fn targets(&mut self, targets: TargetsRecord, events: Vec<EventRecord>) {
         let asks = Record { targets: Some(targets), ..record(Side::Initiator) };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Link, LinkTrial, Metric, Sharing, TestRun, Trial, run::Host, units::Nanos};
+use fathom_model::{Layer, Link, LinkTrial, Metric, Sharing, Summary, TestRun, Trial, run::Host, units::Nanos};
 use fathom_statistics::spread;
 
 use crate::{
@@ -13,9 +13,11 @@ use crate::{
 /// Fills in the values of all pairs of a test, over the time in which all of them measured.
 pub(crate) fn fill_in_links(test: &mut TestRun, hosts: &BTreeMap<String, Host>) {
     let metrics: Vec<Metric> = test.summaries.iter().map(|summary| summary.metric.clone()).collect();
-    let main = main_rate(test).map(|summary| summary.metric.clone());
-    let usable: Vec<TrialOfPairs<'_>> =
-        usable_trials(&test.trials).into_iter().filter_map(|trial| TrialOfPairs::of(trial, hosts)).collect();
+    let main = shared_rate(test).map(|summary| summary.metric.clone());
+    let usable: Vec<TrialOfPairs<'_>> = usable_trials(&test.trials)
+        .into_iter()
+        .filter_map(|trial| TrialOfPairs::of(trial, test.layer, hosts))
+        .collect();
     let of_link = |link: &Link| {
         let trials: Vec<Trial> = usable.iter().filter_map(|trial| trial.of_pair(link, hosts)).collect();
         if trials.is_empty() {
@@ -34,25 +36,30 @@ pub(crate) fn fill_in_links(test: &mut TestRun, hosts: &BTreeMap<String, Host>) 
 /// A trial with the records of its pairs at hand.
 struct TrialOfPairs<'a> {
     round: u32,
-    common: MeasuredWindow,
+    /// The time in which all pairs measured. Probes have none: each pair has its own time.
+    common: Option<MeasuredWindow>,
     pairs: BTreeMap<(&'a str, Option<&'a str>), &'a LinkTrial>,
 }
 
 impl<'a> TrialOfPairs<'a> {
     /// Returns `None` if there is no time in which all pairs measured.
-    fn of(trial: &'a Trial, hosts: &BTreeMap<String, Host>) -> Option<Self> {
+    fn of(trial: &'a Trial, layer: Layer, hosts: &BTreeMap<String, Host>) -> Option<Self> {
+        let common = match layer {
+            Layer::Path => None,
+            _ => Some(MeasuredWindow::common(trial, hosts)?),
+        };
         let pairs = trial.links.iter().map(|link| ((link.from.as_str(), link.to.as_deref()), link)).collect();
-        Some(Self { round: trial.round, common: MeasuredWindow::common(trial, hosts)?, pairs })
+        Some(Self { round: trial.round, common, pairs })
     }
 
     /// Returns the trial of one pair, measured while all pairs measured; `None` if one of its hosts was lost.
     fn of_pair(&self, link: &Link, hosts: &BTreeMap<String, Host>) -> Option<Trial> {
         let of_link = self.pairs.get(&(link.from.as_str(), link.to.as_deref())).filter(|link| link.is_whole())?;
         let mut records = of_link.records.clone();
-        for (key, record) in &mut records {
-            let (from, to) = self.common.in_record(hosts, host_of(key), record);
-            // A trial that a count ended is divided by its own time.
-            if record.whole_span().is_none() {
+        // A trial that a count ended is divided by its own time.
+        for (key, record) in records.iter_mut().filter(|(_, record)| record.whole_span().is_none()) {
+            if let Some(common) = self.common {
+                let (from, to) = common.in_record(hosts, host_of(key), record);
                 record.measured_ns = (from, to.max(from + Nanos(1)));
             }
         }
@@ -60,9 +67,14 @@ impl<'a> TrialOfPairs<'a> {
     }
 }
 
+/// Returns the rate that the hosts of a test share. Probes go at their own pace and share nothing.
+fn shared_rate(test: &TestRun) -> Option<&Summary> {
+    main_rate(test).filter(|_| test.layer != Layer::Path)
+}
+
 /// Returns how the main rate of a test divides; `None` for a test of one pair, or without a rate.
 pub(crate) fn sharing(test: &TestRun) -> Option<Sharing> {
-    let metric = main_rate(test)?.metric.name.to_string();
+    let metric = shared_rate(test)?.metric.name.to_string();
     let differs = differing_end(test)?;
     let mut by_host: BTreeMap<String, f64> = BTreeMap::new();
     for link in &test.links {

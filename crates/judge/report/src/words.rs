@@ -281,11 +281,6 @@ pub(crate) fn factor(of: Estimate) -> String {
     format!("× {}{}", significant(of.value), interval.unwrap_or_default())
 }
 
-/// Returns a count with its noun, with an `s` unless the count is one.
-pub(crate) fn counted(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use fathom_model::Side;

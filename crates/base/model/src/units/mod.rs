@@ -11,6 +11,6 @@ mod volume;
 
 pub use number::{approximate, approximate_signed, ratio, rounded};
 pub use rate::{BitsPerSec, PerSec};
-pub use text::{UnitError, grouped, percent, share_of_percent, significant, whole};
+pub use text::{UnitError, counted, grouped, percent, share_of_percent, significant, whole};
 pub use time::Nanos;
 pub use volume::{Bytes, Frames};

@@ -122,6 +122,12 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
+/// Formats a count with its noun, which gets an `s` unless the count is one: `2 pairs`.
+#[must_use]
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
 /// Writes a number with the SI prefix that leaves one to three digits before the decimal point.
 pub(super) fn write_si(f: &mut fmt::Formatter<'_>, number: f64, unit: &str) -> fmt::Result {
     let (scaled, prefix) = match number.abs() {

@@ -1,9 +1,11 @@
 //! Long packets are lost without a `too big` message.
 
+use std::collections::BTreeSet;
+
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::count,
-    units::{grouped, ratio},
+    units::{counted, grouped, ratio},
 };
 
 use super::{FindingRule, martians};
@@ -28,12 +30,18 @@ impl FindingRule for BlackHole {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let found = seen.probes().find_map(|(host, _, probe)| {
+        let mut found = seen.probes().filter_map(|(host, _, probe)| {
             let path_mtu = probe.path_mtu.as_ref()?;
             Some((host, probe, path_mtu.mtu_bytes?, path_mtu.vanishing_from_bytes?))
         });
-        let Some((host, probe, mtu, from)) = found else { return Vec::new() };
-        let what = format!("packets of {} B and more to {} vanish", grouped(from), probe.target);
+        let Some((host, probe, mtu, from)) = found.next() else { return Vec::new() };
+        let pairs = found.map(|(host, probe, ..)| (host, &probe.target)).chain([(host, &probe.target)]);
+        let (of, others) = match pairs.collect::<BTreeSet<_>>().len() {
+            _ if seen.test.links.is_empty() => (String::new(), String::new()),
+            1 => (format!(" from {host}"), String::new()),
+            n => (format!(" from {host}"), format!(", as do those between {}", counted(n as u64 - 1, "other pair"))),
+        };
+        let what = format!("packets of {} B and more{of} to {} vanish{others}", grouped(from), probe.target);
         let title = format!("a black hole: {what}, and no router says that they are too big (ICMP is missing)");
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "black hole", title)
@@ -116,6 +124,20 @@ mod tests {
             builder.probed((9, 5), ProbeRecord { path_mtu: Some(path_mtu), ..ProbeRecord::default() });
             assert_eq!(builder.finding("path-mtu-black-hole").is_some(), is_found);
         }
+    }
+
+    #[test]
+    fn a_black_hole_between_some_pairs_is_told_once_with_their_number() {
+        let found = |vanishing_from_bytes| {
+            let found = PathMtuRecord { mtu_bytes: Some(1400), vanishing_from_bytes, ..PathMtuRecord::default() };
+            ProbeRecord { path_mtu: Some(found), ..ProbeRecord::default() }
+        };
+        let mut builder = RunBuilder::new();
+        let hole = || found(Some(1401));
+        builder.probed_by(&[("a", "b", (9, 5), found(None)), ("a", "c", (9, 5), hole()), ("b", "c", (9, 5), hole())]);
+        let title = builder.finding("path-mtu-black-hole").unwrap().title;
+        let told = "packets of 1,401 B and more from a to address of c vanish, as do those between 1 other pair, and";
+        assert!(title.contains(told), "{title}");
     }
 
     #[test]

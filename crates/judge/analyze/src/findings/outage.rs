@@ -33,7 +33,8 @@ impl FindingRule for Outage {
             1 => String::new(),
             n => format!("; {n} outages in all"),
         };
-        let title = format!("{} did not answer {length} from {} on{others}", probe.target, outage.from);
+        let of = if seen.test.links.is_empty() { String::new() } else { format!(" {host}") };
+        let title = format!("{} did not answer{of} {length} from {} on{others}", probe.target, outage.from);
         vec![seen.finding(self.id(), Severity::HoldsBack, "outage", title).evidence([text_evidence(
             host,
             "probes without an answer",

@@ -1,6 +1,6 @@
 //! The hosts of a test did not start together.
 
-use fathom_model::{Evidence, Finding, Severity, units::percent};
+use fathom_model::{Evidence, Finding, Layer, Severity, units::percent};
 
 use super::FindingRule;
 use crate::{evidence::TestEvidence, pairs::skew_share};
@@ -20,7 +20,9 @@ impl FindingRule for StartSkew {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let with_share = |trial: &&fathom_model::Trial| Some((trial.start_skew_ns, skew_share(trial)?));
-        let trials = seen.trials().iter().filter(|trial| !trial.links.is_empty());
+        // Probes are no load that has to come from all hosts at once.
+        let is_together = seen.test.layer != Layer::Path;
+        let trials = seen.trials().iter().filter(|trial| is_together && !trial.links.is_empty());
         let worst = trials.filter_map(with_share).max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((skew, share)) = worst.filter(|(_, share)| *share >= REMARKABLE) else { return Vec::new() };
         let title = format!("the hosts started up to {skew} apart, {} of the duration of a round", percent(share));

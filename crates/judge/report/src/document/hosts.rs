@@ -6,17 +6,14 @@ use fathom_model::{
     HostRecord, Layer, Run, TestRun,
     plan::HostReach,
     run::Host,
-    units::{BitsPerSec, Nanos, percent, ratio},
+    units::{BitsPerSec, Nanos, counted, percent, ratio},
 };
 
 use super::{
     block::{Block, Cell, Column, List, Row, Sentence, Table, folded},
     probe,
 };
-use crate::{
-    plot::core_heatmap::cores,
-    words::{MISSING, counted},
-};
+use crate::{plot::core_heatmap::cores, words::MISSING};
 
 /// A fact with its topic and name, and its value on each host.
 struct HostFact<'a> {

@@ -3,11 +3,11 @@
 use fathom_model::{
     PairedTimes, ReplayRecord, ReplayUnit, TestRun, Unit,
     replay::{AnswerDifference, ComparedAnswers},
-    units::{grouped, percent},
+    units::{counted, grouped, percent},
 };
 
 use super::block::{Block, Cell, Column, Medium, Row, Table};
-use crate::words::{Mark, counted};
+use crate::words::Mark;
 
 /// The most differences that a terminal has room for.
 const SCREEN_MAX: usize = 20;

@@ -17,7 +17,7 @@ use crate::{
 /// The busiest queues and cores that a line has room for.
 const SHARES_MAX: usize = 2;
 /// The most hosts whose lines a terminal has room for.
-const LINES_MAX: usize = 64;
+pub(super) const LINES_MAX: usize = 64;
 
 /// Returns the blocks about the hosts of a test, or none for a test of one pair.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
@@ -26,7 +26,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     else {
         return Vec::new();
     };
-    let mut blocks: Vec<Block<'_>> = matrices(test);
+    let mut blocks: Vec<Block<'_>> = matrices(test, std::iter::once(main).chain(further(test)));
     if blocks.is_empty() {
         blocks.push(Block::Heading("Hosts".to_owned()).on_page());
         blocks.push(Block::Table(of_hosts(test, sharing, main)));
@@ -152,7 +152,7 @@ fn spread_words(what: &str, spread: &Spread, show: impl Fn(f64) -> String) -> St
 }
 
 /// The metrics beside the main rate that say most about a host: a time and a share, the first of each.
-fn further(test: &TestRun) -> impl Iterator<Item = &Metric> {
+pub(super) fn further(test: &TestRun) -> impl Iterator<Item = &Metric> {
     let first = |is: fn(&Metric) -> bool| {
         let known = |metric: &&Metric| test.links.iter().any(|link| link.values.contains_key(metric.name.as_ref()));
         test.summaries.iter().map(|summary| &summary.metric).filter(|metric| is(metric)).find(known)
@@ -195,15 +195,13 @@ impl IntoCell for Option<String> {
     }
 }
 
-/// Returns a matrix of all pairs for the rate, a time and a share, each as table and heat map. None for a star.
-fn matrices(test: &TestRun) -> Vec<Block<'_>> {
+/// Returns a matrix of all pairs for each of the metrics, as table and heat map. None for a star.
+pub(super) fn matrices<'a>(test: &'a TestRun, metrics: impl Iterator<Item = &'a Metric>) -> Vec<Block<'a>> {
     let froms: BTreeSet<&str> = test.links.iter().map(|link| link.from.as_str()).collect();
     let tos: BTreeSet<&str> = test.links.iter().filter_map(|link| link.to.as_deref()).collect();
     if froms.len() < 2 || tos.len() < 2 {
         return Vec::new();
     }
-    let main = test.sharing.as_ref().and_then(|sharing| metric(test, &sharing.metric));
-    let metrics = main.into_iter().chain(further(test));
     metrics.map(|metric| Block::Figure(matrix(test, metric, (&froms, &tos)))).collect()
 }
 

@@ -3,13 +3,13 @@
 use fathom_model::{
     JudgedPromise, StepKind, StepSummary, Summary, TestRun, UsersSummary,
     finding::PromiseOutcome,
-    units::{grouped, percent, significant},
+    units::{counted, grouped, percent, significant},
 };
 
 use super::block::{Block, Cell, Column, Failure, Figure, Medium, Row, Table};
 use crate::{
     plot::funnel::{STEPS_MAX, funnel, step_times},
-    words::{self, MISSING, Mark, NOT_KNOWN, TIMES, counted, step_name},
+    words::{self, MISSING, Mark, NOT_KNOWN, TIMES, step_name},
 };
 
 /// The maximum number of rows on a terminal.

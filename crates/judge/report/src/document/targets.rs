@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use fathom_model::{
     FlowOutage, TargetFlow, TargetsSummary, TestRun, Trial,
     targets::{ShareFit, target_name},
-    units::{grouped, percent, ratio},
+    units::{counted, grouped, percent, ratio},
 };
 
 use super::block::{Block, Row, Table, columns, folded};
-use crate::words::{MISSING, Mark, counted};
+use crate::words::{MISSING, Mark};
 
 /// The most targets of a table. The JSON document has all of them.
 const ROWS_MAX: usize = 64;

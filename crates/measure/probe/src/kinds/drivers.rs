@@ -4,7 +4,7 @@ use fathom_engine::Error;
 use fathom_model::{
     Note, Record, Role,
     names::{
-        count::{DUPLICATES, RECEIVED, REORDERED, SENT},
+        count::{DUPLICATES, HOPS, PATH_MTU, RECEIVED, REORDERED, SENT},
         distribution::ROUND_TRIP,
     },
     probe::{HopRecord, OutageRecord, PathMtuRecord, PortRecord, PortState, ProbeRecord, TooBigRecord},
@@ -14,7 +14,7 @@ use fathom_model::{
 use fathom_sys::clock;
 
 use super::{
-    metrics::{CLOSED, FILTERED, HOPS, LATE, LOST, OPEN, OTHER, PATH_MTU, REFUSED},
+    metrics::{CLOSED, FILTERED, LATE, LOST, OPEN, OTHER, REFUSED},
     options::{bounded_span, ports, timeout, unsupported},
     recording_driver::RecordingDriver,
 };

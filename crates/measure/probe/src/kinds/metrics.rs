@@ -4,7 +4,7 @@ use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
     metric::{MetricName, UnitAndSense},
     names::{
-        count::{DUPLICATES, RECEIVED, REORDERED, SENT},
+        count::{DUPLICATES, HOPS, PATH_MTU, RECEIVED, REORDERED, SENT},
         distribution::ROUND_TRIP,
     },
 };
@@ -15,10 +15,6 @@ pub(super) const LOST: &str = "lost";
 pub(super) const LATE: &str = "late";
 /// Probes refused on the path by an ICMP error.
 pub(super) const REFUSED: &str = "refused";
-/// The longest packet that was answered.
-pub(super) const PATH_MTU: &str = "path_mtu_bytes";
-/// The distance to the host in hops.
-pub(super) const HOPS: &str = "hops";
 /// Ports by state.
 pub(super) const OPEN: &str = "open";
 pub(super) const CLOSED: &str = "closed";
@@ -84,7 +80,7 @@ pub(super) const SERIES: &[Metric] = &[
 ];
 
 pub(super) const MTU: &[Metric] = &[Metric::of(
-    MetricName("path_mtu_bytes", "path MTU, bytes"),
+    MetricName(PATH_MTU, "path MTU, bytes"),
     // MTUs are shown in bytes, never in KiB.
     UnitAndSense(Unit::Count, Better::Higher),
     "RFC 8899 section 5",
@@ -92,8 +88,8 @@ pub(super) const MTU: &[Metric] = &[Metric::of(
 )];
 
 pub(super) const ROUTE: &[Metric] = &[
-    Metric::of(MetricName("hops", "hops"), COUNT, SOURCE, Derivation::total(HERE, HOPS)),
-    round_trip("rtt_ns_p50", "RTT p50 to the host", 0.5),
+    Metric::of(MetricName(HOPS, "hops"), COUNT, SOURCE, Derivation::total(HERE, HOPS)),
+    round_trip("rtt_ns_p50", "host RTT p50", 0.5),
     LOSS,
 ];
 

@@ -24,6 +24,7 @@ Examples:
   fathom probe 127.0.0.1 --flood --duration 5s
   fathom probe 127.0.0.1 --expect 'rtt_ns_p99<1ms' --expect 'loss_ratio<=0'
   fathom probe --lab router
+  fathom probe --lab star:4 --topology mesh --test mtu
   fathom probe --device router --test fragments
 
 Exit codes: 0 the host answers · 1 it does not · 3 nothing was sent · 10 a promise is broken";
@@ -75,6 +76,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(test.help("test to run; all: rtt, mtu and route"))
         .args(options)
         .arg(until)
+        .args(many_hosts::arguments())
         .args(measurement::arguments())
         .args(measurement::hosts_arguments())
         .after_help(EXAMPLES)
@@ -83,7 +85,7 @@ pub(super) fn define(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let word = test_word(matches);
     let mut given = options::settings(matches, &self::kinds().into_iter().map(|(_, kind)| kind).collect::<Vec<_>>());
-    let ends = test_hosts(matches, &mut given)?;
+    let ends = many_hosts::chosen(test_hosts(matches, &mut given)?, matches)?;
     let mut used = Vec::new();
     let tests = tests_of(word).into_iter().map(|kind| test(kind, &given, &mut used, &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
@@ -113,12 +115,7 @@ fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Test
     let target = matches.get_one::<String>("target");
     // With a target, no other host of the lab answers.
     let hosts = if target.is_some() { measurement::hosts_in_lab } else { measurement::pair_in_lab };
-    let in_lab = |lab| -> anyhow::Result<TestHosts> {
-        let ends = many_hosts::chosen(hosts(lab, device)?, matches)?;
-        let are_named = ["from", "to"].into_iter().any(|side| matches.contains_id(side));
-        // Several hosts that somebody asks for are refused where the plan is checked.
-        Ok(if are_named { ends } else { ends.of_one_pair() })
-    };
+    let in_lab = |lab| hosts(lab, device);
     let sides = if target.is_some() { NamedSides::FromOnly } else { NamedSides::Both };
     if let Some(ends) = measurement::hosts_of_inventory(matches, sides)? {
         if let Some(target) = target {
@@ -162,10 +159,13 @@ fn test(
         (None, false) => SEARCH_DURATION_MAX,
     };
     let times = TrialTimes { warmup: Nanos::ZERO, duration };
+    let common = ends.test(kind.name(), times);
     Ok(TestPlan {
         to: kind.is_two_sided(&options).then(|| ends.to().to_owned()),
         options,
-        ..TestPlan::new(kind.name(), times, ends.from())
+        // A count of probes is that of each pair, as one of ping is that of each target.
+        each: common.each || doc.word == SERIES,
+        ..common
     })
 }
 

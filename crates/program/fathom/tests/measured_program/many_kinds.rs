@@ -1,6 +1,9 @@
 //! Every kind of every layer between several hosts: from many to one, from one to many, and between all.
 
-use fathom_model::{LinkTrial, Trial};
+use fathom_model::{
+    LinkTrial, Trial,
+    names::count::{HOPS, PATH_MTU},
+};
 
 use crate::test_bed::{TestBed, lacks_root};
 
@@ -29,6 +32,11 @@ const KINDS: &[&str] = &[
     "udp --test rr-open --rate 1200 --flows 12",
     "packet --rate 12k",
     "packet --direction down --rate 12k",
+    "probe --test rtt --count 3",
+    "probe --test mtu",
+    "probe --test route",
+    "probe --test ports --ports 22,80",
+    "probe --test fragments",
 ];
 
 /// The tests that do not run in a form, with the forms and the words that say why.
@@ -39,14 +47,14 @@ const REFUSED: &[(&str, &[usize], &str)] = &[
     ("packet --method throughput", &[0, 1, 2], "a benchmark, and a test in both directions at once"),
     ("tcp --test spread", &[0, 1, 2], "the test needs the address that the targets share"),
     ("udp --test continuity", &[0, 1, 2], "the test needs the address that the targets share"),
-    ("probe --test rtt --count 3", &[0, 1], "runs from one host to one"),
 ];
 
-/// Checks that the counters of all pairs add up to those of the sum. Times and their maxima are no sums.
+/// Checks that the counters of all pairs add up to those of the sum. Times, their maxima and lengths of paths are no sums.
 fn adds_up(test: &str, trial: &Trial) {
+    let is_sum = |counter: &str| !counter.contains("_ns") && ![HOPS, PATH_MTU].contains(&counter);
     let mut n_counters = 0;
     for record in trial.records.values() {
-        for (counter, total) in record.totals.iter().filter(|(counter, _)| !counter.contains("_ns")) {
+        for (counter, total) in record.totals.iter().filter(|(counter, _)| is_sum(counter)) {
             let of_links = trial.links.iter().flat_map(|link| link.records.values());
             let sum: u64 =
                 of_links.filter(|part| part.side == record.side).filter_map(|part| part.totals.get(counter)).sum();
@@ -66,8 +74,10 @@ fn every_kind_runs_in_all_forms_with_totals_that_add_up_or_says_why_it_cannot() 
     let lab = stage.lab_of("star:4", "kinds");
     let brief = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--lab", lab.name, "--json"];
     for test in KINDS {
+        // Probes end by themselves.
+        let brief = if test.starts_with("probe") { &brief[6..] } else { &brief[..] };
         for (form, n_pairs) in FORMS {
-            let words: Vec<&str> = test.split(' ').chain(form.iter().copied()).chain(brief).collect();
+            let words: Vec<&str> = test.split(' ').chain(form.iter().copied()).chain(brief.iter().copied()).collect();
             let ending = stage.fathom(words);
             ending.succeeded_or_judged();
             let run = ending.run();
@@ -86,4 +96,28 @@ fn every_kind_runs_in_all_forms_with_totals_that_add_up_or_says_why_it_cannot() 
                 .refused(2, &[words]);
         }
     }
+}
+
+#[test]
+fn a_mesh_of_probes_shows_the_host_with_the_small_mtu_and_the_one_that_is_gone() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("star:4", "probes");
+    let of_host = |host: &str, words: &[&str]| {
+        let exec = ["lab", "exec", lab.name, host, "--", "ip"];
+        stage.fathom([&exec[..], words].concat()).succeeded();
+    };
+    of_host("c2", &["link", "set", "eth0", "mtu", "1200"]);
+    let mesh = ["--lab", lab.name, "--topology", "mesh"];
+    let ending = stage.fathom([&["probe", "--test", "mtu"][..], &mesh].concat()).succeeded();
+    let told = ending.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("to 198.18.0.3 vanish, as do those between 2 other pairs"), "{told}");
+    assert_eq!(told.matches("→ c2 1,204 black hole from 1,205 B on").count(), 3, "{told}");
+    of_host("c3", &["link", "set", "eth0", "arp", "off"]);
+    let words = ["probe", "--test", "rtt", "--count", "3", "--timeout", "200ms"];
+    let ending = stage.fathom([&words[..], &["--lab", lab.name, "--from", "sut", "--to", "companions"]].concat());
+    let silent = ending.stdout.lines().filter(|line| line.contains("no answer")).collect::<Vec<_>>();
+    assert!(matches!(silent.as_slice(), [line] if line.contains("sut → c3")), "{}", ending.stdout);
 }

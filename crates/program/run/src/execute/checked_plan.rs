@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_engine::TestKind;
 use fathom_lab::Options;
 use fathom_model::{
-    Layer, Phases, Plan, Settings, TestPlan, Topology,
+    Phases, Plan, Settings, TestPlan, Topology,
     plan::{HostReach, SCHEMA},
     units::Nanos,
 };
@@ -485,10 +485,6 @@ impl NamedHosts {
             invalid_plan(format!("topology: {why}"))
                 .with_line("use", "star, ring or mesh, and `from` and `to` that fit it")
         })?;
-        if kind.layer() == Layer::Path {
-            let what = format!("`{}` runs from one host to one", test.kind);
-            return Err(invalid_plan(what).with_line("use", "one host in `from` and one in `to`"));
-        }
         if let Some(host) = pairs::shared_host(&joined, kind.device_owners(&test.options)) {
             let what =
                 format!("`{}` takes the device of a host for one pair of hosts, and `{host}` is in several", test.kind);

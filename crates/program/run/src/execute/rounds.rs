@@ -120,6 +120,7 @@ fn check_targets(plan: &CheckedPlan, options: &RunOptions) -> Result<Vec<Resolve
                 return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
             }
             for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
+                let target = target.from_hosts(test.pairs.len());
                 let addresses = allow::check_target(&target, from, &options.allowed)?;
                 // A zone (RFC 4007) is not part of an address and has a meaning only on its own host, so that host resolves such a
                 // name.

@@ -6,7 +6,10 @@ mod screen;
 
 use std::io;
 
-use fathom_model::{Example, Run, units::grouped};
+use fathom_model::{
+    Example, Run,
+    units::{counted, grouped},
+};
 pub use screen::{Colour, TextStyle};
 use screen::{
     TextScreen,
@@ -19,7 +22,7 @@ use crate::{
     document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Sentence, State, Table, Weight},
     recording::HostHistory,
     sanitize::one_line,
-    words::{MISSING, Mark, counted},
+    words::{MISSING, Mark},
 };
 
 /// The maximum number of causes of failed steps on a screen. The HTML report has all of them.

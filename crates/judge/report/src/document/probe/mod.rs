@@ -1,7 +1,9 @@
 //! Results of single-packet probes, as sentences and tables: a route, a path MTU, ports, outages.
 
+mod pairs;
+
 use fathom_model::{
-    Record, Run, TestRun,
+    Layer, Record, Run, TestRun,
     names::count::{RECEIVED, SENT},
     probe::{HopRecord, OutageRecord, PathMtuRecord, PortRecord, PortState, ProbeRecord},
     units::{Nanos, grouped},
@@ -30,7 +32,14 @@ fn last_record(test: &TestRun) -> Option<&ProbeRecord> {
 
 /// Returns the results of a probe test as sentences and tables.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
-    let Some(probe) = last_record(test) else { return Vec::new() };
+    if test.layer == Layer::Path && !test.links.is_empty() {
+        return pairs::blocks(test);
+    }
+    last_record(test).map(of_record).unwrap_or_default()
+}
+
+/// Returns the results of the probes of one host as sentences and tables.
+fn of_record(probe: &ProbeRecord) -> Vec<Block<'_>> {
     let mut blocks = probe.path_mtu.as_ref().map(mtu).unwrap_or_default();
     blocks.extend(probe.fragments.iter().flat_map(fragments::blocks));
     for (table, remark) in [hops(&probe.hops), ports(&probe.ports), outages(&probe.outages)] {
@@ -44,8 +53,12 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
 
 /// Returns the same results below the name of the test, for a run of several tests.
 pub(super) fn with_heading(test: &TestRun) -> Vec<Block<'_>> {
-    let Some(probe) = last_record(test) else { return Vec::new() };
-    let heading = Block::Heading(format!("{} to {}", test.title, probe.target));
+    let to = match last_record(test) {
+        Some(probe) => &probe.target,
+        None if test.links.is_empty() || test.layer != Layer::Path => return Vec::new(),
+        None => test.to.as_ref().unwrap_or(&test.from),
+    };
+    let heading = Block::Heading(format!("{} to {to}", test.title));
     std::iter::once(heading).chain(blocks(test)).collect()
 }
 

@@ -60,7 +60,7 @@ pub use settings::{OptionDoc, Settings, ValueKind};
 pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};
 pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};
 pub use targets::{
-    EventEffect, EventRecord, FateBuckets, FlowConnection, FlowOutage, OutageCause, ShareFit, TargetFlow, TargetShare,
-    TargetSpell, TargetsRecord, TargetsSummary,
+    EventEffect, EventRecord, EventSpan, FateBuckets, FlowConnection, FlowOutage, OutageCause, ShareFit, TargetFlow,
+    TargetShare, TargetSpell, TargetsRecord, TargetsSummary,
 };
 pub use time_division::{TimeDivision, TimeOwner, TimeShare, TimeUse};

@@ -201,6 +201,36 @@ pub struct EventRecord {
     pub failure: Option<String>,
 }
 
+/// The time of an event of a trial, from its begin until it was undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventSpan<'a> {
+    /// Its record.
+    pub event: &'a EventRecord,
+    /// When it began, since the start.
+    pub from: Nanos,
+    /// When it was undone; absent if that was after the end of the trial.
+    pub until: Option<Nanos>,
+}
+
+impl<'a> EventSpan<'a> {
+    /// The words before an event in the record of its end.
+    pub const END_OF: &'static str = "end of ";
+
+    /// Returns the spans of all events that began and did not fail.
+    #[must_use]
+    pub fn all(events: &'a [EventRecord]) -> Vec<Self> {
+        let is_end_of = |end: &&EventRecord, event: &EventRecord| {
+            end.event.strip_prefix(Self::END_OF) == Some(&event.event) && end.failure.is_none()
+        };
+        let begun = events.iter().filter(|event| !event.event.starts_with(Self::END_OF) && event.failure.is_none());
+        let span = |event: &'a EventRecord| {
+            let end = events.iter().find(|end| is_end_of(end, event));
+            Some(Self { event, from: event.began_ns?, until: end.and_then(|end| end.began_ns) })
+        };
+        begun.filter_map(span).collect()
+    }
+}
+
 /// What the trials of a test say about the targets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TargetsSummary {

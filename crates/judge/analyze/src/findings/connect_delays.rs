@@ -9,6 +9,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     host_drops::{ACCEPT_QUEUE_STEP, SYN_QUEUE_STEP},
+    planned_event::PLANNED_EVENT,
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
@@ -50,6 +51,10 @@ enum SynLoss<'a> {
 impl FindingRule for ConnectDelays {
     fn id(&self) -> &'static str {
         "connect-delays"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[PLANNED_EVENT]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -9,6 +9,7 @@ use super::{
     FindingRule,
     drops::{DropReport, packets_received},
     flow_limited::larger_receive_buffer,
+    planned_event::PLANNED_EVENT,
 };
 use crate::{
     change::{Change, lower_rate, smaller_datagrams},
@@ -277,6 +278,11 @@ pub(super) const SYN_QUEUE_STEP: &str =
 impl FindingRule for HostDrops {
     fn id(&self) -> &'static str {
         self.id
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        // Means of events: a rule that drops everything, a link that is down.
+        if ["filter-drops", "no-route", "neighbor-unresolved"].contains(&self.id) { &[PLANNED_EVENT] } else { &[] }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

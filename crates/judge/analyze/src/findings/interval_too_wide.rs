@@ -5,7 +5,7 @@ use fathom_model::{
     units::{Nanos, percent, share_of_percent},
 };
 
-use super::FindingRule;
+use super::{FindingRule, planned_event::PLANNED_EVENT};
 use crate::{
     evidence::{TestEvidence, text_evidence},
     precision::half_width,
@@ -20,7 +20,7 @@ impl FindingRule for IntervalTooWide {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs"]
+        &["other-programs", PLANNED_EVENT]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

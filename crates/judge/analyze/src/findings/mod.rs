@@ -38,6 +38,7 @@ mod other_programs;
 mod outage;
 mod path_fault;
 mod pause_frames;
+mod planned_event;
 mod promise_broken;
 mod receive_budget;
 mod refused;
@@ -75,6 +76,7 @@ use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence
 
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
+    &planned_event::PlannedEvent,
     &link_down::LinkDown,
     &path_fault::PathFault,
     &errors::ErrorCauses,

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use super::FindingRule;
+use super::{FindingRule, planned_event::PLANNED_EVENT};
 use crate::{
     evidence::{TestEvidence, has_answers, text_evidence},
     window::host_of,
@@ -55,7 +55,7 @@ impl FindingRule for LateStart {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", "neighbor-unresolved"]
+        &["link-down", "neighbor-unresolved", PLANNED_EVENT]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

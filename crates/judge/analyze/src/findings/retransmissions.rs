@@ -9,7 +9,7 @@ use fathom_model::{
     units::{approximate, grouped, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, planned_event::PLANNED_EVENT};
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
@@ -57,6 +57,7 @@ impl FindingRule for Retransmissions {
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",
             "targets-lost-by-event",
+            PLANNED_EVENT,
         ]
     }
 

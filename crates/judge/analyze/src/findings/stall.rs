@@ -11,7 +11,7 @@ use fathom_model::{
     units::{Nanos, approximate, ratio, rounded},
 };
 
-use super::FindingRule;
+use super::{FindingRule, planned_event::PLANNED_EVENT};
 use crate::{
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
@@ -36,10 +36,13 @@ impl FindingRule for Stall {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs"]
+        &["other-programs", PLANNED_EVENT]
     }
 
-    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        if cause == PLANNED_EVENT {
+            return false;
+        }
         // Other programs take many short times, which the percentiles show. A long silence in every round is the target's own.
         let stalls = stall_waits(seen);
         let is_long = |wait: &StallWait| wait.silent >= HOLDS_BACK;

@@ -6,7 +6,11 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
-use super::{FindingRule, generator_limited::OFFERED};
+use super::{
+    FindingRule,
+    generator_limited::OFFERED,
+    planned_event::{PLANNED_EVENT, missing_share},
+};
 use crate::{
     change::{Change, lower_rate},
     conservation::unit_name,
@@ -48,7 +52,14 @@ impl FindingRule for UnexplainedLoss {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["path-mtu-black-hole", "martian-packets"]
+        &["path-mtu-black-hole", "martian-packets", PLANNED_EVENT]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // An event takes no more than its share of the time.
+        let lost = seen.test.conservation.as_ref();
+        let lost = lost.and_then(|sum| ratio(u64::try_from(sum.n_unexplained).ok()?, sum.n_received)).unwrap_or(0.0);
+        cause == PLANNED_EVENT && lost > 2.0 * missing_share(seen)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

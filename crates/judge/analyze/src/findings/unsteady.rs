@@ -3,7 +3,7 @@
 use fathom_model::{Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
 
-use super::FindingRule;
+use super::{FindingRule, planned_event::PLANNED_EVENT};
 use crate::evidence::{TestEvidence, text_evidence};
 
 /// A smaller change from the first half to the second does not matter.
@@ -18,7 +18,7 @@ impl FindingRule for NoSteadyState {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs", "connect-delays", "targets-lost-by-event"]
+        &["local-shaper", "cpu-quota", "other-programs", "connect-delays", "targets-lost-by-event", PLANNED_EVENT]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

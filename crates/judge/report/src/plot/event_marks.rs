@@ -1,6 +1,6 @@
 //! Marks on a plot over time what happened during a round, each with its label.
 
-use fathom_model::{Trial, units::Nanos};
+use fathom_model::{EventSpan, Trial, units::Nanos};
 use maud::{Markup, html};
 
 use super::{px, scale::Scale};
@@ -18,9 +18,6 @@ const CHARACTER: f64 = 7.2;
 const CHARACTERS_MIN: usize = 6;
 /// The distance of a label from its line.
 const GAP: f64 = 4.0;
-
-/// The words before an event when it is undone.
-const END_OF: &str = "end of ";
 
 /// An event of a round.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,9 +37,9 @@ pub(super) fn of_round(trial: &Trial) -> Vec<EventMark> {
         .iter()
         .filter_map(|event| {
             let began = event.began_ns?;
-            let of_end = event.event.strip_prefix(END_OF);
+            let of_end = event.event.strip_prefix(EventSpan::END_OF);
             let (time, command) = of_end.unwrap_or(&event.event).split_once(char::is_whitespace)?;
-            let (before, ended) = if of_end.is_some() { (END_OF, None) } else { ("", end_of(time)) };
+            let (before, ended) = if of_end.is_some() { (EventSpan::END_OF, None) } else { ("", end_of(time)) };
             Some(EventMark { began: began.as_secs_f64(), ended, label: format!("{before}{}", command.trim()) })
         })
         .collect();

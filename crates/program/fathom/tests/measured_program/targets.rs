@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fathom_model::{EventEffect, Run, TargetsRecord, units::Nanos};
+use fathom_model::{EventEffect, Run, Severity, TargetsRecord, units::Nanos};
 
 use crate::test_bed::{ProgramResult, RunningLab, RunningProgram, TestBed, lacks_root, until};
 
@@ -227,6 +227,30 @@ fn an_event_that_the_end_of_the_test_forestalled_makes_it_invalid() {
     let [event] = run.tests[0].trials[0].events.as_slice() else { panic!("{:?}", run.tests[0].trials) };
     assert_eq!(event.failure.as_deref(), Some("the trial was over before it was due"));
     assert!(!never.exists());
+}
+
+#[test]
+fn a_planned_outage_is_the_first_finding_of_any_test_and_other_losses_are_remarks() {
+    if lacks_root() || lacks_nft() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("planned");
+    let common = ["--lab", lab.name, "--duration", "2s", "--rounds", "1", "--warmup", "0s"];
+    for (test, event) in [
+        ("tcp", "500ms-1500ms black-hole=b"),
+        ("tcp --test rr", "500ms-1500ms black-hole=b"),
+        ("udp --rate 1M", "500ms-1500ms link-down=a:eth0"),
+        ("http --rate 200", "500ms-1500ms black-hole=b"),
+    ] {
+        let words: Vec<&str> = test.split(' ').chain(common).chain(["--at", event, "--json"]).collect();
+        let run = stage.fathom(words).run();
+        let causes = run.findings.iter().filter(|finding| finding.severity == Severity::HoldsBack);
+        let causes: Vec<&str> = causes.map(|finding| finding.id.as_str()).collect();
+        assert_eq!(causes.first(), Some(&"planned-event"), "{test}: {causes:?}");
+        let effects = ["loss", "outage", "retransmissions", "connect-delays", "stall"];
+        assert!(!causes.iter().any(|id| effects.contains(id)), "{test}: {causes:?}");
+    }
 }
 
 #[test]

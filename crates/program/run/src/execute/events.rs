@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use fathom_model::{EventRecord, Plan, units::Nanos};
+use fathom_model::{EventRecord, EventSpan, Plan, units::Nanos};
 use fathom_sys::{
     clock,
     netlink::namespace::Namespaces,
@@ -591,7 +591,8 @@ fn make_change(
     let began = fathom_sys::clock::now();
     let undone = held.undo(CHANGE_MAX).map_err(not_started).and_then(|end| EventFailure::of_change(&end));
     if let Some(until) = spec.until {
-        let end_of = |record| EventRecord { event: format!("end of {}", spec.text), due_ns: until, ..record };
+        let end_of =
+            |record| EventRecord { event: format!("{}{}", EventSpan::END_OF, spec.text), due_ns: until, ..record };
         if is_in_trial {
             records.push(end_of(record_of(spec, &undone, (start, began))));
         } else {

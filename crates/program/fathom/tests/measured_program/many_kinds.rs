@@ -2,7 +2,7 @@
 
 use fathom_model::{
     LinkTrial, Trial,
-    names::count::{HOPS, PATH_MTU},
+    names::count::{HOPS, PATH_MTU, REQUESTS},
 };
 
 use crate::test_bed::{TestBed, lacks_root};
@@ -120,4 +120,25 @@ fn a_mesh_of_probes_shows_the_host_with_the_small_mtu_and_the_one_that_is_gone()
     let ending = stage.fathom([&words[..], &["--lab", lab.name, "--from", "sut", "--to", "companions"]].concat());
     let silent = ending.stdout.lines().filter(|line| line.contains("no answer")).collect::<Vec<_>>();
     assert!(matches!(silent.as_slice(), [line] if line.contains("sut → c3")), "{}", ending.stdout);
+}
+
+#[test]
+fn companions_load_one_server_without_sockets_each_by_its_own_device() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab_of("star:4", "devices");
+    let server = lab.start("sut", &["serve", "--only", "http"]);
+    server.says("http ");
+    let url = "http://198.18.0.1:8080/";
+    let words = ["http", url, "--engine", "xdp", "--xdp", "generic", "--lab", lab.name, "--from", "companions"];
+    let brief = ["--allow", "198.18.0.1", "--connections", "12", "--duration", "300ms", "--rounds", "1", "--json"];
+    let run = stage.fathom([&words[..], &brief].concat()).run();
+    let trial = &run.tests[0].trials[0];
+    assert_eq!(trial.links.len(), 3);
+    for link in &trial.links {
+        assert!(link.records[&link.from].totals[REQUESTS] > 0, "{}", link.from);
+    }
+    adds_up("http_xdp", trial);
 }

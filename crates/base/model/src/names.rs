@@ -111,8 +111,11 @@ pub mod host {
     pub const NEIGHBOR_TABLE_FULL: &str = "neighbor_table_full";
     /// Connections that could not be entered into the connection table (`/proc/net/stat/nf_conntrack`).
     pub const CONNTRACK_INSERT_FAILED: &str = "conntrack_insert_failed";
-    /// Packets dropped because the connection table was full, and entries that gave way to new ones.
+    /// Packets that connection tracking dropped, such as those of new connections while the table was full (`drop` of
+    /// `/proc/net/stat/nf_conntrack`).
     pub const CONNTRACK_DROPPED: &str = "conntrack_dropped";
+    /// Entries of a full connection table that gave way to new ones (`early_drop`); their connections go on untracked.
+    pub const CONNTRACK_EVICTED: &str = "conntrack_evicted";
     /// Entries in the connection table: a gauge.
     pub const CONNTRACK_ENTRIES: &str = "conntrack_entries";
     /// The size of the connection table: a gauge.

@@ -81,7 +81,7 @@ const VETH_RING: &str = "ring between the veth's ends";
 ///
 /// A device also counts the drops of its `backlog` (`enqueue_to_backlog`) and the packets that did not fit in the `ring` of a
 /// veth. The other end of the veth counts these too (`veth_get_stats64` of Linux 6.18).
-fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 7] {
+fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 8] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
         (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
@@ -91,11 +91,12 @@ fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [
         (BEHIND_COUNTER[4], host::NFT_DROPPED, grown(host::NFT_DROPPED)),
         (BEHIND_COUNTER[5], host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
         (BEHIND_COUNTER[6], host::UDP_NO_PORTS, grown(host::UDP_NO_PORTS)),
+        (BEHIND_COUNTER[7], host::CONNTRACK_DROPPED, grown(host::CONNTRACK_DROPPED)),
     ]
 }
 
 /// Places where frames can be dropped after a counter in front of the stack has counted them.
-const BEHIND_COUNTER: [&str; 7] = [
+const BEHIND_COUNTER: [&str; 8] = [
     "receiver's device",
     "receiver's backlog",
     "receiver's tc ingress",
@@ -103,6 +104,7 @@ const BEHIND_COUNTER: [&str; 7] = [
     "receiver's filter rule",
     "receiver's ip input",
     "receiver's closed port",
+    "receiver's connection tracking",
 ];
 
 /// The drop places of a device between the two ends. These are the values of [`Drops::place`].
@@ -113,6 +115,8 @@ pub(crate) mod device {
     pub(crate) const PROGRAM: &str = "device's XDP program";
     /// A rule of the packet filter.
     pub(crate) const RULE: &str = "device's filter rule";
+    /// Connection tracking: the table is full, or an entry could not be made.
+    pub(crate) const CONNTRACK: &str = "device's connection tracking";
     /// The queue of packets for a program (NFQUEUE).
     pub(crate) const PACKET_QUEUE: &str = "device's packet queue";
     /// A counter that the device itself prints.
@@ -130,12 +134,13 @@ pub(crate) mod device {
 ///
 /// The receive drops of the device's interfaces include `ring` (`veth_get_stats64` of Linux 6.18). Their send drops include the
 /// drops of the `backlog` behind them.
-fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 12] {
+fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 13] {
     let ip = |counter| (device::FORWARDING, counter, grown(counter));
     [
         (device::RING, host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).max(ring)),
         (device::PROGRAM, host::DEV_XDP_DROPPED, grown(host::DEV_XDP_DROPPED)),
         (device::RULE, host::NFT_DROPPED, grown(host::NFT_DROPPED)),
+        (device::CONNTRACK, host::CONNTRACK_DROPPED, grown(host::CONNTRACK_DROPPED)),
         (device::PACKET_QUEUE, host::NFQUEUE_DROPPED, grown(host::NFQUEUE_DROPPED)),
         (device::PACKET_QUEUE, host::NFQUEUE_USER_DROPPED, grown(host::NFQUEUE_USER_DROPPED)),
         ip(host::IP_IN_HEADER_ERRORS),
@@ -532,6 +537,7 @@ mod tests {
         builder.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
         builder.host_counter("dut", (host::DEV_XDP_DROPPED, "eth0"), 200);
         builder.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 150);
+        builder.host_counter("dut", (host::CONNTRACK_DROPPED, ""), 20);
         builder.host_counter("dut", (host::IP_IN_NO_ROUTES, ""), 50);
         // The interfaces of the device and of the receiver behind it count the same frames too.
         builder.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 70);
@@ -543,10 +549,11 @@ mod tests {
             ("device's receive ring", 100),
             ("device's XDP program", 200),
             ("device's filter rule", 150),
+            ("device's connection tracking", 20),
             ("device's ip forwarding", 50),
             ("device's output", 70),
         ];
-        assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 600 - 570));
+        assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 600 - 590));
     }
 
     #[test]

@@ -60,7 +60,10 @@ fn every_source_reads_every_recorded_tree_to_the_last_value() {
         let (mut expected, mut recorded) = (expected(&root), recorded(&root));
         expected.sort_unstable();
         recorded.sort_unstable();
-        assert_eq!(recorded, expected, "{name}");
+        let beyond = |all: &[String], known: &[String]| all.iter().find(|line| !known.contains(line)).cloned();
+        assert_eq!(beyond(&recorded, &expected), None, "{name}: read, and not expected");
+        assert_eq!(beyond(&expected, &recorded), None, "{name}: expected, and not read");
+        assert_eq!(recorded.len(), expected.len(), "{name}: each once");
     }
 }
 

@@ -58,6 +58,16 @@ pub(crate) const RULE: DeviceDrops = DeviceDrops {
     expected: "show the rule by the number in the evidence",
 };
 
+/// Connection tracking of the device.
+pub(crate) const CONNTRACK: DeviceDrops = DeviceDrops {
+    id: "device-conntrack",
+    place: device::CONNTRACK,
+    short: "device conntrack",
+    what: "drops in its connection tracking, as it does with new connections while the table is full",
+    command: "sysctl net.netfilter.nf_conntrack_max",
+    expected: "show the size of the table; make it larger, or exempt the traffic with a notrack rule",
+};
+
 /// IP forwarding of the device.
 pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
     id: "device-forwarding",
@@ -195,9 +205,10 @@ mod tests {
 
     #[test]
     fn a_device_that_drops_is_named_with_the_place_and_its_counter() {
-        let cases: [(&str, &str, &str); 4] = [
+        let cases: [(&str, &str, &str); 5] = [
             (host::DEV_XDP_DROPPED, "eth0", "device-program"),
             (host::NFT_DROPPED, "ip fathom forward 7", "device-rule"),
+            (host::CONNTRACK_DROPPED, "", "device-conntrack"),
             (host::IP_IN_NO_ROUTES, "", "device-forwarding"),
             (host::DEV_TX_DROPPED, "eth1", "device-output"),
         ];

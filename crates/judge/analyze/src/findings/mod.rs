@@ -96,6 +96,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::RING,
     &device::PROGRAM,
     &device::RULE,
+    &device::CONNTRACK,
     &device::FORWARDING,
     &device::OUTPUT,
     &device::DeviceCore,

@@ -42,7 +42,11 @@ pub(crate) const CONNECTION_TABLE: NearFull = NearFull {
         let used = seen.highest_value(host, host::CONNTRACK_ENTRIES)?;
         Some(Level { used, max: seen.last_value(host, host::CONNTRACK_ENTRIES_MAX)? })
     },
-    has_failed: |seen, host| seen.growth(host, host::CONNTRACK_DROPPED, None) > 0,
+    has_failed: |seen, host| {
+        [host::CONNTRACK_DROPPED, host::CONNTRACK_EVICTED]
+            .into_iter()
+            .any(|counter| seen.growth(host, counter, None) > 0)
+    },
     what: |host| format!("the connection tracking table of {host}"),
     next: |level| {
         NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", level.max.saturating_mul(4)))

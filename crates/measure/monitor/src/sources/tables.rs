@@ -12,18 +12,21 @@ use fathom_model::names::host;
 use super::{CounterSink, Source};
 use crate::procfs::{ProcFile, fields, lines, number};
 
-/// A table with its failures: each counter with the columns that it sums.
+/// A table with its failures: each counter with its column.
 struct StatTable {
     file: ProcFile,
     /// The instance of the counters.
     of: &'static str,
-    columns: &'static [(&'static str, &'static [&'static str])],
+    columns: &'static [(&'static str, &'static str)],
 }
 
-const CONNTRACK: &[(&str, &[&str])] =
-    &[(host::CONNTRACK_INSERT_FAILED, &["insert_failed"]), (host::CONNTRACK_DROPPED, &["drop", "early_drop"])];
-const NEIGHBORS: &[(&str, &[&str])] =
-    &[(host::NEIGHBOR_TABLE_FULL, &["table_fulls"]), (host::NEIGHBOR_UNRESOLVED, &["unresolved_discards"])];
+const CONNTRACK: &[(&str, &str)] = &[
+    (host::CONNTRACK_INSERT_FAILED, "insert_failed"),
+    (host::CONNTRACK_DROPPED, "drop"),
+    (host::CONNTRACK_EVICTED, "early_drop"),
+];
+const NEIGHBORS: &[(&str, &str)] =
+    &[(host::NEIGHBOR_TABLE_FULL, "table_fulls"), (host::NEIGHBOR_UNRESOLVED, "unresolved_discards")];
 
 pub(super) struct Tables {
     failures: [StatTable; 3],
@@ -55,6 +58,7 @@ impl Source for Tables {
         &[
             host::CONNTRACK_INSERT_FAILED,
             host::CONNTRACK_DROPPED,
+            host::CONNTRACK_EVICTED,
             host::CONNTRACK_ENTRIES,
             host::CONNTRACK_ENTRIES_MAX,
             host::NEIGHBOR_TABLE_FULL,
@@ -69,9 +73,8 @@ impl Source for Tables {
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for table in &mut self.failures {
             let Ok(text) = table.file.read(root) else { continue };
-            for (counter, columns) in table.columns {
-                let sum = columns.iter().try_fold(0_u64, |sum, column| sum.checked_add(sum_of(text, column)?));
-                if let Some(sum) = sum {
+            for (counter, column) in table.columns {
+                if let Some(sum) = sum_of(text, column) {
                     out.value(counter, table.of, sum);
                 }
             }

@@ -38,7 +38,8 @@ fn a_load_needs_no_sockets_where_a_program_can_do_the_same() {
     let (rate, _) = outcome(&between(&["--engine", "xdp", "--per-connection", "1"]), "connections_per_sec");
     assert!(rate > 1_000.0, "{rate}");
     let (rate, _) = outcome(&between(&["--engine", "xdp", "--rate", "2k"]), "offered_per_sec");
-    assert!((1_800.0..=2_200.0).contains(&rate), "{rate}");
+    // After a moment without its core, a program catches up within this short time.
+    assert!((1_500.0..=2_600.0).contains(&rate), "{rate}");
     let server = lab.start("b", &["serve", "--only", "http"]);
     server.says("http ");
     let url = format!("http://{B}:8080/");

@@ -18,7 +18,8 @@ use crate::{machine::Event, program::Counts};
 
 /// The time from one look at the connections to the next while user space has something to do.
 const STEP: Nanos = Nanos::from_millis(2);
-/// The same while the program does all the work: a tick of a kernel with 100 Hz, by which its own timers may be late too.
+/// The same while the program does all the work, and opens the next connection itself: a tick of a kernel with 100 Hz, by which its own
+/// timers may be late too.
 const STEP_QUIET: Nanos = Nanos::from_millis(10);
 /// How long before a whole quiet step from the start such a look is. The engine reads the counters at these times, and is to find new ones.
 const BEFORE_READING: Nanos = Nanos::from_millis(1);
@@ -126,9 +127,10 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// When to look at the connections again.
+    /// When to look at the connections again. Connections that stay may be closed by the server at any time, and wait for user space then.
     fn next_look(&self, began: Nanos, start: Nanos) -> Nanos {
-        if self.scan.is_quiet && self.claim.is_none() { next_quiet_look(began, start) } else { began + STEP }
+        let is_quiet = self.scan.is_quiet && self.scan.setup.rules.closes && self.claim.is_none();
+        if is_quiet { next_quiet_look(began, start) } else { began + STEP }
     }
 
     /// Shows the counters, and answers who asks for our addresses.

@@ -6,7 +6,8 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
 };
 
@@ -24,6 +25,8 @@ const TICK: Nanos = Nanos::from_millis(10);
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// `TCP_LISTEN` in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
+/// The bytes of a table that are read at once: as many as the kernel gives in one call.
+const TABLE_PIECE: usize = 4096;
 
 /// The CPU times of all programs at one time.
 #[derive(Debug, Default)]
@@ -169,9 +172,9 @@ fn listening_ports(root: &Path, pid: u32) -> Vec<u16> {
     if inodes.is_empty() {
         return Vec::new();
     }
-    let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(process.join(table)).unwrap_or_default());
-    let ports: BTreeSet<u16> =
-        tables.iter().flat_map(|table| table.lines()).filter_map(|line| listener(line, &inodes)).collect();
+    let tables = ["net/tcp", "net/tcp6"].into_iter().filter_map(|table| File::open(process.join(table)).ok());
+    let listeners = tables.flat_map(|table| listeners(BufReader::with_capacity(TABLE_PIECE, table)));
+    let ports: BTreeSet<u16> = listeners.filter(|(_, inode)| inodes.contains(inode)).map(|(port, _)| port).collect();
     ports.into_iter().collect()
 }
 
@@ -184,12 +187,20 @@ pub fn socket_inodes(root: &Path, pid: u32, n_descriptors: usize) -> BTreeSet<u6
     links.filter_map(inode).collect()
 }
 
-/// Returns the port of a line of `/proc/net/tcp` if its socket listens and is one of these.
-fn listener(line: &str, inodes: &BTreeSet<u64>) -> Option<u16> {
+/// The ports and inodes of the listeners in a table such as `/proc/net/tcp`.
+///
+/// They come first (`Documentation/networking/proc_net_tcp.rst`), and nothing behind them is read: a busy server has many thousand connections,
+/// and the kernel writes a line for each that is asked for.
+fn listeners(table: impl BufRead) -> impl Iterator<Item = (u16, u64)> {
+    table.lines().skip(1).map_while(|line| listener(&line.ok()?))
+}
+
+/// Returns the port and the inode of a line if its socket listens.
+fn listener(line: &str) -> Option<(u16, u64)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?.parse().ok()?);
-    let port = local.rsplit_once(':')?.1;
-    (*state == LISTEN && inodes.contains(&inode)).then(|| u16::from_str_radix(port, 16).ok())?
+    let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
+    (*state == LISTEN).then_some((port, inode))
 }
 
 #[cfg(test)]
@@ -289,10 +300,23 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_a_socket_of_the_process_in_the_state_of_listening() {
-        let line = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0";
-        assert_eq!(listener(line, &[4711].into()), Some(8080));
-        assert_eq!((listener(line, &[1].into()), listener("  sl  local_address", &[1].into())), (None, None));
-        assert_eq!(listener(&line.replace(" 0A ", " 01 "), &[4711].into()), None);
+    fn listeners_are_read_up_to_the_first_connection() {
+        let line = |local: &str, state: &str, inode: u64| {
+            format!(
+                "  0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 0 0 {inode} 1 0 100 0 0 10 0\n"
+            )
+        };
+        let head =
+            "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\n".to_owned();
+        let lines = [
+            head,
+            line("0100007F:1F90", LISTEN, 4711),
+            line("00000000:0050", LISTEN, 4712),
+            line("0100007F:1F90", "01", 4713),
+            line("0100007F:1F91", LISTEN, 4714),
+        ];
+        let table = lines.concat();
+        assert_eq!(listeners(table.as_bytes()).collect::<Vec<_>>(), [(8080, 4711), (80, 4712)]);
+        assert_eq!(listeners(lines[0].as_bytes()).count(), 0, "a host without sockets");
     }
 }

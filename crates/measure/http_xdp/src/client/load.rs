@@ -16,8 +16,13 @@ use super::{
 };
 use crate::{machine::Event, program::Counts};
 
-/// The time from one look at the connections to the next.
+/// The time from one look at the connections to the next while user space has something to do.
 const STEP: Nanos = Nanos::from_millis(2);
+/// The same while the program does all the work, and opens the next connection itself: a tick of a kernel with 100 Hz, by which its own
+/// timers may be late too.
+const STEP_QUIET: Nanos = Nanos::from_millis(10);
+/// How long before a whole quiet step from the start such a look is. The engine reads the counters at these times, and is to find new ones.
+const BEFORE_READING: Nanos = Nanos::from_millis(1);
 /// How long requests in flight may take at the end, and then closing connections.
 const ENDING: Nanos = Nanos::from_millis(100);
 /// How long the last answers of the server to our resets take.
@@ -93,7 +98,7 @@ impl<'a> Load<'a> {
             let began = clock::now();
             self.scan.look(began, Aim::Work, &mut self.outbox)?;
             self.tend(worker)?;
-            self.start_until(began + STEP, worker)?;
+            self.start_until(self.next_look(began, worker.start), worker)?;
         }
         self.tend(worker)?;
         let closes = self.scan.setup.rules.closes;
@@ -120,6 +125,12 @@ impl<'a> Load<'a> {
             lag,
             n_not_started,
         })
+    }
+
+    /// When to look at the connections again. Connections that stay may be closed by the server at any time, and wait for user space then.
+    fn next_look(&self, began: Nanos, start: Nanos) -> Nanos {
+        let is_quiet = self.scan.is_quiet && self.scan.setup.rules.closes && self.claim.is_none();
+        if is_quiet { next_quiet_look(began, start) } else { began + STEP }
     }
 
     /// Shows the counters, and answers who asks for our addresses.
@@ -180,6 +191,27 @@ impl<'a> Load<'a> {
                 return Ok(census);
             }
             self.slow.tend_until(now + STEP, (self.scan.program, self.scan.setup), &mut self.outbox)?;
+        }
+    }
+}
+
+fn next_quiet_look(began: Nanos, start: Nanos) -> Nanos {
+    let n_steps = (began + BEFORE_READING).since(start).0 / STEP_QUIET.0;
+    start + Nanos((n_steps + 1) * STEP_QUIET.0) - BEFORE_READING
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_looks_are_just_before_the_counters_are_read() {
+        let at = |micros: u64| Nanos::from_micros(micros);
+        let start = at(5_000_000);
+        let looks =
+            [(0, 9_000), (8_999, 9_000), (9_000, 19_000), (9_040, 19_000), (18_000, 19_000), (100_500, 109_000)];
+        for (began, next) in looks {
+            assert_eq!(next_quiet_look(start + at(began), start), start + at(next), "{began}");
         }
     }
 }

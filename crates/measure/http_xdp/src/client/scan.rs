@@ -97,6 +97,8 @@ pub(super) struct Scan<'a> {
     census: Census,
     before: Census,
     n_opened: u32,
+    /// The last look went to the end of a round, and the program has all connections that it found: nothing is left to user space.
+    pub(super) is_quiet: bool,
     pub(super) counts: OwnCounts,
 }
 
@@ -111,6 +113,7 @@ impl<'a> Scan<'a> {
             census: Census::default(),
             before: Census::default(),
             n_opened: 0,
+            is_quiet: false,
             counts: OwnCounts::default(),
         }
     }
@@ -122,6 +125,7 @@ impl<'a> Scan<'a> {
 
     /// Looks at the next rows, at most up to the last one.
     pub(super) fn look(&mut self, now: Nanos, aim: Aim, outbox: &mut Outbox) -> Result<(), Error> {
+        self.is_quiet = true;
         for _ in 0..self.program.rows.n_rows().min(ROWS_AT_ONCE) {
             self.visit(self.next, now.0, aim, outbox)?;
             self.next += 1;
@@ -132,6 +136,7 @@ impl<'a> Scan<'a> {
                 break;
             }
         }
+        self.is_quiet &= self.next == 0;
         outbox.flush()
     }
 
@@ -165,6 +170,7 @@ impl<'a> Scan<'a> {
     }
 
     fn tend_closed(&mut self, slot: u32, connection: Connection, now: u64, outbox: &mut Outbox) -> Result<(), Error> {
+        self.is_quiet = false;
         let state = &mut self.slots[slot as usize];
         if state.stage == Stage::Open {
             let has_worked = connection.n_answered != state.n_answered;
@@ -245,6 +251,7 @@ impl<'a> Scan<'a> {
     }
 
     fn take(&mut self, slot: u32, now: u64) {
+        self.is_quiet = false;
         rows::take(self.program.rows.row(slot));
         let state = &mut self.slots[slot as usize];
         (state.stage, state.at) = (Stage::Taken, now);
@@ -252,6 +259,7 @@ impl<'a> Scan<'a> {
 
     /// Gives a connection up, now that the program leaves it alone; or returns it, if it went on in the last moment.
     fn end_taken(&mut self, slot: u32, now: u64, aim: Aim, outbox: &mut Outbox) -> Result<(), Error> {
+        self.is_quiet = false;
         let state = &mut self.slots[slot as usize];
         if now < state.at + TAKES {
             return Ok(());
@@ -279,7 +287,8 @@ impl<'a> Scan<'a> {
         self.send(slot, &connection, &step, outbox)
     }
 
-    fn send(&self, slot: u32, connection: &Connection, step: &Step, outbox: &mut Outbox) -> Result<(), Error> {
+    fn send(&mut self, slot: u32, connection: &Connection, step: &Step, outbox: &mut Outbox) -> Result<(), Error> {
+        self.is_quiet = false;
         outbox.push(self.setup.ends.frame(step, self.setup.slots.place(slot, connection.port_idx)))
     }
 }

@@ -124,7 +124,8 @@ pub(crate) fn read_items<E: From<CaptureFileError>>(
         match reader.next() {
             Ok((length, block)) => {
                 blocks.read(&block, &mut take)?;
-                reader.consume(length);
+                // What is left of the buffer moves when it is filled again, and not after each half of it too.
+                reader.consume_noshift(length);
             }
             Err(PcapError::Incomplete(_)) => {
                 let before = reader.data().len();

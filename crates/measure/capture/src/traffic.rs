@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
+    hash::{Hash, Hasher},
     io::Read,
     net::SocketAddr,
 };
@@ -22,7 +23,23 @@ const ENDED_MAX: usize = 16_384;
 const EVICTED_PART: usize = 16;
 
 /// The ends of a connection, the smaller one first.
-type ConnectionKey = [SocketAddr; 2];
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ConnectionKey([SocketAddr; 2]);
+
+/// Each packet looks its connection up, and numbers of one word are hashed in a fraction of the time that the parts of an address take.
+impl Hash for ConnectionKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for end in self.0 {
+            match end {
+                SocketAddr::V4(end) => state.write_u64(u64::from(end.ip().to_bits()) << 16 | u64::from(end.port())),
+                SocketAddr::V6(end) => {
+                    state.write_u128(end.ip().to_bits());
+                    state.write_u16(end.port());
+                }
+            }
+        }
+    }
+}
 
 /// Follows all connections of a capture file. Returns the observer, what was counted, and why the file was not read to its end.
 ///
@@ -120,52 +137,46 @@ impl<O: ConversationObserver> TrafficReader<O> {
     fn take_segment(&mut self, segment: &Segment<'_>) -> PacketClass {
         let is_first = segment.source <= segment.destination;
         let (key, end) = if is_first {
-            ([segment.source, segment.destination], 0)
+            (ConnectionKey([segment.source, segment.destination]), 0)
         } else {
-            ([segment.destination, segment.source], 1)
+            (ConnectionKey([segment.destination, segment.source]), 1)
         };
-        let known = self.connections.remove(&key);
-        let is_repeated = known.as_ref().is_some_and(|known| segment.is_syn && known.has_syn(end, segment));
-        let Some(mut connection) = self.connection_of(key, end, segment, known) else {
+        if let Some(connection) = self.connections.get_mut(&key)
+            && (!is_begin(segment) || connection.is_begun_by(end, segment))
+        {
+            let is_repeated = segment.is_syn && connection.has_syn(end, segment);
+            let (class, after) = follow(connection, end, segment, &mut self.shared, self.time);
+            self.count_end(key, after);
+            return if is_repeated && class == PacketClass::Handshake { PacketClass::Repeated } else { class };
+        }
+        let Some(mut connection) = self.new_connection(key, end, segment) else {
             self.shared.counts.add_bytes(ByteClass::Unattributed, segment.payload.len());
             return if segment.has_payload() { PacketClass::Unattributed } else { segment.class_without_payload() };
         };
-        let was_ended = connection.is_ended();
-        let class = connection.take(end, segment, &mut self.shared, self.time);
-        if segment.is_reset && !connection.is_ended() {
-            self.end(&mut connection, ConnectionEnd::Reset);
-        } else if connection.is_finished() {
-            self.end(&mut connection, ConnectionEnd::Closed);
-        }
-        if connection.is_ended() && !was_ended {
-            self.remember_ended(key, connection.number);
-        }
+        let (class, after) = follow(&mut connection, end, segment, &mut self.shared, self.time);
         self.connections.insert(key, connection);
-        if is_repeated && class == PacketClass::Handshake { PacketClass::Repeated } else { class }
+        self.count_end(key, after);
+        class
     }
 
-    /// Returns the connection that a segment belongs to: the known one, or a new one if it begins one.
-    fn connection_of(
+    /// Returns a new connection if a segment begins one. A known one with the same ends is over then.
+    fn new_connection(
         &mut self,
         key: ConnectionKey,
         end: usize,
         segment: &Segment<'_>,
-        known: Option<Connection<O::Conversation>>,
     ) -> Option<Connection<O::Conversation>> {
-        let is_begin = segment.is_syn && !segment.is_reset;
-        if let Some(mut connection) = known {
-            if !is_begin || connection.is_begun_by(end, segment) {
-                return Some(connection);
-            }
-            if !connection.is_ended() {
-                self.end(&mut connection, ConnectionEnd::Reused);
-            }
+        if let Some(mut known) = self.connections.remove(&key)
+            && !known.is_ended()
+        {
+            self.end(&mut known, ConnectionEnd::Reused);
         }
+        let is_begin = is_begin(segment);
         if !is_begin && (!segment.has_payload() || segment.is_reset) {
             return None;
         }
         self.make_room();
-        let mut connection = Connection::seeking(self.n_begun, key);
+        let mut connection = Connection::seeking(self.n_begun, key.0);
         self.n_begun += 1;
         let begin = if is_begin { ConnectionBegin::Handshake } else { ConnectionBegin::Middle };
         *self.shared.counts.begins.entry(begin).or_default() += 1;
@@ -176,14 +187,16 @@ impl<O: ConversationObserver> TrafficReader<O> {
     }
 
     fn end(&mut self, connection: &mut Connection<O::Conversation>, how: ConnectionEnd) {
-        let conversation_end = match how {
-            ConnectionEnd::Closed | ConnectionEnd::Reset | ConnectionEnd::Reused => ConversationEnd::Connection,
-            ConnectionEnd::CaptureEnded | ConnectionEnd::Evicted => ConversationEnd::Capture,
-        };
-        connection.end(&mut self.shared, conversation_end);
-        *self.shared.counts.ends.entry(how).or_default() += 1;
-        self.shared.counts.n_silent_connections += u64::from(!connection.has_spoken);
+        end_connection(connection, how, &mut self.shared);
         self.n_ended += 1;
+    }
+
+    /// Counts a connection that has just ended, which has this number.
+    fn count_end(&mut self, key: ConnectionKey, ended: Option<u64>) {
+        if let Some(number) = ended {
+            self.n_ended += 1;
+            self.remember_ended(key, number);
+        }
     }
 
     /// Remembers a connection that has ended, and forgets the one that ended first if there are too many.
@@ -214,4 +227,47 @@ impl<O: ConversationObserver> TrafficReader<O> {
             }
         }
     }
+}
+
+/// Whether a segment begins a connection, or answers one that does.
+const fn is_begin(segment: &Segment<'_>) -> bool {
+    segment.is_syn && !segment.is_reset
+}
+
+/// Takes a segment of a connection. Returns the class of its packet, and the number of the connection if it ends with it.
+fn follow<O: ConversationObserver>(
+    connection: &mut Connection<O::Conversation>,
+    end: usize,
+    segment: &Segment<'_>,
+    shared: &mut Shared<O>,
+    time: Nanos,
+) -> (PacketClass, Option<u64>) {
+    let was_ended = connection.is_ended();
+    let class = connection.take(end, segment, shared, time);
+    if was_ended {
+        return (class, None);
+    }
+    let how = if segment.is_reset {
+        ConnectionEnd::Reset
+    } else if connection.is_finished() {
+        ConnectionEnd::Closed
+    } else {
+        return (class, None);
+    };
+    end_connection(connection, how, shared);
+    (class, Some(connection.number))
+}
+
+fn end_connection<O: ConversationObserver>(
+    connection: &mut Connection<O::Conversation>,
+    how: ConnectionEnd,
+    shared: &mut Shared<O>,
+) {
+    let conversation_end = match how {
+        ConnectionEnd::Closed | ConnectionEnd::Reset | ConnectionEnd::Reused => ConversationEnd::Connection,
+        ConnectionEnd::CaptureEnded | ConnectionEnd::Evicted => ConversationEnd::Capture,
+    };
+    connection.end(shared, conversation_end);
+    *shared.counts.ends.entry(how).or_default() += 1;
+    shared.counts.n_silent_connections += u64::from(!connection.has_spoken);
 }

@@ -47,7 +47,7 @@ pub struct RecordedAnswer {
     pub head: Vec<u8>,
     /// The length of its content, without the framing of chunks.
     pub content_bytes: u64,
-    /// The FNV-1a digest of its content; absent unless the answer is whole.
+    /// The XXH64 digest of its content; absent unless the answer is whole.
     pub content_digest: Option<u64>,
     /// The time of its first byte.
     pub first_byte: Nanos,

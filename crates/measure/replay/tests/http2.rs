@@ -6,6 +6,7 @@ use fathom_model::units::Nanos;
 use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RecordedExchange, RequestFate};
 use fathom_testkit::traffic::SentConnection;
 use loona_hpack::Encoder;
+use twox_hash::XxHash64;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const END_STREAM: u8 = 1;
@@ -137,15 +138,10 @@ fn streams_become_requests_and_answers_whatever_their_frames_are_made_of() {
         let answer = exchange.answer.as_ref().unwrap();
         assert_eq!((exchange.lane, exchange.answer_fate, answer.status), (Some(0), AnswerFate::Whole, 201));
         assert_eq!(answer.head, b"HTTP/1.1 201 \r\ncontent-length: 4\r\n\r\n");
-        assert_eq!((answer.content_bytes, answer.content_digest), (4, Some(fnv(b"done"))));
+        assert_eq!((answer.content_bytes, answer.content_digest), (4, Some(XxHash64::oneshot(0, b"done"))));
         assert_eq!(found.counts.conversations, [(ConversationFate::Http2, 1)].into());
         assert_eq!(found.counts.hosts, [("a:81".to_owned(), 1)].into());
     }
-}
-
-/// FNV-1a with 64 bits, as its definition has it.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[test]
@@ -172,7 +168,7 @@ fn streams_that_overlap_are_on_lanes_of_their_own_and_the_others_follow_each_oth
             )
         })
         .collect();
-    let of = |text: &str| Some(fnv(text.as_bytes()));
+    let of = |text: &str| Some(XxHash64::oneshot(0, text.as_bytes()));
     assert_eq!(lanes, [("/3", 1, of("three")), ("/1", 0, of("one")), ("/5", 1, of("five")), ("/7", 0, of("seven"))]);
 }
 

@@ -47,6 +47,10 @@ impl<'a> RequestHead<'a> {
 
 /// The authority in a target that is a whole URL, as proxies get it.
 fn authority(target: &str) -> Option<&str> {
+    // Nearly all targets are paths, which need no search.
+    if target.starts_with('/') {
+        return None;
+    }
     let (_, rest) =
         target.split_once("://").filter(|(scheme, _)| scheme.bytes().all(|byte| byte.is_ascii_alphabetic()))?;
     rest.split(['/', '?']).next()

@@ -1,5 +1,7 @@
 //! Divides what a client sends into requests (RFC 9112).
 
+use std::ops::Range;
+
 use fathom_capture::AfterMissing;
 use fathom_http::h1::{Chunked, Framing, Malformed, Method, RequestHead};
 use fathom_model::units::Nanos;
@@ -18,6 +20,8 @@ pub(crate) struct BegunRequest {
     pub(crate) last_byte: Nanos,
     /// The captured bytes, of which `bytes` has the first ones if it is too long.
     pub(crate) n_captured: u64,
+    /// Where the host that it names is.
+    host: Range<usize>,
     /// How its answer is read.
     pub(crate) method: Method,
     pub(crate) is_connect: bool,
@@ -37,9 +41,8 @@ impl BegunRequest {
 
     /// Gives its method, and the host that it names, to a function.
     pub(crate) fn with_names(&self, take: impl FnOnce(&[u8], &[u8])) {
-        if let Ok(Some(head)) = RequestHead::parse(&self.bytes) {
-            take(head.method.as_bytes(), head.host.unwrap_or_default());
-        }
+        let method = self.bytes.split(|byte| *byte == b' ').next();
+        take(method.unwrap_or_default(), self.bytes.get(self.host.clone()).unwrap_or_default());
     }
 
     fn keep(&mut self, bytes: &[u8], most: usize) {
@@ -139,6 +142,7 @@ impl RequestSplitter {
         };
         let (length, framing, is_connect) = (head.length, head.framing, head.method == "CONNECT");
         let method = Method::of(head.method);
+        let host = head.host.map_or(0..0, |host| place(host, &self.head));
         let mut bytes = std::mem::take(&mut self.head);
         bytes.truncate(length);
         // Empty lines before a request are no part of it (RFC 9112 section 2.2).
@@ -150,6 +154,7 @@ impl RequestSplitter {
             first_byte: self.first_byte,
             last_byte: self.first_byte.max(time),
             n_captured: length as u64,
+            host: host.start.saturating_sub(n_before_line)..host.end.saturating_sub(n_before_line),
             method,
             is_connect,
             fate: None,
@@ -176,6 +181,38 @@ impl RequestSplitter {
                 AfterMissing::Continues
             }
             _ => AfterMissing::Lost,
+        }
+    }
+}
+
+/// Where a part of a text is in it.
+fn place(part: &[u8], text: &[u8]) -> Range<usize> {
+    let begin = part.as_ptr().addr() - text.as_ptr().addr();
+    begin..begin + part.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_a_request_are_those_of_its_head_however_it_arrives() {
+        for (text, names) in [
+            ("GET / HTTP/1.1\r\nA: b\r\nHost: c:81\r\n\r\n", ("GET", "c:81")),
+            ("\r\n\nPUT http://d/e HTTP/1.1\r\nHost: f\r\nContent-Length: 0\r\n\r\n", ("PUT", "d")),
+            ("\r\nHEAD /g HTTP/1.0\r\n\r\n", ("HEAD", "")),
+        ] {
+            for cut in 1..text.len() {
+                let mut splitter = RequestSplitter::default();
+                let pieces = [&text[..cut], &text[cut..]];
+                let begun = pieces.map(|piece| splitter.read(piece.as_bytes(), Nanos(1), None, usize::MAX).unwrap().1);
+                let [RequestProgress::Head, RequestProgress::Begins(request)] = begun else {
+                    panic!("{text:?} cut at {cut}: {begun:?}");
+                };
+                request.with_names(|method, host| {
+                    assert_eq!((method, host), (names.0.as_bytes(), names.1.as_bytes()), "{text:?} cut at {cut}");
+                });
+            }
         }
     }
 }

@@ -105,7 +105,7 @@ impl<'a> FlowLoop<'a> {
         Ok(Self {
             load,
             sessions,
-            reader: shared.recording.reader(),
+            reader: shared.recording.reader(n_slots),
             epoll: Epoll::new().map_err(cannot)?,
             ready: ReadyList::with_capacity(n_slots.min(256)),
             next_ready: 0,

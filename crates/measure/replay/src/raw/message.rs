@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What a client sent before it waited: a turn of a TCP connection, or a datagram.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct RecordedMessage {
     /// The number of its connection or flow in the capture.
     pub(super) connection: u64,
@@ -25,7 +25,7 @@ pub(super) struct RecordedMessage {
 }
 
 /// What a server sent to a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     /// The number of bytes, those included that the capture lacks.
     pub(super) bytes: u64,
@@ -67,7 +67,7 @@ impl Answer {
 
     /// The digest, if the capture has all bytes.
     pub(super) fn digest(&self) -> Option<u64> {
-        self.digest.map(Digest::value)
+        self.digest.as_ref().map(Digest::value)
     }
 }
 
@@ -144,16 +144,17 @@ mod tests {
     fn messages_come_back_as_they_were_kept() {
         let mut whole = Answer::NONE;
         whole.add_datagram(b"answer");
-        let mut lacking = whole;
+        let mut lacking = whole.clone();
         lacking.add_missing(1);
-        for (answer, finishes) in [(Answer::NONE, false), (whole, true), (lacking, true)] {
+        for (answer, finishes) in [(&Answer::NONE, false), (&whole, true), (&lacking, true)] {
             let (bytes, took) = (b"text".to_vec(), Nanos(7));
-            let message = RecordedMessage { connection: 1, time: Nanos(5), bytes, answer, took, finishes };
+            let message =
+                RecordedMessage { connection: 1, time: Nanos(5), bytes, answer: answer.clone(), took, finishes };
             let mut spool = SpoolWriter::new().unwrap();
             let place = add(&mut spool, &message).unwrap();
-            let mut reader = SpoolReader::new(spool.finish().unwrap());
+            let mut reader = SpoolReader::new(spool.finish().unwrap(), 1);
             let read = SpooledMessage::of(reader.read(place).unwrap()).unwrap();
-            let Answer { bytes, n_datagrams, .. } = answer;
+            let Answer { bytes, n_datagrams, .. } = *answer;
             let expected = ExpectedAnswer { bytes, n_datagrams, digest: answer.digest(), took };
             assert_eq!(read, SpooledMessage { bytes: b"text", expected, finishes });
         }

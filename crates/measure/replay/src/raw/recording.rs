@@ -23,8 +23,8 @@ pub(super) struct RawRecording {
 }
 
 impl RawRecording {
-    pub(super) fn reader(&self) -> SpoolReader {
-        SpoolReader::new(Arc::clone(&self.file))
+    pub(super) fn reader(&self, n_flows: usize) -> SpoolReader {
+        SpoolReader::new(Arc::clone(&self.file), n_flows)
     }
 
     /// Why messages are not sent, with their number.

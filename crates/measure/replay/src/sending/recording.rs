@@ -28,8 +28,9 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn reader(&self) -> SpoolReader {
-        SpoolReader::new(Arc::clone(&self.file))
+    /// A reader for one worker with so many users.
+    pub(super) fn reader(&self, n_users: usize) -> SpoolReader {
+        SpoolReader::new(Arc::clone(&self.file), n_users)
     }
 }
 
@@ -139,7 +140,7 @@ pub(super) mod tests {
             ),
         ] {
             let recording = recording(timing, requests());
-            let mut reader = recording.reader();
+            let mut reader = recording.reader(1);
             let mut sent = Vec::new();
             let schedule = &recording.schedule;
             for session in schedule.sessions() {

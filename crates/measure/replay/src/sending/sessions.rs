@@ -53,7 +53,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(shared: &Arc<Shared>, share: &WorkerShare) -> Self {
         Self {
-            reader: shared.recording.reader(),
+            reader: shared.recording.reader(share.n_slots as usize),
             start: share.start,
             by_slot: vec![Session::default(); share.n_slots as usize],
             next: share.idx,

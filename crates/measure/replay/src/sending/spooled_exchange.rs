@@ -161,7 +161,7 @@ pub(super) mod tests {
     fn read(exchanges: &[RecordedExchange], answers: RecordedAnswers, check: impl Fn(usize, SpooledExchange<'_>)) {
         let mut writer = SpoolWriter::new().unwrap();
         let places: Vec<_> = exchanges.iter().map(|exchange| add(&mut writer, exchange, answers).unwrap()).collect();
-        let mut reader = SpoolReader::new(writer.finish().unwrap());
+        let mut reader = SpoolReader::new(writer.finish().unwrap(), 1);
         for (number, place) in places.into_iter().enumerate() {
             check(number, SpooledExchange::of(reader.read(place).unwrap()).unwrap());
         }

@@ -141,6 +141,15 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Opt
     for end in [&near, &far] {
         bring_up(&mut open(end.host)?, end, family).map_err(Error::kernel(format!("bring up {wire}")))?;
     }
+    // Only now does either end have a carrier.
+    for end in [&near, &far].into_iter().filter(|end| !end.is_port) {
+        let mut netlink = open(end.host)?;
+        let wait = |netlink: &mut Netlink| {
+            let index = netlink.link(end.device)?.index;
+            netlink.await_addresses(index)
+        };
+        wait(&mut netlink).map_err(Error::kernel(format!("wait for the addresses of {wire}")))?;
+    }
     let [near, far] = [near, far].map(|end| {
         let address = family.addresses(end.address)[0];
         end.host.interfaces.push(Interface {

@@ -18,13 +18,15 @@ pub mod xdp_features;
 
 pub use local_network::LocalNetwork;
 
-use crate::{Error, Result};
+use fathom_model::units::Nanos;
+
+use crate::{Error, Result, clock};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage as Message,
-    address::{AddressAttribute, AddressMessage},
+    address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
     link::{
         InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
     },
@@ -180,6 +182,10 @@ pub struct Netlink {
 
 /// The flags for a request with an acknowledgement.
 const CHANGE: u16 = NLM_F_REQUEST | NLM_F_ACK;
+/// The longest wait for the addresses of a link; one without a carrier keeps them tentative.
+const ADDRESS_PATIENCE: Nanos = Nanos::from_secs(1);
+/// The time between two looks at them. The worker of the kernel takes less on a machine at rest.
+const ADDRESS_LOOK: Nanos = Nanos::from_micros(500);
 
 impl Netlink {
     /// Opens a socket in the network namespace of the calling thread.
@@ -341,6 +347,33 @@ impl Netlink {
         message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
         let call = format!("RTM_NEWADDR(link {index}, {address}/{prefix_len})");
         self.change(&call, Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Waits until sockets can use all addresses of a link, for at most a second.
+    ///
+    /// A new IPv6 address is tentative until a worker of the kernel has come to it, also without the search for duplicates
+    /// (`addrconf_dad_start` of `net/ipv6/addrconf.c`), and `bind` refuses it until then.
+    ///
+    /// # Errors
+    /// Any error of the kernel.
+    pub fn await_addresses(&mut self, index: u32) -> Result<()> {
+        let latest = clock::now() + ADDRESS_PATIENCE;
+        while self.has_tentative_address(index)? && clock::now() < latest {
+            clock::sleep_until(clock::now() + ADDRESS_LOOK);
+        }
+        Ok(())
+    }
+
+    fn has_tentative_address(&mut self, index: u32) -> Result<bool> {
+        let answers =
+            self.request("RTM_GETADDR", Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
+        let is_tentative = |answer: &Message| match answer {
+            Message::NewAddress(address) => {
+                address.header.index == index && address.header.flags.contains(AddressHeaderFlags::Tentative)
+            }
+            _ => false,
+        };
+        Ok(answers.iter().any(is_tentative))
     }
 
     /// Adds a permanent neighbor entry, so that no ARP is sent for the address.

@@ -47,6 +47,15 @@ impl Wire {
             };
             host.enter_with(dress).unwrap();
         }
+        // Only now does either end have a carrier.
+        for (host, name) in [(&client, CLIENT_DEVICE), (&server, SERVER_DEVICE)] {
+            let wait = || {
+                let mut netlink = Netlink::open().unwrap();
+                let index = netlink.link(name).unwrap().index;
+                netlink.await_addresses(index).unwrap();
+            };
+            host.enter_with(wait).unwrap();
+        }
         let attach = || PassProgram::attach(Netlink::open().unwrap().link(pass_at).unwrap().index);
         let host = if pass_at == SERVER_DEVICE { &server } else { &client };
         let attached = host.enter_with(attach).unwrap();

@@ -30,6 +30,7 @@ use fathom_sys::{
     clock,
     policy::Network,
     process::{self, ParentBond, ProcessPlace, ProcessSpec, signal},
+    socket::are_connections_filtered,
 };
 
 use self::{
@@ -213,6 +214,11 @@ impl ControllerListener {
             "on the other machine: fathom evaluate ADDRESS{} --key KEY",
             if port == AGENT_PORT { String::new() } else { format!(":{port}") }
         );
+        if !are_connections_filtered().unwrap_or(true) {
+            eprintln!(
+                "without CAP_NET_ADMIN this kernel filters no TCP port: tests here accept connections of strangers and reset them at once"
+            );
+        }
         let outcome = self.server.run(&self.listener, is_over, self.agents);
         outcome.map_err(|error| fleet_error(&error).into())
     }

@@ -135,7 +135,7 @@ fn record_reset(record: &mut Record, n_reset: Option<u64>) {
         n => format!("{n} came"),
     };
     let text = format!(
-        "no filter of the kernel keeps strangers from the TCP ports of this test (TCP: needs CAP_NET_ADMIN, MPTCP: has none), so their connections are accepted and reset before a byte is read or written: {came}"
+        "the kernel does not filter the ports of this test (TCP: that takes CAP_NET_ADMIN, MPTCP: it has no filter), so connections of strangers are accepted and reset before a byte is read or written; {came}"
     );
     record.notes.push(Note { id: "port-reset".to_owned(), text });
 }

@@ -210,15 +210,15 @@ impl ControllerListener {
     /// Serves controllers until the end.
     fn serve_controllers(self, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let port = self.bound.port();
-        eprintln!(
-            "on the other machine: fathom evaluate ADDRESS{} --key KEY",
-            if port == AGENT_PORT { String::new() } else { format!(":{port}") }
-        );
         if !are_connections_filtered().unwrap_or(true) {
             eprintln!(
                 "without CAP_NET_ADMIN this kernel filters no TCP port: tests here accept connections of strangers and reset them at once"
             );
         }
+        eprintln!(
+            "on the other machine: fathom evaluate ADDRESS{} --key KEY",
+            if port == AGENT_PORT { String::new() } else { format!(":{port}") }
+        );
         let outcome = self.server.run(&self.listener, is_over, self.agents);
         outcome.map_err(|error| fleet_error(&error).into())
     }

@@ -45,7 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const REMOTE_ROLE_CRATES: [&str; 10] =
     ["packet", "pktgen", "probe", "transport", "interop", "targets", "http", "http_xdp", "scenario", "lua"];
 /// Calls that access the network, a file or a variable without a policy check.
-const UNCHECKED_CALLS: [&str; 9] = [
+const UNCHECKED_CALLS: [&str; 12] = [
     "TcpStream::connect",
     "to_socket_addrs()",
     "fs::read(",
@@ -55,6 +55,9 @@ const UNCHECKED_CALLS: [&str; 9] = [
     "File::create",
     "env::var(",
     "bind_device(",
+    ".accept4(",
+    "accept_with(",
+    "TcpListener::from",
 ];
 /// Files in which such calls are allowed, and the reason.
 const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[

@@ -368,6 +368,8 @@ pub mod count {
     pub const SOCKET_DROPPED: &str = "socket_dropped";
     /// Packets dropped at the ports of a test: those of addresses outside the test, and those that found the port's queue full.
     pub const PORT_DROPPED: &str = "port_dropped";
+    /// Connections of addresses outside the test that its ports accepted and reset at once, where the kernel keeps nobody away.
+    pub const PORT_RESET: &str = "port_reset";
     /// Frames that were counted as received and then passed on to the network stack.
     pub const PASSED_ON: &str = "passed_on";
     /// Frames dropped because the RX ring of the receiving AF_XDP socket was full (`rx_ring_full` of `XDP_STATISTICS`).

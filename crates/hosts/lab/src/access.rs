@@ -7,6 +7,7 @@ use crate::{
     device::{NoPrograms, ProgramLoader},
     fault, holder,
     journal::{self, END_PATIENCE, journal_of, journals},
+    members::{self, EndedProgram},
     record::{LabRecord, RUN_PREFIX},
 };
 
@@ -79,23 +80,26 @@ pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
 
 /// Takes a lab down and undoes everything in its holder's journal; also cleans up after a killed holder.
 ///
+/// Programs that still run on its hosts are ended, and returned. Those of a lab whose holder was killed can no longer be told from others.
+///
 /// # Errors
 /// [`Error::NotUp`] if there is no lab with this name.
-pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
+pub fn down(state: &StateFolder, name: &LabName) -> Result<Vec<EndedProgram>> {
     let run = holder::run_name(name)?;
     fault::forget(state, name)?;
     if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
-        return left.undo();
+        return left.undo().map(|()| Vec::new());
     }
     let (journal, record) = standing(state, name)?;
+    let ended = members::end_programs(&record);
     record
         .holder
         .end(END_PATIENCE)
         .map_err(Error::kernel(format!("end the holder of lab {name}, process {}", record.holder.pid)))?;
     // The holder has undone its journal, unless it had to be killed. A journal found now may belong to a later lab.
     match journal.reread() {
-        Some(left) => left.undo(),
-        None => Ok(()),
+        Some(left) => left.undo().map(|()| ended),
+        None => Ok(ended),
     }
 }
 

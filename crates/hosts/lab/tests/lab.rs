@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
 use fathom_lab::{
-    Error, Host, Lab, LabName, LabState, Options, PRESETS, StateFolder,
+    EndedProgram, Error, Host, Lab, LabName, LabState, Options, PRESETS, StateFolder,
     device::NoPrograms,
     down,
     holder::{self, LabSpec},
@@ -13,7 +13,7 @@ use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
     netlink::{Link, Netlink, namespace::NetNs},
-    process::{Pidfd, ProcessIdentity, may_administer_network},
+    process::{ExitCause, Pidfd, ProcessIdentity, may_administer_network},
 };
 use std::{
     env, fs,
@@ -21,7 +21,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::process::CommandExt,
     panic::{AssertUnwindSafe, catch_unwind},
-    process::{ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -315,6 +315,58 @@ fn a_holder_that_is_killed_leaves_a_stale_journal_and_nothing_else() {
     assert_eq!(stale(&state).unwrap().len(), 1);
     assert_eq!(undo_stale(&state).unwrap(), [name("lab-doomed")]);
     assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
+}
+
+/// Starts a program on host a of a lab that is up, when it has said that it runs.
+fn started(state: &StateFolder, lab: &LabName, script: &str) -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdout(Stdio::piped());
+    let mut program = Lab::find(state, lab).unwrap().host("a").unwrap().start(command).unwrap();
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    program
+}
+
+#[test]
+fn programs_on_the_hosts_of_a_lab_end_with_it_and_no_others() {
+    if lacks_privileges() {
+        return;
+    }
+    let (_folder, state) = folder();
+    let (preset, options) = (preset::find("pair").unwrap(), Options::default());
+    let lab = name("busy");
+    let order = LabSpec { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    holder::up(holder_program(), &order).unwrap();
+    let mut mild = started(&state, &lab, "echo ready; exec sleep 600");
+    let mut stubborn = started(&state, &lab, "trap '' TERM; echo ready; exec sleep 600");
+    let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+    let mut ended = down(&state, &lab).unwrap();
+    ended.sort_by_key(|program| program.pid != mild.id());
+    let expected = [(mild.id(), ExitCause::Terminated), (stubborn.id(), ExitCause::Killed)];
+    let expected = expected.map(|(pid, cause)| EndedProgram { name: "sleep".to_owned(), pid, cause });
+    let lives_on = other.try_wait().unwrap().is_none();
+    other.kill().unwrap();
+    for program in [&mut mild, &mut stubborn, &mut other] {
+        program.wait().unwrap();
+    }
+    assert_eq!(ended, expected);
+    assert!(lives_on);
+}
+
+#[test]
+fn programs_on_the_hosts_end_when_the_time_of_the_lab_is_over() {
+    if lacks_privileges() {
+        return;
+    }
+    let (_folder, state) = folder();
+    let (preset, options) = (preset::find("pair").unwrap(), Options::default());
+    let lab = name("short");
+    let order = LabSpec { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(2) };
+    holder::up(holder_program(), &order).unwrap();
+    let mut program = started(&state, &lab, "echo ready; exec sleep 600");
+    assert!(Pidfd::open(program.id()).unwrap().wait(PATIENCE).unwrap(), "it ends long before its own time");
+    program.wait().unwrap();
 }
 
 #[test]

@@ -109,6 +109,7 @@ const WORDS: &[(&str, &str)] = &[
     ("late_no_connection", "late because no connection was free"),
     ("late_own_cpu", "late because the tool was busy"),
     ("port_dropped", "dropped at the port of the test"),
+    ("port_reset", "connections of strangers"),
     ("passed_on", "passed on to the network stack"),
     ("xsk_ring_full", "AF_XDP receive ring full"),
     ("xsk_fill_empty", "AF_XDP fill ring empty"),

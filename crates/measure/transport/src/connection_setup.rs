@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::AsFd,
 };
 
 use fathom_engine::{Error, Stop, TrialContext};
@@ -13,7 +14,7 @@ use fathom_sys::{
     clock,
     process::limits,
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
-    socket::{self, Socket},
+    socket::{self, Listener, Socket},
 };
 
 use crate::{
@@ -33,7 +34,7 @@ const ADDRESS: &str = "address";
 #[derive(Debug)]
 pub enum FlowConnections {
     /// The responder's connections wait in the listener's queue.
-    Listening(Socket),
+    Listening(Listener),
     /// The initiator's connections, with the time that each took to open.
     Connected(Vec<Socket>, Histogram),
 }
@@ -197,7 +198,7 @@ pub fn responder_addresses(role: &Role, kind: &'static str) -> Result<Vec<Socket
     text.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| missing())
 }
 
-pub fn local_address(socket: &Socket) -> Result<SocketAddr, Error> {
+pub fn local_address(socket: impl AsFd) -> Result<SocketAddr, Error> {
     let what = || "read the address of a socket".to_owned();
     socket::local_address(socket).map_err(|cause| Error::System { what: what(), cause })
 }
@@ -262,7 +263,7 @@ fn set_blocking_timeout(socket: &Socket) -> fathom_sys::Result<()> {
     socket::set_timeout(socket, BLOCKING_TIMEOUT)
 }
 
-fn accept_all(listener: &Socket, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
+fn accept_all(listener: &Listener, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
     let cannot = |cause| Error::System { what: "accept the connections of the other side".to_owned(), cause };
     let (epoll, mut events) = (Epoll::new().map_err(cannot)?, ReadyList::with_capacity(1));
     epoll.add(listener, 0, Interest::READ).map_err(cannot)?;

@@ -1,8 +1,16 @@
 //! The peers of a responder's socket: the kernel drops packets from everyone else before they reach the socket.
+//!
+//! Kernels since June 2026 let only `CAP_NET_ADMIN` filter the packets of a TCP socket (Linux commit 5d39580f68e6, which the stable
+//! kernels got too), and MPTCP sockets have no filter at all. There a [`Listener`](crate::socket::Listener) refuses strangers itself. A
+//! UDP socket is filtered for every user; where something else forbids it, it is not opened.
 
 use std::{
+    io,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use socket2::{SockFilter, SockRef, Socket};
@@ -13,13 +21,31 @@ use crate::{Error, Result, process::limits::has_own_descriptors, socket::drops};
 /// The peers whose packets a socket accepts; everyone, if the list is empty.
 #[derive(Debug, Clone)]
 pub struct AllowedPeers {
-    pub(super) networks: Vec<Network>,
-    pub(super) guarded: GuardedSockets,
+    networks: Vec<Network>,
+    guarded: GuardedSockets,
+    is_filter_used: bool,
 }
 
-/// Duplicate descriptors of the guarded sockets of one role, for reading their drop counts at the end.
+/// Who keeps the strangers of a listener away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// The kernel, or nobody because everyone is allowed.
+    Kernel,
+    /// The program, when it accepts.
+    Program,
+}
+
+/// The guarded sockets of one role.
 #[derive(Debug, Clone)]
-pub(super) struct GuardedSockets(Option<Arc<Mutex<Vec<Socket>>>>);
+pub(super) struct GuardedSockets(Option<Arc<SocketGuards>>);
+
+#[derive(Debug, Default)]
+struct SocketGuards {
+    /// Duplicate descriptors, for reading the drop counts at the end.
+    filtered: Mutex<Vec<Socket>>,
+    is_program_guard: AtomicBool,
+    n_reset: AtomicU64,
+}
 
 impl GuardedSockets {
     /// Counts nothing.
@@ -31,14 +57,19 @@ impl GuardedSockets {
 
     /// Skips sockets of threads with their own descriptor table, because a duplicate would be meaningless on other threads.
     fn add(&self, socket: &SockRef<'_>) {
-        let Some(sockets) = self.0.as_ref().filter(|_| !has_own_descriptors()) else { return };
-        sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(socket.try_clone());
+        let Some(guards) = self.0.as_ref().filter(|_| !has_own_descriptors()) else { return };
+        guards.filtered.lock().unwrap_or_else(PoisonError::into_inner).extend(socket.try_clone());
     }
 
     pub(super) fn n_dropped(&self) -> u64 {
-        let Some(sockets) = &self.0 else { return 0 };
-        let sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(guards) = &self.0 else { return 0 };
+        let sockets = guards.filtered.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.iter().filter_map(|socket| drops(socket).ok()).map(u64::from).sum()
+    }
+
+    pub(super) fn n_reset(&self) -> Option<u64> {
+        let guards = self.0.as_ref().filter(|guards| guards.is_program_guard.load(Ordering::Relaxed))?;
+        Some(guards.n_reset.load(Ordering::Relaxed))
     }
 }
 
@@ -46,13 +77,23 @@ impl AllowedPeers {
     /// Accepts everyone: for public servers and for tests.
     #[must_use]
     pub const fn anybody() -> Self {
-        Self { networks: Vec::new(), guarded: GuardedSockets::NONE }
+        Self::of(Vec::new())
     }
 
     /// Accepts these networks; everyone, if there are none.
     #[must_use]
     pub const fn of(networks: Vec<Network>) -> Self {
-        Self { networks, guarded: GuardedSockets::NONE }
+        Self::of_role(networks, GuardedSockets::NONE)
+    }
+
+    pub(super) const fn of_role(networks: Vec<Network>, guarded: GuardedSockets) -> Self {
+        Self { networks, guarded, is_filter_used: true }
+    }
+
+    /// Leaves all listeners to the program, as on a kernel that refuses the filter: for tests of servers.
+    #[must_use]
+    pub fn without_filter(self) -> Self {
+        Self { is_filter_used: false, ..self }
     }
 
     /// The networks that it accepts; empty if it accepts everyone. For programs that decide before there is a socket.
@@ -67,13 +108,51 @@ impl AllowedPeers {
         self.networks.is_empty() || self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// Blocks packets from everyone else on a socket; accepted connections of a listener inherit this. Needs no privilege, except
-    /// where [`is_filter_refused`].
+    /// Returns whether a connection from an address is let in, and counts it if it is not.
+    pub(crate) fn let_in(&self, peer: IpAddr) -> bool {
+        let is_allowed = self.admit(peer);
+        if let Some(guards) = self.guarded.0.as_ref().filter(|_| !is_allowed) {
+            guards.n_reset.fetch_add(1, Ordering::Relaxed);
+        }
+        is_allowed
+    }
+
+    /// Blocks connects from everyone else on a socket that will listen, or says that the program has to refuse them.
     ///
-    /// Dropped packets count in [`crate::socket::drops`]. A connect from a stranger gets no reply.
+    /// A blocked connect gets no reply. Accepted connections inherit the filter.
     ///
     /// # Errors
-    /// `setsockopt(SO_ATTACH_FILTER)`, if it is not a socket, or the kernel refuses filters to this user.
+    /// `setsockopt(SO_ATTACH_FILTER)`, if it is not a TCP socket.
+    pub(crate) fn guard_listener(&self, socket: &Socket) -> Result<Guard> {
+        let outcome = if self.is_filter_used || self.networks.is_empty() {
+            self.guard(socket)
+        } else {
+            Err(Error::new(ATTACH, io::Error::from_raw_os_error(libc::EPERM)))
+        };
+        match outcome {
+            Ok(()) => Ok(Guard::Kernel),
+            Err(error) if is_filter_refused(&error) => Ok(self.leave_to_program()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Remembers that a listener of the role has no filter.
+    pub(crate) fn leave_to_program(&self) -> Guard {
+        if self.networks.is_empty() {
+            return Guard::Kernel;
+        }
+        if let Some(guards) = &self.guarded.0 {
+            guards.is_program_guard.store(true, Ordering::Relaxed);
+        }
+        Guard::Program
+    }
+
+    /// Blocks packets from everyone else on a UDP socket. A listener is guarded by [`Listener`](crate::socket::Listener).
+    ///
+    /// Dropped packets count in [`crate::socket::drops`]. Needs no privilege.
+    ///
+    /// # Errors
+    /// `setsockopt(SO_ATTACH_FILTER)`, if it is not a socket, or something refuses filters to this user.
     pub fn guard<'s, S>(&self, socket: &'s S) -> Result<()>
     where
         SockRef<'s>: From<&'s S>,
@@ -91,7 +170,7 @@ impl AllowedPeers {
 
 const ATTACH: &str = "setsockopt(SO_ATTACH_FILTER)";
 
-/// Whether a kernel lets only `CAP_NET_ADMIN` filter the packets of a socket, as some do that were hardened.
+/// Whether the packets of a socket may only be filtered with `CAP_NET_ADMIN`.
 #[must_use]
 pub fn is_filter_refused(error: &Error) -> bool {
     error.call == ATTACH && error.is_permission()
@@ -167,7 +246,7 @@ mod tests {
 
     fn guests(networks: &[&str]) -> AllowedPeers {
         let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
-        AllowedPeers { networks, guarded: GuardedSockets::NONE }
+        AllowedPeers::of(networks)
     }
 
     /// Returns whether a datagram from one address of this machine reaches a guarded socket.

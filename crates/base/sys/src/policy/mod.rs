@@ -18,6 +18,7 @@ use std::{
 };
 
 use fathom_model::units::Bytes;
+pub(crate) use guests::Guard;
 use guests::GuardedSockets;
 pub use guests::{AllowedPeers, is_filter_refused};
 pub use network::{Network, NetworkError};
@@ -167,6 +168,12 @@ impl Policy {
         self.guarded.n_dropped()
     }
 
+    /// The number of strangers' connections that listeners of this role accepted and reset; `None` if the kernel keeps strangers away.
+    #[must_use]
+    pub fn n_reset(&self) -> Option<u64> {
+        self.guarded.n_reset()
+    }
+
     /// Restricts the policy to the networks that the user allows; this never widens the limits of a served host.
     ///
     /// # Errors
@@ -264,7 +271,7 @@ impl Policy {
             .iter()
             .flat_map(|bounds| bounds.controller.map(Network::from).into_iter().chain(bounds.allowed.clone()));
         if self.is_for_others() {
-            return AllowedPeers { networks: allowed.collect(), guarded: self.guarded.clone() };
+            return AllowedPeers::of_role(allowed.collect(), self.guarded.clone());
         }
         if with.is_empty() {
             return AllowedPeers::anybody();
@@ -272,7 +279,7 @@ impl Policy {
         // A word that is not a network is the name of a device, which has the address of the role.
         let sources = sources.unwrap_or_default().split(',').filter_map(|word| word.trim().parse().ok());
         let networks = with.iter().copied().map(Network::from).chain(sources).chain(allowed).collect();
-        AllowedPeers { networks, guarded: self.guarded.clone() }
+        AllowedPeers::of_role(networks, self.guarded.clone())
     }
 
     /// Permits sending frames to hosts.

@@ -17,9 +17,9 @@ use rustix::{
 use super::{Completion, Event, FixedBuffer, Reactor, ReceivedBytes, Token, WaitLimit};
 use crate::{
     Error, Result, clock,
-    policy::Destination,
+    policy::{AllowedPeers, Destination},
     socket::{
-        self, Domain, Socket, Wait,
+        self, Domain, Listener, Socket, Wait, listener,
         timestamping::{self, KernelClockOffset},
     },
 };
@@ -67,6 +67,8 @@ pub type StampedEpoll = Epoll<true>;
 #[derive(Default)]
 struct SocketSlot {
     socket: Option<Socket>,
+    /// The peers that a listener lets in, if the kernel does not keep all others away.
+    check: Option<Box<AllowedPeers>>,
     /// Counts the sockets of this slot; an event of an earlier one is stale.
     generation: u32,
     stage: SocketStage,
@@ -313,11 +315,14 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
     }
 
     fn accept(&mut self, turn: ReceiveTurn) -> Result<Option<Event>> {
-        let listener = self.slot(turn.token).socket.as_ref().expect("a live slot has a socket");
-        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        let slot = self.slot(turn.token);
+        let listener = slot.socket.as_ref().expect("a live slot has a socket");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match listener::accept_checked(listener, slot.check.as_deref(), flags) {
+            // After a stranger the next one may be waiting.
             Ok(accepted) => {
                 self.go_on(turn);
-                Ok(Some(Event::Accepted(accepted.into())))
+                Ok(accepted.map(Event::Accepted))
             }
             Err(Errno::AGAIN) => Ok(None),
             // The peer has given up; the next one may be waiting.
@@ -394,8 +399,9 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         self.register(token);
     }
 
-    fn listen(&mut self, token: Token, socket: Socket) {
-        self.occupy(token, socket, SocketStage::Listening);
+    fn listen(&mut self, token: Token, listener: Listener) {
+        let (socket, check) = listener.into_parts();
+        self.occupy(token, socket, SocketStage::Listening).check = check;
         self.register(token);
     }
 

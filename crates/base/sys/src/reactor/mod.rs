@@ -18,7 +18,11 @@ pub use self::{
     epoll::{Epoll, StampedEpoll},
     uring::Uring,
 };
-use crate::{Error, Result, policy::Destination, socket::Socket};
+use crate::{
+    Error, Result,
+    policy::Destination,
+    socket::{Listener, Socket},
+};
 
 /// The slot of a socket: small dense numbers chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,8 +151,8 @@ pub trait Reactor: Sized {
     /// Takes an established socket and starts to receive.
     fn adopt(&mut self, token: Token, socket: Socket);
 
-    /// Takes a listening socket: an [`Event::Accepted`] follows for each connection.
-    fn listen(&mut self, token: Token, socket: Socket);
+    /// Takes a listening socket: an [`Event::Accepted`] follows for each connection of an allowed peer.
+    fn listen(&mut self, token: Token, listener: Listener);
 
     /// Sends fixed bytes, in the order of the calls; success is not reported.
     ///

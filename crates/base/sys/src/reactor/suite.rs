@@ -643,6 +643,31 @@ pub(super) fn a_reactor_is_dropped_with_everything_under_way<R: Reactor>(reactor
     assert!(TcpStream::connect(address).is_err());
 }
 
+pub(super) fn a_listener_without_a_filter_resets_strangers<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let guests = AllowedPeers::of(vec!["127.0.0.9".parse().unwrap()]).without_filter();
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 64, &guests).unwrap();
+    let address = socket::local_address(&near).unwrap();
+    rig.reactor.listen(B, near);
+    let connect = |from: [u8; 4]| {
+        let peer = socket::stream(address).unwrap();
+        peer.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+        peer.connect(&address.into()).unwrap();
+        socket::send(&peer, b"hello", socket::Wait::Block).unwrap();
+        peer
+    };
+    // More strangers than one turn of a reactor accepts come before the guest.
+    let mut strangers: Vec<_> = (0..20).map(|_| connect([127, 0, 0, 8])).collect();
+    let guest = connect([127, 0, 0, 9]);
+    rig.until(|seen| matches!(seen, SeenEvent::Accepted(_)));
+    let Some((B, SeenEvent::Accepted(accepted))) = rig.seen.pop() else { panic!("{:?}", rig.kinds()) };
+    assert_eq!(accepted.peer_addr().unwrap().as_socket(), guest.local_addr().unwrap().as_socket());
+    assert!(rig.seen.is_empty(), "no stranger is told: {:?}", rig.kinds());
+    for stranger in &mut strangers {
+        assert_eq!(stranger.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
 pub(super) fn connections_that_are_abandoned_are_reset<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
     let mut peers: Vec<_> = (0..8).map(|token| tcp(&mut rig, Token(token))).collect();
@@ -675,6 +700,7 @@ macro_rules! suite {
             a_reset_fails_by_name,
             a_send_to_a_peer_that_is_gone_fails_by_name,
             a_listener_tells_of_every_connection,
+            a_listener_without_a_filter_resets_strangers,
             a_unix_socket_connects,
             a_wait_without_events_ends_on_time,
             a_batch_waits_for_more_but_not_for_long,

@@ -8,6 +8,7 @@ pub(crate) mod control_message;
 pub mod datagram;
 pub mod descriptor_passing;
 pub mod echo;
+pub(crate) mod listener;
 mod peer;
 pub mod raw_ip;
 mod raw_option;
@@ -28,12 +29,13 @@ use std::{
 };
 
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
+pub use listener::{Listener, accept, accept_blocking, accept_unnamed, are_connections_filtered, listen};
 pub use peer::{PeerProcess, peer_process};
 pub use raw_option::{drops, error_of};
 pub(crate) use raw_option::{get, set};
 use rustix::{
     io::Errno,
-    net::{RecvFlags, SendFlags, SocketFlags},
+    net::{RecvFlags, SendFlags},
 };
 pub use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
 
@@ -98,23 +100,6 @@ pub fn datagram(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Creates a non-blocking TCP listener for its allowed peers, which may share its port with other sockets of this user (`SO_REUSEPORT`).
-///
-/// The kernel limits `backlog` to net.core.somaxconn.
-///
-/// # Errors
-/// `bind` and `listen`, such as a port in use by a listener without `SO_REUSEPORT`.
-pub fn listen(address: SocketAddr, backlog: u16, guests: &AllowedPeers) -> Result<Socket> {
-    let socket = stream(address)?;
-    guests.guard(&socket)?;
-    socket.set_reuse_address(true).map_err(error_of("setsockopt(SO_REUSEADDR)"))?;
-    socket.set_reuse_port(true).map_err(error_of("setsockopt(SO_REUSEPORT)"))?;
-    socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
-    socket.listen(backlog.into()).map_err(|error| Error::new(format!("listen({address})"), error))?;
-    socket.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
-    Ok(socket)
-}
-
 /// Lets a socket bind to an address that no interface has (`IP_FREEBIND`, `IPV6_FREEBIND`). Needs no privilege.
 ///
 /// Answers arrive only if the address is local all the same, as by [`LocalNetwork`](crate::netlink::LocalNetwork).
@@ -130,55 +115,10 @@ pub fn set_freebind(socket: &Socket, address: IpAddr) -> Result<()> {
 ///
 /// # Errors
 /// `getsockname`, if it is not an IP socket.
-pub fn local_address(socket: &Socket) -> Result<SocketAddr> {
+pub fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
     let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
-    let address = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
+    let address = SockRef::from(&socket).local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
     address.map_err(error_of("getsockname"))
-}
-
-/// Accepts a waiting connection as a non-blocking socket; `None` if none waits.
-///
-/// Connections that the peer has already given up are skipped.
-///
-/// # Errors
-/// `accept4`, if descriptors have run out.
-pub fn accept(listener: &Socket) -> Result<Option<(Socket, SocketAddr)>> {
-    loop {
-        match listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) {
-            Ok((socket, from)) => return Ok(from.as_socket().map(|from| (socket, from))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => match error.kind() {
-                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
-                _ => return Err(Error::new("accept4", error)),
-            },
-        }
-    }
-}
-
-/// Like `accept`, for listeners of every family (TCP, `AF_UNIX`), without the peer's address.
-///
-/// # Errors
-/// As [`accept`].
-pub fn accept_unnamed(listener: &Socket) -> Result<Option<Socket>> {
-    loop {
-        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => return Ok(Some(socket.into())),
-            Err(Errno::CONNABORTED | Errno::INTR) => {}
-            Err(error) => return not_now(Err(error), "accept4"),
-        }
-    }
-}
-
-/// Waits for a connection on a blocking listener, at most for its timeout; the new socket is blocking and inherits that timeout.
-///
-/// # Errors
-/// As [`accept`].
-pub fn accept_blocking(listener: &Socket) -> Result<Option<Socket>> {
-    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-        Ok(socket) => Ok(Some(socket.into())),
-        Err(Errno::CONNABORTED) => Ok(None),
-        Err(error) => not_now(Err(error), "accept4"),
-    }
 }
 
 /// Connects and waits for the result, at most `timeout`; the socket is blocking afterwards.
@@ -565,9 +505,9 @@ mod tests {
     const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
     const SECOND: Nanos = Nanos::from_secs(1);
 
-    fn wait_for(socket: &Socket, interest: Interest) {
+    fn wait_for(socket: impl AsFd, interest: Interest) {
         let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(1));
-        epoll.add(socket, 0, interest).unwrap();
+        epoll.add(&socket, 0, interest).unwrap();
         assert_eq!(epoll.wait(&mut events, Some(SECOND)).unwrap(), 1);
     }
 

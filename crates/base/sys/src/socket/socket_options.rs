@@ -241,7 +241,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn connected(near: &Socket, to: SocketAddr, label: Option<u32>) -> Socket {
+    fn connected(near: &Socket, to: SocketAddr, label: Option<u32>) -> socket::Listener {
         let listener = socket::listen(to, 4, &AllowedPeers::anybody()).unwrap();
         let mut at = socket::local_address(&listener).unwrap();
         if let Some(label) = label {

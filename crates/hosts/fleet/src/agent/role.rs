@@ -104,6 +104,7 @@ impl RoleTask {
         let mut record = record.map_err(|error| AgentFailure::of_engine(&error, HasStarted::Yes))?;
         record.notes.extend(entered.and_then(|entered| entered.note()));
         record_dropped(&mut record, policy.n_dropped());
+        record_reset(&mut record, policy.n_reset());
         Ok(RoleOutcome { record, host, unavailable })
     }
 }
@@ -121,4 +122,20 @@ fn record_dropped(record: &mut Record, n_dropped: u64) {
         "{packets} dropped at the ports of this test: the source was another address, or the queue of the port was full"
     );
     record.notes.push(Note { id: "port-dropped".to_owned(), text });
+}
+
+/// Records that the kernel kept no strangers from the TCP ports of the test, and the connections that were reset for that.
+fn record_reset(record: &mut Record, n_reset: Option<u64>) {
+    let Some(n_reset) = n_reset else { return };
+    if n_reset > 0 {
+        record.totals.insert(count::PORT_RESET.to_owned(), n_reset);
+    }
+    let came = match n_reset {
+        0 => "none came".to_owned(),
+        n => format!("{n} came"),
+    };
+    let text = format!(
+        "the kernel does not filter the ports of this test (TCP: that takes CAP_NET_ADMIN, MPTCP: it has no filter), so connections of strangers are accepted and reset before a byte is read or written; {came}"
+    );
+    record.notes.push(Note { id: "port-reset".to_owned(), text });
 }

@@ -1,6 +1,7 @@
 //! A served agent never sends a frame to a third host, whatever roles the holder of a key makes up.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
@@ -26,8 +27,13 @@ use fathom_sys::{
     packet::packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
     process::may_administer_network,
-    socket::raw_ip::{Broadcast, Sender},
+    socket::{
+        are_connections_filtered,
+        raw_ip::{Broadcast, Sender},
+    },
 };
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::counting::equipment;
 
@@ -120,10 +126,19 @@ impl ThreeHosts {
     }
 
     fn agent_of(&self, policy: Policy) -> RawController {
+        self.agent_after(policy, || ())
+    }
+
+    /// An agent whose threads have begun with something.
+    fn agent_after(&self, policy: Policy, begin: fn()) -> RawController {
         let (near, far) = UnixStream::pair().unwrap();
         let equipment = agent::AgentConfig { kinds: &KINDS, ..equipment(policy) };
         let output = far.try_clone().unwrap();
-        self.agent.enter_with(|| thread::spawn(move || agent::serve(far, output, equipment))).unwrap();
+        let serve = move || {
+            begin();
+            agent::serve(far, output, equipment)
+        };
+        self.agent.enter_with(|| thread::spawn(serve)).unwrap();
         near.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         RawController { stream: near, decoder: Decoder::new(FROM_AGENT_MAX) }
     }
@@ -209,6 +224,19 @@ impl RawController {
             });
             if let Some(record) = outcome {
                 return record;
+            }
+        }
+    }
+
+    /// The record of a role after it was told to end; none if it could not measure anything.
+    fn ended(&mut self, of: u64) -> Option<Record> {
+        loop {
+            for message in self.receive() {
+                match message {
+                    FromAgent::Outcome { ticket, outcome } if ticket.0 == of => return Some(outcome.record),
+                    FromAgent::Failed { ticket: Some(ticket), .. } if ticket.0 == of => return None,
+                    _ => {}
+                }
             }
         }
     }
@@ -519,6 +547,71 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     assert_eq!((record.totals["port_dropped"], record.totals["strangers"]), (3, 1), "strangers, and a guess");
     let note = record.notes.iter().find(|note| note.id == "port-dropped").unwrap();
     assert!(note.text.starts_with("3 packets were dropped at the ports of this test"), "{note:?}");
+}
+
+/// Gives up all privileges of this thread and of those that it starts.
+fn give_up_privileges() {
+    let [effective, permitted, inheritable] = [CapabilitySet::empty(); 3];
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable }).unwrap();
+}
+
+/// Connects from the third host and sends a request; returns why nothing came back, or nothing if a host listens for no connection.
+fn turned_away(wires: &ThreeHosts, to: SocketAddr) -> Option<ErrorKind> {
+    let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(300));
+    let mut stranger = match wires.third.enter_with(connect).unwrap() {
+        Ok(stranger) => stranger,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
+        Err(error) => return Some(error.kind()),
+    };
+    stranger.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut answer = [0; 64];
+    // The reset may be faster than the request, which tells it then.
+    match stranger.write_all(b"GET / HTTP/1.0\r\n\r\n").and_then(|()| stranger.read(&mut answer)) {
+        Ok(n) => panic!("{to} sent {:?} to a stranger", &answer[..n]),
+        Err(error) => Some(error.kind()),
+    }
+}
+
+#[test]
+fn without_privileges_no_kind_serves_a_stranger_over_tcp() {
+    if lacks_root() {
+        return;
+    }
+    let wires = ThreeHosts::up();
+    let is_filtered = thread::scope(|scope| {
+        let look = || {
+            give_up_privileges();
+            are_connections_filtered().unwrap()
+        };
+        scope.spawn(look).join().unwrap()
+    });
+    // Such a kernel keeps strangers away itself, which is the same promise.
+    let expected = if is_filtered { ErrorKind::TimedOut } else { ErrorKind::ConnectionReset };
+    let policy = Policy::served(CONTROLLER.parse().unwrap(), Vec::new());
+    let mut agent = wires.agent_after(policy, give_up_privileges);
+    let (mut served, mut n_noted) = (BTreeSet::new(), 0);
+    let cases = KINDS.iter().flat_map(|kind| [(kind, AGENT_BESIDE_THIRD), (kind, AGENT_BESIDE_THIRD_V6)]);
+    for (ticket, (kind, at)) in (1..).zip(cases) {
+        let mut role = role(*kind, Side::Responder, Settings::default().complete(kind.options()).unwrap());
+        role.address = Some(at.parse().unwrap());
+        role.phases.measure_ns = Nanos::from_secs(60);
+        agent.prepare(ticket, role);
+        // Some kinds have no such side, or need a privilege.
+        let Ok(told) = agent.ready(ticket) else { continue };
+        agent.send(&ToAgent::Start { ticket: RoleId(ticket), at: clock::now(), peer_clock: None });
+        let addresses = told.values().flat_map(|text| text.split([',', ' '])).filter_map(|text| text.parse().ok());
+        let outcomes: Vec<ErrorKind> = addresses.filter_map(|to| turned_away(&wires, to)).collect();
+        agent.send(&ToAgent::Finish { ticket: RoleId(ticket) });
+        let n_reset = agent.ended(ticket).and_then(|record| record.totals.get("port_reset").copied());
+        if outcomes.is_empty() {
+            continue;
+        }
+        assert!(outcomes.iter().all(|outcome| *outcome == expected), "{} at {at}: {outcomes:?}", kind.name());
+        served.insert((kind.name(), at));
+        n_noted += usize::from(n_reset == Some(outcomes.len() as u64));
+    }
+    assert!(served.len() >= 24, "of 12 kinds and two versions: {served:?}");
+    assert!(is_filtered || n_noted > served.len() / 2, "{n_noted} records count them");
 }
 
 /// An IPv4 packet with a UDP datagram, without the optional checksum (RFC 768).

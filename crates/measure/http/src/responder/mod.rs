@@ -27,7 +27,7 @@ use fathom_sys::{
     clock,
     policy::AllowedPeers,
     process::{affinity, threads},
-    socket::{self, Socket},
+    socket::{self, Listener},
 };
 pub use invalid_text::InvalidText;
 pub use options::{
@@ -60,7 +60,7 @@ pub struct ResponderCounts {
 /// Listening sockets, ready for the workers.
 #[derive(Debug)]
 pub struct Responder {
-    listeners: Vec<Socket>,
+    listeners: Vec<Listener>,
     address: Option<SocketAddr>,
     context: ResponderContext,
 }
@@ -113,7 +113,12 @@ impl Responder {
             shared.map_err(|cause| Error::System { what: format!("listen at {}", path.display()), cause })
         };
         let others = (1..common.options.workers).map(share).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { listeners: [first].into_iter().chain(others).collect(), address: None, context: common })
+        let accept = |socket| {
+            Listener::new(socket, &AllowedPeers::anybody())
+                .map_err(|cause| Error::System { what: format!("listen at {}", path.display()), cause })
+        };
+        let listeners = [first].into_iter().chain(others).map(accept).collect::<Result<_, _>>()?;
+        Ok(Self { listeners, address: None, context: common })
     }
 
     /// The address that it listens on, with its port.

@@ -10,7 +10,7 @@ use fathom_model::{mix::EvenRotation, units::Nanos};
 use fathom_sys::{
     clock,
     reactor::epoll_wait::{Epoll, Interest, Readiness, ReadyList},
-    socket::{self, Socket, Wait},
+    socket::{self, Listener, Socket, Wait},
 };
 use rustls::ServerConfig;
 
@@ -107,7 +107,7 @@ pub(super) struct ResponderContext {
 
 #[derive(Debug)]
 pub(crate) struct ResponderWorker {
-    listener: Socket,
+    listener: Listener,
     accepting: bool,
     epoll: Epoll,
     connections: Vec<Option<ServedConnection>>,
@@ -126,7 +126,7 @@ pub(crate) struct ResponderWorker {
 }
 
 impl ResponderWorker {
-    pub(super) fn new(listener: Socket, worker: usize, common: ResponderContext) -> Result<Self, Error> {
+    pub(super) fn new(listener: Listener, worker: usize, common: ResponderContext) -> Result<Self, Error> {
         let prepared = Epoll::new().and_then(|epoll| epoll.add(&listener, LISTENER, Interest::READ).map(|()| epoll));
         let options = &common.options;
         // Workers with the same seed would draw the same delays and answer in step.

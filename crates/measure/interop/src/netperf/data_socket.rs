@@ -3,12 +3,13 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
 };
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
     policy::{AllowedPeers, Destination},
-    socket::{self, Socket},
+    socket::{self, Listener, SockRef, Socket},
 };
 use fathom_transport::connection_setup::BLOCKING_TIMEOUT;
 
@@ -87,7 +88,22 @@ pub(crate) fn connect_client(socket: &Socket, protocol: DataProtocol, to: &Desti
     Ok(socket::set_timeout(socket, BLOCKING_TIMEOUT)?)
 }
 
-/// Opens the server's socket: a listener for TCP, which only the guests reach.
+/// The server's socket, which only the guests reach.
+pub(crate) enum ServerSocket {
+    Listener(Listener),
+    Datagrams(Socket),
+}
+
+impl AsFd for ServerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Listener(listener) => listener.as_fd(),
+            Self::Datagrams(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// Opens the server's socket.
 ///
 /// Without `SO_REUSEPORT`, so that no two tests share a port that both were told to use.
 pub(crate) fn open_server(
@@ -95,26 +111,33 @@ pub(crate) fn open_server(
     protocol: DataProtocol,
     end: &EndSettings,
     guests: &AllowedPeers,
-) -> Result<Socket, Error> {
-    let socket = match protocol {
-        DataProtocol::Tcp => socket::stream(at)?,
-        DataProtocol::Udp => socket::datagram_unbound(at)?,
+) -> Result<ServerSocket, Error> {
+    let listen = |cause| Error::Listen { cause };
+    let opened = match protocol {
+        DataProtocol::Tcp => {
+            let socket = socket::stream(at)?;
+            tune(&socket, protocol, end)?;
+            socket.set_reuse_address(true).map_err(option("SO_REUSEADDR"))?;
+            socket.bind(&at.into()).map_err(listen)?;
+            let listener = Listener::new(socket, guests)?;
+            listener.start(BACKLOG).map_err(listen)?;
+            ServerSocket::Listener(listener)
+        }
+        DataProtocol::Udp => {
+            let socket = socket::datagram_unbound(at)?;
+            guests.guard(&socket)?;
+            tune(&socket, protocol, end)?;
+            socket.bind(&at.into()).map_err(listen)?;
+            ServerSocket::Datagrams(socket)
+        }
     };
-    guests.guard(&socket)?;
-    tune(&socket, protocol, end)?;
-    if protocol == DataProtocol::Tcp {
-        socket.set_reuse_address(true).map_err(option("SO_REUSEADDR"))?;
-    }
-    socket.bind(&at.into()).map_err(|cause| Error::Listen { cause })?;
-    if protocol == DataProtocol::Tcp {
-        socket.listen(BACKLOG).map_err(|cause| Error::Listen { cause })?;
-    }
-    socket::set_timeout(&socket, BLOCKING_TIMEOUT)?;
-    Ok(socket)
+    socket::set_timeout(&opened, BLOCKING_TIMEOUT)?;
+    Ok(opened)
 }
 
 /// The sizes of both buffers as the kernel reports them, twice the requested sizes: send, receive.
-pub(crate) fn buffer_sizes(socket: &Socket) -> (i32, i32) {
+pub(crate) fn buffer_sizes(socket: impl AsFd) -> (i32, i32) {
+    let socket = SockRef::from(&socket);
     let shown = |size: io::Result<usize>| size.ok().and_then(|size| i32::try_from(size).ok()).unwrap_or(-1);
     (shown(socket.send_buffer_size()), shown(socket.recv_buffer_size()))
 }

@@ -15,9 +15,9 @@ use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    policy::Network,
+    policy::{AllowedPeers, Network},
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
-    socket::{self, Domain, Protocol, Socket, Type, Wait, answer_source},
+    socket::{self, Domain, Listener, Protocol, Socket, Type, Wait, answer_source},
 };
 
 use self::connection::{ReadDatagram, ServedConnection, answer_datagram};
@@ -89,7 +89,7 @@ impl ClientLimits {
 /// A server that listens.
 #[derive(Debug)]
 pub struct IdentityServer {
-    listener: Socket,
+    listener: Listener,
     datagrams: Socket,
     address: SocketAddr,
     identity: Identity,
@@ -103,8 +103,8 @@ impl IdentityServer {
     /// # Errors
     /// `bind` and `listen`, such as a port in use.
     pub fn bind(address: SocketAddr, identity: Identity, dialect: Dialect) -> fathom_sys::Result<Self> {
-        let listener = open(address, Type::STREAM)?;
-        listener.listen(BACKLOG).map_err(socket::error_of("listen"))?;
+        let listener = Listener::new(open(address, Type::STREAM)?, &AllowedPeers::anybody())?;
+        listener.start(BACKLOG).map_err(socket::error_of("listen"))?;
         let address = socket::local_address(&listener)?;
         let datagrams = open(address, Type::DGRAM)?;
         answer_source::enable(&datagrams)?;
@@ -447,7 +447,7 @@ mod tests {
     fn one_turn_of_a_connection_ends_although_more_is_there_to_read() {
         let server =
             IdentityServer::bind("127.0.0.1:0".parse().unwrap(), Identity::new("t1", 5), Dialect::Fathom).unwrap();
-        server.listener.set_recv_buffer_size(200_000).unwrap();
+        socket::SockRef::from(&server.listener).set_recv_buffer_size(200_000).unwrap();
         let mut client = TcpStream::connect(server.address()).unwrap();
         let (socket, _) = socket::accept(&server.listener).unwrap().unwrap();
         let n = 1000;

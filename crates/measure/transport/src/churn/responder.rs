@@ -6,7 +6,7 @@ use fathom_engine::{Error, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{Endpoints, FailureCounts, Record, units::Nanos};
 use fathom_sys::{
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
-    socket::{self, Socket, Wait},
+    socket::{self, Listener, SockRef, Socket, Wait},
 };
 
 use super::{BLOCKING_TIMEOUT, CONNECTIONS, COUNTERS, ChurnConfig, ConnectionPurpose, TRANSACTIONS, socket_error};
@@ -25,7 +25,7 @@ const LISTENERS: u64 = 1 << 32;
 pub(super) struct ChurnResponder {
     config: ChurnConfig,
     /// By worker.
-    listeners: Vec<Vec<Socket>>,
+    listeners: Vec<Vec<Listener>>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -91,8 +91,8 @@ struct BlockingResponder<'a> {
 }
 
 impl BlockingResponder<'_> {
-    fn run(mut self, listener: &Socket) -> fathom_sys::Result<FailureCounts> {
-        listener.set_nonblocking(false).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
+    fn run(mut self, listener: &Listener) -> fathom_sys::Result<FailureCounts> {
+        SockRef::from(listener).set_nonblocking(false).map_err(socket::error_of("fcntl(O_NONBLOCK)"))?;
         // Connections inherit the timeout, which saves a system call for each.
         socket::set_timeout(listener, BLOCKING_TIMEOUT)?;
         while !self.worker.is_over() {
@@ -133,7 +133,7 @@ impl BlockingResponder<'_> {
 struct EpollResponder<'a> {
     worker: WorkerHandle<'a>,
     epoll: Epoll,
-    listeners: Vec<Socket>,
+    listeners: Vec<Listener>,
     config: &'a ChurnConfig,
     messages: MessageBuffers,
     /// The open connections by token; slots of closed ones are reused.

@@ -11,7 +11,7 @@ use fathom_model::{
 };
 use fathom_sys::{
     policy::{AllowedPeers, Destination, Policy},
-    socket::{self, Buffer, Socket, error_of, socket_options},
+    socket::{self, Buffer, Listener, SockRef, Socket, error_of, socket_options},
 };
 use ipnet::IpNet;
 
@@ -173,17 +173,30 @@ impl SocketOptions {
     }
 
     /// Opens a TCP listener whose connections have these options.
-    pub fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Listener, Vec<Note>), Error> {
         let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
         let opened = if self.is_multipath {
+            self.may_add_paths()?;
             listen_multipath(at, backlog, &self.allowed_peers)
         } else {
             socket::listen(at, backlog, &self.allowed_peers)
         };
         let listener =
             opened.map_err(|cause| Error::system(format!("listen on {at}"), "CAP_NET_BIND_SERVICE", cause))?;
-        let notes = self.apply_tcp(&listener)?;
+        let notes = self.apply_tcp(&SockRef::from(&listener))?;
         Ok((listener, notes))
+    }
+
+    /// Refuses paths that the other side may add, where sending to addresses that the owner did not allow is wrong.
+    fn may_add_paths(&self) -> Result<(), Error> {
+        if !self.policy.is_for_others() {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: "a served host does not listen for MPTCP: the other side could add paths from addresses that its owner does not allow"
+                .to_owned(),
+            hint: Some("leave out --mptcp, or start the agent over SSH".to_owned()),
+        })
     }
 
     /// Opens a TCP connection with these options: the initiator's number `idx`, from the role's address unless another is requested.
@@ -420,14 +433,14 @@ pub fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
     is_idle.then(|| Note::new("busy-poll-idle", text()))
 }
 
-fn listen_multipath(at: SocketAddr, backlog: u16, guests: &AllowedPeers) -> fathom_sys::Result<Socket> {
-    let listener = socket_options::multipath_stream(at)?;
-    guests.guard(&listener)?;
-    listener.set_reuse_address(true).map_err(error_of("setsockopt(SO_REUSEADDR)"))?;
-    listener.set_reuse_port(true).map_err(error_of("setsockopt(SO_REUSEPORT)"))?;
-    listener.bind(&at.into()).map_err(error_of("bind"))?;
-    listener.listen(backlog.into()).map_err(error_of("listen"))?;
-    listener.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
+fn listen_multipath(at: SocketAddr, backlog: u16, guests: &AllowedPeers) -> fathom_sys::Result<Listener> {
+    let socket = socket_options::multipath_stream(at)?;
+    socket.set_reuse_address(true).map_err(error_of("setsockopt(SO_REUSEADDR)"))?;
+    socket.set_reuse_port(true).map_err(error_of("setsockopt(SO_REUSEPORT)"))?;
+    socket.bind(&at.into()).map_err(error_of("bind"))?;
+    socket.set_nonblocking(true).map_err(error_of("fcntl(O_NONBLOCK)"))?;
+    let listener = Listener::multipath(socket, guests);
+    listener.start(backlog.into()).map_err(error_of("listen"))?;
     Ok(listener)
 }
 
@@ -474,7 +487,7 @@ mod tests {
         let to = socket::local_address(&listener).unwrap();
         let (near, told) = options.connect(&options.targets(&[to])?[0], None, 0)?;
         notes.extend(told);
-        listener.set_nonblocking(false).unwrap();
+        SockRef::from(&listener).set_nonblocking(false).unwrap();
         let (far, _) = socket::accept(&listener).unwrap().unwrap();
         Ok((near, far, notes))
     }

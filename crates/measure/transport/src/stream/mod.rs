@@ -86,7 +86,7 @@ pub mod tests {
         let near = socket::stream(loopback).unwrap();
         let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
         socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
-        listener.set_nonblocking(false).unwrap();
+        socket::SockRef::from(&listener).set_nonblocking(false).unwrap();
         let far = socket::accept(&listener).unwrap().unwrap().0;
         far.set_nonblocking(false).unwrap();
         for socket in [&near, &far] {

@@ -17,7 +17,7 @@ use fathom_lab::{
 };
 use fathom_model::units::Nanos;
 use fathom_sys::process::{
-    Pidfd,
+    ExitCause, Pidfd,
     signal::{self, SignalsForChild},
 };
 
@@ -195,7 +195,10 @@ fn down(given: &ArgMatches) -> anyhow::Result<Exit> {
         );
         return Ok(Exit::Pass);
     }
-    fathom_lab::down(&state, &lab_name(given, None)?)?;
+    for program in fathom_lab::down(&state, &lab_name(given, None)?)? {
+        let how = if program.cause == ExitCause::Killed { "killed, because it did not end" } else { "ended" };
+        eprintln!("{} (process {}): {how}", program.name, program.pid);
+    }
     Ok(Exit::Pass)
 }
 

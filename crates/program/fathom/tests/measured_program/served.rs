@@ -1,6 +1,12 @@
 //! Two hosts that know only an address and a key of each other.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::Command,
+    time::Duration,
+};
 
 use fathom_model::{TestRun, units::Nanos};
 use fathom_sys::process::signal::Signal;
@@ -8,7 +14,8 @@ use fathom_wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
 
 use crate::{
     evaluation::is_whole,
-    test_bed::{BRIEF, TestBed, lacks_root},
+    probes::lacks,
+    test_bed::{BRIEF, RunningLab, TestBed, lacks_root, until},
 };
 
 /// Host b of the preset `pair`.
@@ -269,4 +276,53 @@ fn a_program_answers_in_the_place_of_sockets() {
     server.ends().code(130);
     let third = [&words[..], &["--http-xdp-from", "0.0.0.0/0", "--for", "1ms"]].concat();
     lab.fathom("b", &third).succeeded();
+}
+
+/// Connects from a host as soon as somebody listens, and sends a request; returns whether the connection was reset without an answer, or
+/// none if the host drops connects.
+fn is_turned_away(lab: &RunningLab<'_>, host: &str, to: SocketAddr) -> Option<bool> {
+    let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(500));
+    let connected = until(|| match lab.enter_with(host, connect) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => None,
+        outcome => Some(outcome.map_err(|error| error.kind())),
+    });
+    let mut stranger = match connected {
+        Err(ErrorKind::TimedOut) => return None,
+        outcome => outcome.unwrap(),
+    };
+    stranger.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let answer = stranger.write_all(&[0; 64]).and_then(|()| stranger.read(&mut [0; 64]));
+    Some(answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset))
+}
+
+#[test]
+fn a_user_without_privileges_serves_tests_of_tcp_to_the_controller_and_nothing_to_a_stranger() {
+    if lacks_root() || lacks(&["setpriv"]) {
+        return;
+    }
+    for (preset, name) in [("star:3", "guarded"), ("star6:3", "guarded6")] {
+        let stage = TestBed::owned_by(65_534);
+        let lab = stage.lab_of(preset, name);
+        let (sut, program) = (lab.address("sut").to_string(), stage.program().to_str().unwrap());
+        // Root built the lab, so the folder of its state is closed to the user.
+        let state = format!("FATHOM_STATE={}", stage.path("own").display());
+        let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", &state, program, "serve"];
+        let server = lab.exec("sut", &[&user[..], &["--listen", &sut, "--only", "agents"]].concat());
+        let key = server.says("key").lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
+        let is_filtered = !server.warns("on the other machine").contains("without CAP_NET_ADMIN");
+        let options =
+            ["--test", "rr", "--port", "5001", "--rounds", "1", "--warmup", "0s", "--duration", "2s", "--json"];
+        let measuring = lab.start("c1", &[&["tcp", &sut, "--key", &key][..], &options].concat());
+        let outcome = is_turned_away(&lab, "c2", SocketAddr::new(lab.address("sut"), 5001));
+        assert_eq!(outcome, (!is_filtered).then_some(true), "{preset}");
+        let run = measuring.ends().succeeded().run();
+        let records = || run.tests[0].trials.iter().flat_map(|trial| trial.records.values());
+        let n_reset: u64 = records().filter_map(|record| record.totals.get("port_reset")).sum();
+        let n_noted = records().flat_map(|record| &record.notes).filter(|note| note.id == "port-reset").count();
+        if is_filtered {
+            fathom_testkit::skip_everywhere("resets by the program: this kernel filters TCP sockets for every user");
+        }
+        assert_eq!((n_reset, n_noted), if is_filtered { (0, 0) } else { (1, 1) }, "{preset}");
+        assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "the controller is served");
+    }
 }

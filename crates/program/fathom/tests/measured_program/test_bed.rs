@@ -4,7 +4,7 @@ use std::{
     env, fs,
     fs::File,
     io::{BufRead as _, BufReader},
-    net::{Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, TcpListener},
     panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -201,6 +201,11 @@ impl RunningLab<'_> {
     /// Runs work of this process on one of its hosts. Returned sockets stay on that host.
     pub(crate) fn enter_with<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
         self.lab().host(host).unwrap().enter_with(work).unwrap()
+    }
+
+    /// Returns the address of a host.
+    pub(crate) fn address(&self, host: &str) -> IpAddr {
+        self.lab().host(host).unwrap().address()
     }
 
     fn lab(&self) -> Lab {

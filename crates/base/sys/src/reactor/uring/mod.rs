@@ -31,8 +31,8 @@ use super::{Completion, Event, FixedBuffer, Reactor, ReceivedBytes, Token, WaitL
 use crate::{
     Error, Result, clock,
     mapping::Mapping,
-    policy::Destination,
-    socket::{self, Domain, Socket},
+    policy::{AllowedPeers, Destination},
+    socket::{self, Domain, Listener, Socket, listener},
 };
 
 /// The buffers of multishot receives: a head and a small body fit. Few of them, because they are used in turn and should stay in the cache.
@@ -94,6 +94,8 @@ struct KernelMemory {
 #[derive(Default)]
 struct SocketSlot {
     socket: Option<Socket>,
+    /// The peers that a listener lets in, if the kernel does not keep all others away.
+    check: Option<Box<AllowedPeers>>,
     generation: u32,
     stage: SocketStage,
     receiving: ReceiveRequest,
@@ -365,7 +367,10 @@ impl Uring {
 
     fn accepted(&mut self, token: Token, result: i32) -> Option<Event> {
         if result >= 0 {
-            return Some(Event::Accepted(owned(result).into()));
+            // A multishot accept tells no addresses. A connection that has none any more is no loss: its peer has given up.
+            let from = |socket: &Socket| socket.peer_addr().ok()?.as_socket();
+            let check = self.slot(token).check.as_deref();
+            return listener::let_in(check, owned(result).into(), from).map(Event::Accepted);
         }
         // The listener continues after these: the peer has given up, or the request must be restarted.
         if !matches!(-result, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
@@ -697,8 +702,9 @@ impl Reactor for Uring {
         self.mark(token);
     }
 
-    fn listen(&mut self, token: Token, socket: Socket) {
-        self.occupy(token, socket, SocketStage::Listening);
+    fn listen(&mut self, token: Token, listener: Listener) {
+        let (socket, check) = listener.into_parts();
+        self.occupy(token, socket, SocketStage::Listening).check = check;
         self.mark(token);
     }
 
@@ -849,7 +855,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
         listener.set_nonblocking(true).unwrap();
-        reactor.listen(Token(100), OwnedFd::from(listener).into());
+        let listener = Listener::new(OwnedFd::from(listener).into(), &AllowedPeers::anybody()).unwrap();
+        reactor.listen(Token(100), listener);
         reactor.wait(WaitLimit { until: clock::now(), batch: None }).unwrap();
         assert_eq!(reactor.n_under_way, 201, "a receive and a send of each, and the accept");
         assert!(reactor.part());

@@ -9,6 +9,7 @@ mod state;
 
 use std::{
     net::SocketAddr,
+    os::fd::AsFd,
     sync::Arc,
     thread::{self, Scope},
 };
@@ -18,7 +19,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     process::threads,
-    socket::{self, Socket, Type, socket_options},
+    socket::{self, Listener, Socket, Type, socket_options},
 };
 
 use super::{Error, FlowTable, TransportProtocol};
@@ -28,7 +29,7 @@ use state::ServerState;
 
 /// A listening server.
 pub struct Server {
-    connections: Option<Socket>,
+    connections: Option<Listener>,
     datagrams: Option<Socket>,
     address: SocketAddr,
     options: ServerOptions,
@@ -57,10 +58,10 @@ impl Server {
         let connections = match options.protocols {
             ServedProtocols::Udp => None,
             ServedProtocols::Tcp | ServedProtocols::Both => {
-                let socket = open(address, &options, TransportProtocol::Tcp)?;
-                socket.listen(BACKLOG).map_err(|cause| Error::Listen { cause })?;
-                bound = socket::local_address(&socket)?;
-                Some(socket)
+                let listener = Listener::new(open(address, &options, TransportProtocol::Tcp)?, &options.guests)?;
+                listener.start(BACKLOG).map_err(|cause| Error::Listen { cause })?;
+                bound = socket::local_address(&listener)?;
+                Some(listener)
             }
         };
         let datagrams = match options.protocols {
@@ -83,7 +84,8 @@ impl Server {
     /// The size of the receive buffer that iperf shows.
     #[must_use]
     pub fn window(&self) -> Option<fathom_model::units::Bytes> {
-        let socket = self.connections.as_ref().or(self.datagrams.as_ref())?;
+        let connections = self.connections.as_ref().map(AsFd::as_fd);
+        let socket = connections.or(self.datagrams.as_ref().map(AsFd::as_fd))?;
         // The kernel includes its overhead in buffer sizes, and so does iperf.
         socket::buffer(socket, socket::Buffer::Receive).ok().map(|size| fathom_model::units::Bytes(size.0 * 2))
     }
@@ -124,7 +126,7 @@ impl Server {
 /// Hands the waiting connections to threads.
 fn accept<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
-    listener: &Socket,
+    listener: &Listener,
     state: &'env ServerState,
     table: &'env FlowTable<'_>,
 ) -> Result<(), Error> {
@@ -143,7 +145,7 @@ fn accept<'scope, 'env>(
     Ok(())
 }
 
-/// Opens a socket of the server.
+/// Opens a socket of the server; one for connections is not guarded and does not listen yet.
 fn open(address: SocketAddr, options: &ServerOptions, protocol: TransportProtocol) -> Result<Socket, Error> {
     let kind = if protocol == TransportProtocol::Tcp { Type::STREAM } else { Type::DGRAM };
     let listen = |cause| Error::Listen { cause };
@@ -153,7 +155,9 @@ fn open(address: SocketAddr, options: &ServerOptions, protocol: TransportProtoco
     }
     let socket = open_dual_stack(address, kind).map_err(listen)?;
     options.setup.apply(&socket, protocol)?;
-    options.guests.guard(&socket)?;
+    if protocol == TransportProtocol::Udp {
+        options.guests.guard(&socket)?;
+    }
     match protocol {
         TransportProtocol::Tcp => socket.set_reuse_address(true),
         // Flows that the server sends have its port too.

@@ -8,7 +8,7 @@ mod state;
 use std::{io, net::SocketAddr};
 
 use fathom_engine::{Stop, StopFlag};
-use fathom_sys::socket::{self, Socket, Type};
+use fathom_sys::socket::{self, Listener, Socket, Type};
 
 use super::{Error, counts::TestObserver};
 use crate::sockets::{ServerTotals, open_dual_stack};
@@ -18,7 +18,7 @@ pub use options::ServerOptions;
 /// A listening server.
 #[derive(Debug)]
 pub struct Server {
-    listener: Socket,
+    listener: Listener,
     datagrams: Socket,
     address: SocketAddr,
     options: ServerOptions,
@@ -46,8 +46,8 @@ impl Server {
             Ok(socket)
         };
         let listener = open(Type::STREAM, address).map_err(listen)?;
-        options.guests.guard(&listener)?;
-        listener.listen(BACKLOG).map_err(listen)?;
+        let listener = Listener::new(listener, &options.guests)?;
+        listener.start(BACKLOG).map_err(listen)?;
         let address = socket::local_address(&listener)?;
         let datagrams = open(Type::DGRAM, address).map_err(listen)?;
         options.guests.guard(&datagrams)?;

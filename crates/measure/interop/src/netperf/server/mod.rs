@@ -16,7 +16,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     process::threads,
-    socket::{self, Socket, Type},
+    socket::{self, Listener, Socket, Type},
 };
 
 pub use self::options::NetserverOptions;
@@ -30,7 +30,7 @@ use crate::sockets::{ServerTotals, open_dual_stack};
 /// A listening server.
 #[derive(Debug)]
 pub struct Server {
-    listener: Socket,
+    listener: Listener,
     address: SocketAddr,
     setup: SharedSetup,
 }
@@ -68,8 +68,8 @@ impl Server {
         };
         let listen = |cause| Error::Listen { cause };
         let listener = open().map_err(listen)?;
-        options.guests.guard(&listener)?;
-        listener.listen(BACKLOG).map_err(listen)?;
+        let listener = Listener::new(listener, &options.guests)?;
+        listener.start(BACKLOG).map_err(listen)?;
         socket::set_timeout(&listener, POLL_INTERVAL)?;
         let address = socket::local_address(&listener)?;
         Ok(Self { listener, address, setup: SharedSetup::new(options, clock::now().0) })

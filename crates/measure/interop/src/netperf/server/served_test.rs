@@ -4,6 +4,7 @@ use std::{
     array,
     cell::{Cell, RefCell},
     net::SocketAddr,
+    os::fd::AsFd,
     sync::Arc,
 };
 
@@ -12,7 +13,7 @@ use fathom_model::units::{BitsPerSec, Nanos, approximate};
 use fathom_sys::{
     clock,
     policy::{Destination, Policy},
-    socket::{self, Socket, tcp_info::TcpInfo},
+    socket::{self, Listener, Socket, tcp_info::TcpInfo},
 };
 use fathom_transport::payload::Payload;
 
@@ -20,7 +21,7 @@ use super::options::SharedSetup;
 use crate::netperf::{
     CpuTicks, DataPattern, DataProtocol, EndCounts, Error, TestLength, TestSpec,
     control::ControlConnection,
-    data_socket,
+    data_socket::{self, ServerSocket},
     test_spec::{PAD, call_size, errno, stream_budget},
     transfer::{self, Counter, MessagePair, N_COUNTERS, TransferContext},
 };
@@ -36,7 +37,7 @@ const IDLE_MAX: Nanos = Nanos::from_secs(60);
 
 /// A test that is ready for its client.
 pub(super) struct ServedTest {
-    socket: Socket,
+    socket: ServerSocket,
     spec: TestSpec,
     /// Where a server that sends datagrams sends them.
     to: Option<Destination>,
@@ -116,9 +117,9 @@ impl ServedTest {
         });
         let (cpu, counts) = (cpu.transpose()?, context.counts());
         self.seconds = narrow(seconds);
-        let socket = connection.as_ref().unwrap_or(&self.socket);
+        let socket = connection.as_ref().map_or(self.socket.as_fd(), AsFd::as_fd);
         let (send_buffer, recv_buffer) = data_socket::buffer_sizes(socket);
-        let tcp = TcpInfo::of(socket).ok().filter(|_| connection.is_some());
+        let tcp = connection.as_ref().and_then(|connection| TcpInfo::of(connection).ok());
         Ok(EndCounts {
             send_buffers: (self.buffers.0, send_buffer),
             recv_buffers: (self.buffers.1, recv_buffer),
@@ -136,26 +137,26 @@ impl ServedTest {
         let failed = |error: fathom_sys::Error| Error::Transfer { cause: error.source };
         let size = |size: u32| usize::try_from(size).unwrap_or(1);
         let messages = || MessagePair::serving(self.payload.clone(), (self.spec.request_size, self.spec.response_size));
-        match (self.spec.pattern, self.spec.protocol) {
-            (DataPattern::Up, DataProtocol::Udp) => {
-                transfer::receive_datagrams(&self.socket, size(self.recv_size), context).map_err(failed)?;
+        match (self.spec.pattern, &self.socket) {
+            (DataPattern::Up, ServerSocket::Datagrams(socket)) => {
+                transfer::receive_datagrams(socket, size(self.recv_size), context).map_err(failed)?;
                 Ok(None)
             }
-            (DataPattern::Down, DataProtocol::Udp) => {
-                self.send_datagrams(context)?;
+            (DataPattern::Down, ServerSocket::Datagrams(socket)) => {
+                self.send_datagrams(socket, context)?;
                 Ok(None)
             }
-            (DataPattern::Transactions, DataProtocol::Udp) => {
+            (DataPattern::Transactions, ServerSocket::Datagrams(socket)) => {
                 let out = &self.payload.bytes()[..size(self.spec.response_size)];
-                transfer::answer_datagrams(&self.socket, (out, self.spec.request_size), context).map_err(failed)?;
+                transfer::answer_datagrams(socket, (out, self.spec.request_size), context).map_err(failed)?;
                 Ok(None)
             }
-            (DataPattern::Transactions, DataProtocol::Tcp) if self.spec.is_connection_each => {
-                transfer::answer_connections(&self.socket, &mut messages(), context).map_err(failed)?;
+            (DataPattern::Transactions, ServerSocket::Listener(listener)) if self.spec.is_connection_each => {
+                transfer::answer_connections(listener, &mut messages(), context).map_err(failed)?;
                 Ok(None)
             }
-            (pattern, DataProtocol::Tcp) => {
-                let Some(connection) = self.accept(context)? else { return Ok(None) };
+            (pattern, ServerSocket::Listener(listener)) => {
+                let Some(connection) = accept(listener, context)? else { return Ok(None) };
                 match pattern {
                     DataPattern::Up => transfer::receive_stream(&connection, size(self.recv_size), context).map(drop),
                     DataPattern::Down => self.send_stream(&connection, context),
@@ -169,30 +170,20 @@ impl ServedTest {
         }
     }
 
-    /// Waits for the data connection of the client; `None` if it did not come in the time of the test.
-    fn accept(&self, context: &ServedContext<'_>) -> Result<Option<Socket>, Error> {
-        while !context.is_over() {
-            if let Some(connection) = socket::accept_blocking(&self.socket)? {
-                return Ok(Some(connection));
-            }
-        }
-        Ok(None)
-    }
-
     fn send_stream(&self, connection: &Socket, context: &ServedContext<'_>) -> fathom_sys::Result<()> {
         let source = transfer::stream_source(usize::try_from(self.send_size).unwrap_or(1), false)?;
         let budget = stream_budget(self.spec.length, self.send_size);
         transfer::send_stream(connection, &source, (budget, self.own_rate()), context)
     }
 
-    fn send_datagrams(&self, context: &ServedContext<'_>) -> Result<(), Error> {
+    fn send_datagrams(&self, socket: &Socket, context: &ServedContext<'_>) -> Result<(), Error> {
         let Some(to) = &self.to else { return Ok(()) };
         let failed = |error: fathom_sys::Error| Error::Transfer { cause: error.source };
-        socket::associate(&self.socket, to).map_err(failed)?;
-        socket::set_report_full_queues(&self.socket)?;
+        socket::associate(socket, to).map_err(failed)?;
+        socket::set_report_full_queues(socket)?;
         let size = usize::try_from(self.send_size).unwrap_or(1);
-        transfer::send_datagrams(&self.socket, size, self.own_rate(), context).map_err(failed)?;
-        transfer::end_datagrams(&self.socket);
+        transfer::send_datagrams(socket, size, self.own_rate(), context).map_err(failed)?;
+        transfer::end_datagrams(socket);
         Ok(())
     }
 
@@ -200,6 +191,16 @@ impl ServedTest {
     fn own_rate(&self) -> Option<BitsPerSec> {
         BitsPerSec::new(approximate(self.rate?.0))
     }
+}
+
+/// Waits for the data connection of the client; `None` if it did not come in the time of the test.
+fn accept(listener: &Listener, context: &ServedContext<'_>) -> Result<Option<Socket>, Error> {
+    while !context.is_over() {
+        if let Some(connection) = socket::accept_blocking(listener)? {
+            return Ok(Some(connection));
+        }
+    }
+    Ok(None)
 }
 
 /// The counts of a served test, and what ends it.

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     Result, clock,
-    socket::{self, Socket, Wait},
+    socket::{self, Listener, Socket, Wait},
 };
 use fathom_transport::payload::Payload;
 
@@ -201,7 +201,7 @@ pub(crate) fn answer_requests(
 /// # Errors
 /// The call that failed; a client that leaves in the middle is no error.
 pub(crate) fn answer_connections(
-    listener: &Socket,
+    listener: &Listener,
     messages: &mut MessagePair,
     context: &impl TransferContext,
 ) -> Result<()> {

@@ -30,6 +30,7 @@ use fathom_sys::{
     clock,
     policy::Network,
     process::{self, ParentBond, ProcessPlace, ProcessSpec, signal},
+    socket::are_connections_filtered,
 };
 
 use self::{
@@ -209,6 +210,11 @@ impl ControllerListener {
     /// Serves controllers until the end.
     fn serve_controllers(self, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let port = self.bound.port();
+        if !are_connections_filtered().unwrap_or(true) {
+            eprintln!(
+                "without CAP_NET_ADMIN this kernel filters no TCP port: tests here accept connections of strangers and reset them at once"
+            );
+        }
         eprintln!(
             "on the other machine: fathom evaluate ADDRESS{} --key KEY",
             if port == AGENT_PORT { String::new() } else { format!(":{port}") }

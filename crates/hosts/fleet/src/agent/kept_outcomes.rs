@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fathom_model::{Record, Side, units::Nanos};
+use fathom_model::{Record, Side, probe::ProbeRecord, units::Nanos};
 
 use crate::protocol::{FromAgent, RoleId, RoleOutcome, RoleProgress, clock_offset::ClockOffset};
 
@@ -85,14 +85,16 @@ impl KeptOutcomes {
     }
 }
 
-/// Returns what is told of a record beside the merged one: everything of constant size.
+/// Returns what is told of a record beside the merged one: everything of constant size. What probes found of a path is about that path alone,
+/// so they keep it, with their few round trips; a list of ports may be long.
 fn row_of(record: &Record) -> Record {
+    let probe = record.probe.as_ref().map(|probe| ProbeRecord { ports: Vec::new(), ..probe.clone() });
     Record {
-        distributions: BTreeMap::new(),
+        distributions: if probe.is_some() { record.distributions.clone() } else { BTreeMap::new() },
         flows: Vec::new(),
         sampled: Vec::new(),
         users: None,
-        probe: None,
+        probe,
         ..record.clone()
     }
 }
@@ -131,6 +133,15 @@ mod tests {
         assert_eq!((first.totals["n"], first.totals["ahead"], first.distributions.len()), (2, 10, 1));
         assert_eq!(merged[1], None);
         assert_eq!(kept.merge(&[vec![RoleId(2)]], merge), [None], "the rest is forgotten");
+    }
+
+    #[test]
+    fn a_row_of_probes_keeps_what_they_found_of_its_path() {
+        let mut probed = outcome(7);
+        probed.record.probe = Some(ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() });
+        let row = KeptOutcomes::default().keep(RoleId(1), probed, ClockOffset::default()).record;
+        assert_eq!(row.probe.map(|probe| probe.target).as_deref(), Some("192.0.2.7"));
+        assert_eq!(row.distributions["rtt_ns"].count(), 1);
     }
 
     #[test]

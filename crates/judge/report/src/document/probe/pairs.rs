@@ -84,10 +84,10 @@ fn probe(trial: &LinkTrial) -> Option<(&Record, &ProbeRecord)> {
 
 /// Returns what stands out of a pair.
 fn remark(test: &TestRun, link: &Link) -> (String, Mark) {
-    let last = last_trial(test, link);
-    let Some((record, found)) = last.filter(|trial| trial.is_whole()).and_then(probe) else {
+    let Some(last) = last_trial(test, link).filter(|trial| trial.is_whole()) else {
         return ("a host was lost".to_owned(), Mark::Open);
     };
+    let Some((record, found)) = probe(last) else { return (String::new(), Mark::Plain) };
     let is_silent = record.totals.get(RECEIVED) == Some(&0)
         || found.path_mtu.as_ref().is_some_and(|mtu| mtu.mtu_bytes.is_none())
         || (!found.hops.is_empty() && !found.hops.iter().any(|hop| hop.target));

@@ -171,3 +171,19 @@ pub fn find<'a>(kinds: &'a [&'static dyn TestKind], name: &str) -> Result<&'a &'
         known: kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", "),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_hosts_that_probe_one_outside_labs_need_the_allow_list() {
+        let consent = |consent, n_hosts| {
+            let target = NamedTarget { host: "192.0.2.7".to_owned(), port: None, consent };
+            target.from_hosts(n_hosts).consent
+        };
+        assert_eq!(consent(Consent::SingleHostOutsideLabs, 0), Consent::SingleHostOutsideLabs);
+        assert_eq!(consent(Consent::SingleHostOutsideLabs, 2), Consent::AllowListOutsideLabs);
+        assert_eq!(consent(Consent::Server, 9), Consent::Server, "which agrees itself");
+    }
+}

@@ -23,7 +23,6 @@ Examples:
   fathom probe 192.0.2.7 --interval 200ms --until 18:00 --allow 192.0.2.7
   fathom probe 127.0.0.1 --flood --duration 5s
   fathom probe 127.0.0.1 --expect 'rtt_ns_p99<1ms' --expect 'loss_ratio<=0'
-  fathom probe --lab router
   fathom probe --lab star:4 --topology mesh --test mtu
   fathom probe --device router --test fragments
 

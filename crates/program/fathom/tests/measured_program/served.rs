@@ -322,7 +322,9 @@ fn a_user_without_privileges_serves_tests_of_tcp_to_the_controller_and_nothing_t
         if is_filtered {
             fathom_testkit::skip_everywhere("resets by the program: this kernel filters TCP sockets for every user");
         }
-        assert_eq!((n_reset, n_noted), if is_filtered { (0, 0) } else { (1, 1) }, "{preset}");
+        // A stranger who was still waiting when the listener had its connections is reset by the kernel, which counts nothing.
+        assert!(n_reset <= u64::from(!is_filtered), "{preset}: {n_reset}");
+        assert_eq!(n_noted, usize::from(!is_filtered), "{preset}");
         assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "the controller is served");
     }
 }

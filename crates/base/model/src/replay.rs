@@ -217,6 +217,7 @@ pub struct PairedTimes {
     pub slower_ratio: f64,
     /// The median of the differences.
     pub median_ns: f64,
-    /// Its 95 % interval, from the order of the differences.
-    pub interval_ns: (f64, f64),
+    /// Its 95 % interval, from the order of the differences; absent for fewer than six, between which it need not lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_ns: Option<(f64, f64)>,
 }

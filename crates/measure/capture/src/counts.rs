@@ -105,8 +105,10 @@ pub struct TrafficCounts {
     /// Bytes of conversations that were sent and are not in the capture, by their sender.
     pub missing_bytes: BTreeMap<ConversationSide, u64>,
     /// The time of the first packet, since 1970.
+    #[serde(rename = "first_ns")]
     pub first: Option<Nanos>,
     /// The time of the last packet.
+    #[serde(rename = "last_ns")]
     pub last: Option<Nanos>,
 }
 

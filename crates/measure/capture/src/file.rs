@@ -7,7 +7,7 @@ use pcap_parser::{
     traits::PcapNGPacketBlock,
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::units::{Bytes, Nanos, grouped};
 
 use crate::LinkType;
 
@@ -47,10 +47,10 @@ pub enum CaptureFileError {
     #[error("there is no frame in it")]
     Empty,
     /// The file ends in the middle, or the data after this many frames is not part of a capture.
-    #[error("it is damaged or cut off after frame {0}")]
+    #[error("it is damaged or cut off after frame {}", grouped(*.0))]
     Damaged(u64),
     /// A block is longer than any frame.
-    #[error("after frame {0} is a block of more than {BLOCK_MAX} bytes")]
+    #[error("after frame {} is a block of more than {}", grouped(*.0), Bytes(BLOCK_MAX as u64))]
     Block(u64),
 }
 

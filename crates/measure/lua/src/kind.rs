@@ -6,7 +6,7 @@ use fathom_engine::{Consent, Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options};
 use fathom_model::{
     Endpoints, Failure, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
-    units::Nanos,
+    units::{Nanos, counted},
 };
 use fathom_sys::policy::Policy;
 
@@ -106,10 +106,9 @@ impl TestKind for AppLua {
 
     fn title(&self, settings: &Settings) -> String {
         let connections = settings.count("connections").unwrap_or(1);
-        let plural = if connections == 1 { "" } else { "s" };
         let path = settings.text("script").unwrap_or_default();
         let file = path.rsplit('/').next().unwrap_or_default();
-        format!("{file}, {connections} connection{plural}")
+        format!("{file}, {}", counted(connections, "connection"))
     }
 
     fn options(&self) -> &'static [OptionDoc] {

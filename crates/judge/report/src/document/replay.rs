@@ -66,7 +66,10 @@ fn differences(compared: &ComparedAnswers) -> Vec<Block<'static>> {
     let sentence = match compared.n_different {
         _ if n == 0 => "no answer was compared".to_owned(),
         0 => format!("{} compared: all say the same as in the recording", counted(n, "answer")),
-        different => format!("{} compared: {} differ from the recording", counted(n, "answer"), grouped(different)),
+        different => {
+            let differ = if different == 1 { "differs" } else { "differ" };
+            format!("{} compared: {} {differ} from the recording", counted(n, "answer"), grouped(different))
+        }
     };
     let mut blocks = vec![Block::marked(sentence, mark)];
     if compared.n_without_recorded > 0 {
@@ -121,12 +124,13 @@ fn paired_sentence(paired: &PairedTimes) -> String {
     let show = |value: f64| Unit::Nanos.show(value.abs());
     let signed = |value: f64| format!("{}{}", if value < 0.0 { "−" } else { "+" }, show(value));
     let word = if paired.median_ns > 0.0 { "later" } else { "sooner" };
-    let (low, high) = paired.interval_ns;
+    let interval = match paired.interval_ns {
+        Some((low, high)) => format!("95 % interval {} to {}", signed(low), signed(high)),
+        None => "too few answers for an interval".to_owned(),
+    };
     format!(
-        "median difference: {} {word} than in the recording (95 % interval {} to {}); {} of the answers came later",
+        "median difference: {} {word} than in the recording ({interval}); {} of the answers came later",
         show(paired.median_ns),
-        signed(low),
-        signed(high),
         percent(paired.slower_ratio)
     )
 }

@@ -3,7 +3,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use fathom_engine::Error;
-use fathom_model::{Histogram, units::Nanos};
+use fathom_model::{
+    Histogram,
+    units::{Nanos, counted},
+};
 use fathom_sys::reactor::{Event, Reactor, ReceivedBytes};
 
 use super::{
@@ -257,8 +260,8 @@ impl<R: Reactor> Connector<R> {
         if self.n_failed < many || self.config.reached.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let plural = if self.n_failed == 1 { "" } else { "s" };
-        let what = format!("connect to {}: {} attempt{plural}, none taken", self.config.name, self.n_failed);
+        let attempts = counted(self.n_failed as u64, "attempt");
+        let what = format!("connect to {}: {attempts}, none taken", self.config.name);
         let fault = faults.keys().next();
         let cause = match fault.map(|fault| fault.cause) {
             Some(FaultCause::Errno(errno)) => std::io::Error::from_raw_os_error(errno),

@@ -53,7 +53,8 @@ fn authority(target: &str) -> Option<&str> {
     }
     let (_, rest) =
         target.split_once("://").filter(|(scheme, _)| scheme.bytes().all(|byte| byte.is_ascii_alphabetic()))?;
-    rest.split(['/', '?']).next()
+    // The user and password of a URL are secret.
+    rest.split(['/', '?']).next().map(|authority| authority.rsplit_once('@').map_or(authority, |(_, host)| host))
 }
 
 #[cfg(test)]
@@ -95,6 +96,7 @@ mod tests {
         let host = |text: &str| parse(text).unwrap().unwrap().host.map(<[u8]>::to_vec);
         assert_eq!(host("GET / HTTP/1.1\r\nhost: a:80\r\n\r\n"), Some(b"a:80".to_vec()));
         assert_eq!(host("GET http://b/c?d HTTP/1.1\r\nhost: a:80\r\n\r\n"), Some(b"b".to_vec()));
+        assert_eq!(host("GET http://bob:secret@b/c@d HTTP/1.1\r\n\r\n"), Some(b"b".to_vec()), "users are secret");
         assert_eq!(host("GET / HTTP/1.0\r\n\r\n"), None);
     }
 }

@@ -4,7 +4,7 @@
 //! not what independently arriving users would see; the open kind measures that.
 
 use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, NamedTarget, Test, TestKind, TrialContext};
-use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, units::counted};
 use fathom_sys::policy::Policy;
 
 use super::{metric_definitions, options, responder_test::ResponderTest};
@@ -36,8 +36,7 @@ impl TestKind for HttpClosed {
 
     fn title(&self, settings: &Settings) -> String {
         let connections = settings.count("connections").unwrap_or(1);
-        let plural = if connections == 1 { "" } else { "s" };
-        format!("requests, {connections} connection{plural}")
+        format!("requests, {}", counted(connections, "connection"))
     }
 
     fn options(&self) -> &'static [OptionDoc] {

@@ -1,7 +1,7 @@
 //! Requests whose segments an XDP program sends and takes, in a closed loop or at a rate.
 
 use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, NamedTarget, Test, TestKind, TrialContext};
-use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, units::counted};
 use fathom_sys::policy::Policy;
 
 use super::{metrics, options, record};
@@ -55,12 +55,11 @@ impl TestKind for HttpXdp {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let connections = settings.count("connections").unwrap_or(1);
-        let plural = if connections == 1 { "" } else { "s" };
+        let connections = counted(settings.count("connections").unwrap_or(1), "connection");
         let each = if settings.count("per-connection").is_some() { ", a new one for each request" } else { "" };
         match settings.rate("rate") {
-            Some(rate) => format!("requests at {rate} without sockets, {connections} connection{plural}"),
-            None => format!("requests without sockets, {connections} connection{plural}{each}"),
+            Some(rate) => format!("requests at {rate} without sockets, {connections}"),
+            None => format!("requests without sockets, {connections}{each}"),
         }
     }
 

@@ -82,8 +82,10 @@ pub struct LogCounts {
     /// The connections that whole requests were divided among.
     pub n_connections: u64,
     /// The time of the first whole request, since 1970.
+    #[serde(rename = "first_ns")]
     pub first: Option<Nanos>,
     /// The time of the last one.
+    #[serde(rename = "last_ns")]
     pub last: Option<Nanos>,
 }
 

@@ -10,7 +10,7 @@ use fathom_engine::{
 };
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, ReplayRecord, ReplayUnit, Role, Settings, ValueKind,
-    units::{Nanos, grouped},
+    units::{Nanos, counted, grouped},
 };
 use fathom_sys::{policy::Policy, process::limits};
 
@@ -283,8 +283,8 @@ fn notes(rest: &Rest) -> impl Iterator<Item = Note> + use<> {
         Note::new("recording-damaged", format!("{damage}: nothing after that place of the recording is sent"))
     });
     let unasked = (rest.n_unasked > 0).then(|| {
-        let text =
-            format!("the recording has {} datagrams of servers without a question: they are not sent", rest.n_unasked);
+        let datagrams = counted(rest.n_unasked, "datagram");
+        let text = format!("the recording has {datagrams} of servers without a question, which are not sent");
         Note::new("answers-without-question", text)
     });
     let in_no_turn = (rest.n_in_no_turn > 0).then(|| {

@@ -6,6 +6,7 @@ use fathom_engine::{TrialResults, load::LoadTimes};
 use fathom_model::{
     FailureCounts, Histogram, Note, Record, ReplayRecord, Side,
     names::distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
+    units::counted,
 };
 
 use super::metrics::{COMPARED, DIFFERENT, ENDED, FAILED, RECORDED_TIME};
@@ -71,8 +72,10 @@ pub(super) fn record(results: TrialResults<RawResults>, account: ReplayRecord) -
 /// A note on answers that nobody waited for, if there are any.
 fn unasked(n: u64) -> Option<Note> {
     (n > 0).then(|| {
-        let text =
-            format!("{n} datagrams of the server came when no answer was waited for: they are in no other count");
+        let text = format!(
+            "{} of the server came when no answer was waited for: no other count has them",
+            counted(n, "datagram")
+        );
         Note::new("unexpected-datagrams", text)
     })
 }

@@ -290,11 +290,20 @@ fn shown(value: &str) -> String {
     text
 }
 
-/// The method and the path of a request, without its query and its parameters, which may hold secrets.
+/// The method and the path of a request, without its query, its parameters and the user of a whole URL, which may hold secrets.
 fn request_line(request: &[u8]) -> String {
     let (method, target) = request::line(request);
     let (method, target) = (String::from_utf8_lossy(method), String::from_utf8_lossy(target));
-    format!("{method} {}", shown(target.split(['?', ';']).next().unwrap_or_default()))
+    format!("{method} {}", shown(&without_user(target.split(['?', ';']).next().unwrap_or_default())))
+}
+
+/// A target without the user and the password of a whole URL, as proxies get it.
+fn without_user(target: &str) -> String {
+    let Some((scheme, rest)) = target.split_once("://").filter(|_| !target.starts_with('/')) else {
+        return target.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    format!("{scheme}://{}{path}", authority.rsplit_once('@').map_or(authority, |(_, host)| host))
 }
 
 /// The same with `*` for each part of the path that has a digit, so that requests of one form are one group.
@@ -382,6 +391,15 @@ mod tests {
         assert_eq!(whats(&compared("ETag, server, cache-control", &recorded, other)), [wanted[0]]);
         let failed = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(whats(&compared("", &recorded, failed)), ["status 200 is now 503"], "the rest follows from that");
+    }
+
+    #[test]
+    fn a_request_is_shown_without_what_may_be_secret() {
+        let shown = |target: &str| request_line(format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes());
+        assert_eq!(shown("/a/17?token=abc"), "GET /a/17");
+        assert_eq!(shown("http://bob:hunter2@h/x@y?z"), "GET http://h/x@y");
+        assert_eq!(shown("http://bob:hunter2@h"), "GET http://h");
+        assert_eq!(shown("/x://a@b"), "GET /x://a@b");
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn test(
         to: kind.is_two_sided(&options).then(|| ends.to().to_owned()),
         options,
         // A count of probes is that of each pair, as one of ping is that of each target.
-        each: common.each || doc.word == SERIES,
+        each: common.each || (doc.word == SERIES && !ends.groups.is_empty()),
         ..common
     })
 }

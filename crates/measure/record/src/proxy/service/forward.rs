@@ -116,7 +116,7 @@ fn join(service: &ConnectionService, client: OnUpgrade, answer: &mut Response<In
     let protocol = answer.headers().get(UPGRADE).cloned();
     let name = protocol.as_ref().and_then(|name| name.to_str().ok()).unwrap_or("another protocol");
     recording.tell(format!("a connection became {name}: its messages pass, and are not recorded"));
-    let closed = format!("a connection that became {name} was silent for 2 h: closed");
+    let closed = format!("a connection that became {name} was silent for more than two hours: closed");
     let service = service.clone();
     tokio::spawn(async move {
         if let (Ok(client), Ok(server)) = (client.await, server.await)

@@ -141,7 +141,7 @@ async fn pass(service: &ConnectionService, authority: &Authority, stream: Tunnel
             recording.count(|counts| counts.n_passed_tunnels += 1);
             recording.tell(format!("{authority}: {why}: passed on, not recorded"));
             if pass_on(stream, server, IDLE_MAX).await == PassingEnd::Idle {
-                recording.tell(format!("{authority}: a tunnel was silent for 2 h: closed"));
+                recording.tell(format!("{authority}: a tunnel was silent for more than two hours: closed"));
             }
         }
         Err(error) => {

@@ -7,6 +7,7 @@ use std::{
 
 use clap::{ArgMatches, Command};
 use fathom_analyze::{promise, steps};
+use fathom_model::units::counted;
 use fathom_scenario as scenario;
 use fathom_scenario::{Diagnostic, Severity, ast::Scenario};
 
@@ -65,12 +66,11 @@ fn check_promises(scenario: &Scenario) -> Vec<Diagnostic> {
 
 /// `2 errors, 1 warning`
 fn summary(found: &[Diagnostic]) -> String {
-    let counted = |severity: Severity, word: &str| {
+    let of = |severity: Severity, word: &str| {
         let n = found.iter().filter(|diagnostic| diagnostic.severity == severity).count();
-        let plural = if n == 1 { "" } else { "s" };
-        (n > 0).then(|| format!("{n} {word}{plural}"))
+        (n > 0).then(|| counted(n as u64, word))
     };
     let counts: Vec<String> =
-        [counted(Severity::Error, "error"), counted(Severity::Warning, "warning")].into_iter().flatten().collect();
+        [of(Severity::Error, "error"), of(Severity::Warning, "warning")].into_iter().flatten().collect();
     if counts.is_empty() { "nothing is wrong".to_owned() } else { counts.join(", ") }
 }

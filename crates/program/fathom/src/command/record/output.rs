@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use fathom_import::{Assets, Error, Format, ImportOptions, ImportResult, RecordingFilter};
+use fathom_model::units::counted;
 use fathom_record::{Recording, RecordingCounts, Verification};
 use fathom_run::{
     exit::{Exit, UserError},
@@ -82,11 +83,11 @@ impl RecordingFiles {
     }
 
     fn line(&self, counts: RecordingCounts, imported: Option<&ImportResult>) -> String {
-        let requests = plural(n_entries(counts), "request");
-        let hosts = plural(counts.n_hosts, "host");
+        let requests = counted(n_entries(counts), "request");
+        let hosts = counted(counts.n_hosts, "host");
         match imported {
             Some(imported) => {
-                let steps = plural(imported.n_steps as u64, "step");
+                let steps = counted(imported.n_steps as u64, "step");
                 format!("{requests}, {hosts}, {steps} in {}", self.scenario.display())
             }
             None => format!("{requests}, {hosts}, nothing for a scenario yet"),
@@ -96,9 +97,4 @@ impl RecordingFiles {
 
 fn n_entries(counts: RecordingCounts) -> u64 {
     counts.n_requests + counts.n_failed
-}
-
-/// `1 request`, `2 requests`.
-fn plural(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

@@ -6,7 +6,7 @@ use fathom_capture::{
     ByteClass, ConnectionBegin, ConnectionEnd, ConversationSide, KeyLog, PacketClass, TlsCounts, TlsFate, TlsObserver,
     TrafficCounts, TrafficLimits, TrafficReader, read_traffic,
 };
-use fathom_model::units::grouped;
+use fathom_model::units::counted;
 use fathom_replay::{AnswerFate, ConversationFate, ExchangeCounts, HttpObserver, RequestFate};
 use fathom_run::exit::UserError;
 use serde::Serialize;
@@ -53,7 +53,7 @@ impl CaptureDocument {
         let Self { traffic, tls, http, .. } = self;
         let n_packets: u64 = traffic.packets.values().sum();
         let span = traffic.last.zip(traffic.first).map(|(last, first)| format!(" in {}", last.since(first)));
-        let mut text = format!("{}: {} packets{}\n", self.file, grouped(n_packets), span.unwrap_or_default());
+        let mut text = format!("{}: {}{}\n", self.file, counted(n_packets, "packet"), span.unwrap_or_default());
         if let Some(damage) = &self.damage {
             let _ = writeln!(text, "  {damage}: nothing after that is counted");
         }

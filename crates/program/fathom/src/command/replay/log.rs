@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, io::BufRead, path::Path};
 
 use clap::ArgMatches;
-use fathom_model::units::grouped;
+use fathom_model::units::counted;
 use fathom_replay::{BodiesNotLogged, LineFate, LogCounts, LogError, LogFormat, LogOptions, read_log};
 use fathom_run::exit::{Exit, UserError};
 use serde::Serialize;
@@ -88,9 +88,9 @@ impl LogDocument {
 
     pub(super) fn text(&self) -> String {
         let log = &self.log;
-        let n_lines = grouped(log.n_lines());
+        let n_lines = counted(log.n_lines(), "line");
         let span = log.last.zip(log.first).map(|(last, first)| format!(" in {}", last.since(first)));
-        let mut text = format!("{}: {n_lines} lines{}\n", self.file, span.unwrap_or_default());
+        let mut text = format!("{}: {n_lines}{}\n", self.file, span.unwrap_or_default());
         let _ = writeln!(text, "  format: {}", self.log_format);
         if let Some(damage) = &self.damage {
             let _ = writeln!(text, "  {damage}: nothing after that is counted");

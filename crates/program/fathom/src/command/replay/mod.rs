@@ -2,13 +2,16 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{self, BufReader, Cursor, Read as _, Write as _},
     path::{Path, PathBuf},
 };
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use fathom_capture::{KeyLog, is_capture};
-use fathom_run::exit::{Exit, UserError};
+use fathom_run::{
+    exit::{Exit, UserError},
+    terminal::sanitized,
+};
 use serde::Serialize;
 
 mod capture;
@@ -30,6 +33,9 @@ const EXAMPLES: &[&str] = &[
 
 /// The option with the secrets of a client.
 const KEYS: &str = "keys";
+
+/// The bytes that say what a file is: more than the first block of any capture has.
+const BEGIN: u64 = 4096;
 
 /// The end of the help, behind the examples.
 const NOTES: &str = "To make a capture: tcpdump -s 0 -w day.pcap 'tcp port 80'";
@@ -70,7 +76,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         serde_json::to_writer_pretty(&mut out, &document)?;
         out.write_all(b"\n")?;
     } else {
-        out.write_all(document.text().as_bytes())?;
+        // Names of hosts, methods and formats are those of strangers.
+        out.write_all(sanitized(&document.text()).as_bytes())?;
     }
     out.flush()?;
     Ok(Exit::Pass)
@@ -87,9 +94,13 @@ enum Document {
 /// Reads a recording from start to end. Its first bytes say what it is.
 fn read(path: &Path, matches: &ArgMatches) -> Result<Document, UserError> {
     let log_options = log::options(matches)?;
-    let mut file = BufReader::new(File::open(path).map_err(|error| unusable(path, &error))?);
-    let begin = file.fill_buf().map_err(|error| unusable(path, &error))?;
-    if !is_capture(begin) {
+    let mut file = File::open(path).map_err(|error| unusable(path, &error))?;
+    // A pipe may give less at once than what says which format it is.
+    let mut begin = Vec::new();
+    (&mut file).take(BEGIN).read_to_end(&mut begin).map_err(|error| unusable(path, &error))?;
+    let is_capture = is_capture(&begin);
+    let file = BufReader::new(Cursor::new(begin).chain(file));
+    if !is_capture {
         if matches.contains_id(KEYS) {
             return Err(unusable(path, &"it is no capture, and --keys decrypts captures"));
         }

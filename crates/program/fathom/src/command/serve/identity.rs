@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches};
-use fathom_model::units::{Nanos, grouped};
+use fathom_model::units::{Nanos, counted, grouped};
 use fathom_sys::process::limits;
 use fathom_targets::{ClientLimits, Dialect, Identity, IdentityServer, PORT, ServedTotals};
 
@@ -75,7 +75,6 @@ fn bind(matches: &ArgMatches, at: SocketAddr) -> anyhow::Result<ListeningTool> {
 
 /// Returns the last line of the server.
 fn told(served: &ServedTotals) -> String {
-    let counted = |n: u64, noun: &str| format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" });
     let datagrams = match served.datagrams_turned_away {
         0 => String::new(),
         n => format!(", {} turned away", counted(n, "datagram")),

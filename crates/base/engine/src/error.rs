@@ -117,8 +117,14 @@ impl Error {
             ErrorKind::ConnectionRefused => {
                 "a firewall on the target or the path rejects it: allow the port, and choose it with --port".to_owned()
             }
-            ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
+            ErrorKind::NetworkUnreachable => {
                 format!("there is no route: run `ip route get {}` on this host", to.ip())
+            }
+            ErrorKind::HostUnreachable => {
+                let ip = to.ip();
+                format!(
+                    "no host answers for its address on the link, or a router or a route refuses it: run `ip neigh; ip route get {ip}`"
+                )
             }
             ErrorKind::TimedOut => {
                 "nothing answers: a firewall drops it, or the path is broken; choose an open port with --port"

@@ -2,7 +2,7 @@
 //!
 //! This module collects and counts. It does not judge.
 
-use std::{cell::OnceCell, cmp::Reverse, collections::BTreeMap, fmt::Display};
+use std::{cell::OnceCell, cmp::Reverse, collections::BTreeMap, fmt::Display, net::IpAddr};
 
 use fathom_model::{
     Derivation, Environment, Evidence, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Severity,
@@ -297,11 +297,15 @@ impl<'a> TestEvidence<'a> {
     /// Returns the TCP port of the server that a test names by a URL.
     pub(crate) fn server_port(&self) -> Option<u16> {
         let url = self.test.options.text("url")?;
-        let (scheme, rest) = url.split_once("://")?;
-        let authority = rest.split(['/', '?', ' ', ',']).next()?;
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let default = if scheme == "https" { 443 } else { 80 };
-        split_host_port(authority)?.1.map_or(Some(default), port_number)
+        let default = if url.starts_with("https:") { 443 } else { 80 };
+        split_host_port(authority(&url)?)?.1.map_or(Some(default), port_number)
+    }
+
+    /// Returns true if a test names its server by a URL with an address of the loopback device.
+    pub(crate) fn is_server_here(&self) -> bool {
+        let url = self.test.options.text("url");
+        let host = url.as_deref().and_then(authority).and_then(split_host_port).map(|(host, _)| host);
+        host.is_some_and(|host| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()))
     }
 
     /// Returns the program that listens on the port of the tested server, with its host, if it runs on a host of this run.
@@ -352,7 +356,11 @@ impl<'a> TestEvidence<'a> {
     fn own_cpu(&self, host: &str) -> Option<BTreeMap<&'a str, f64>> {
         let one_machine = self.is_one_machine();
         let mut own: BTreeMap<&str, f64> = BTreeMap::new();
-        for trial in &self.trials {
+        // A round that ended before its measured part has no share.
+        let is_measured =
+            |trial: &&&Trial| trial.records.values().all(|record| record.measured_ns.1 > record.measured_ns.0);
+        let measured: Vec<_> = self.trials.iter().filter(is_measured).collect();
+        for trial in &measured {
             for (_, record) in host_records(trial).filter(|(of, _)| one_machine || *of == host) {
                 if record.cpu_ns_by_core.is_empty() {
                     return None;
@@ -363,7 +371,7 @@ impl<'a> TestEvidence<'a> {
                 }
             }
         }
-        let n_trials = approximate(u64::try_from(self.trials.len()).ok()?);
+        let n_trials = approximate(u64::try_from(measured.len()).ok()?);
         for share in own.values_mut() {
             *share /= n_trials;
         }
@@ -512,4 +520,9 @@ pub(crate) fn text_evidence(host: &str, counter: impl Into<String>, value: impl 
 /// Returns the part of a loss that a number of drops explains, at most 1.
 pub(crate) fn explained_ratio(n_dropped: u64, n_lost: Option<u64>) -> Option<f64> {
     n_lost.filter(|lost| *lost > 0).map(|lost| (approximate(n_dropped) / approximate(lost)).min(1.0))
+}
+/// Returns the host of a URL with its port, without the user.
+fn authority(url: &str) -> Option<&str> {
+    let authority = url.split_once("://")?.1.split(['/', '?', ' ', ',']).next()?;
+    Some(authority.rsplit_once('@').map_or(authority, |(_, host)| host))
 }

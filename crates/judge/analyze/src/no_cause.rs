@@ -24,6 +24,8 @@ const PARTS_MAX: usize = 3;
 const PART_MIN: f64 = 0.05;
 /// A rate whose intervals differ by less than this from their mean, as a standard deviation, is steady.
 const STEADY: f64 = 0.03;
+/// A core that is as busy cannot be ruled out.
+const BUSY: f64 = 0.9;
 /// Fewer intervals say nothing about steadiness.
 const INTERVALS_MIN: usize = 5;
 
@@ -98,7 +100,12 @@ fn cores(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
         }
     }
     if let Some((busy, core)) = busiest {
-        inspection.rule_out("cores", format!("the busiest, {core}, is busy {}", percent(busy)));
+        let showed = format!("the busiest, {core}, is busy {}", percent(busy));
+        if busy < BUSY {
+            inspection.rule_out("cores", showed);
+        } else {
+            inspection.not_seen.push(format!("whether cores hold it back ({showed})"));
+        }
     }
     if seen.test.to.is_none() {
         inspection.not_seen.push("the host of the server, where no agent ran".to_owned());

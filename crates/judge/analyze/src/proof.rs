@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn datagrams_that_are_too_large_for_the_path_are_made_smaller() {
         let mut builder = RunBuilder::new();
-        builder.udp_stream(&[(1_000, 0), (1_000, 0)]);
+        builder.udp_stream(&[(1_000, 1), (1_000, 1)]);
         builder.total("client", count::BYTES_SENT, 1_450_000);
         builder.run.tests[0].options.set("size", "1450");
         assert_eq!(told(&builder).as_deref(), Some("path-mtu-black-hole: --size 500"));

@@ -31,12 +31,21 @@ fn command(run: &Run) -> Option<&str> {
     run.command.strip_prefix("fathom ")?.split(' ').next()
 }
 
-/// Appends options to a command, but before the arguments of a script.
-fn with(command: &str, options: &str) -> String {
-    match command.split_once(" -- ") {
-        Some((before, words)) => format!("{before} {options} -- {words}"),
-        None => format!("{command} {options}"),
+/// Appends an option to a command, in place of its former value, but before the arguments of a script.
+fn with(command: &str, option: &str) -> String {
+    let (before, words) = command.split_once(" -- ").map_or((command, None), |(before, words)| (before, Some(words)));
+    let flag = option.split(' ').next().unwrap_or_default();
+    let mut kept = Vec::new();
+    let mut all = before.split(' ');
+    while let Some(word) = all.next() {
+        if word == flag {
+            all.next();
+        } else if word.strip_prefix(flag).is_none_or(|rest| !rest.starts_with('=')) {
+            kept.push(word);
+        }
     }
+    let rest = words.map(|words| format!(" -- {words}")).unwrap_or_default();
+    format!("{} {option}{rest}", kept.join(" "))
 }
 
 /// Returns the command for one test of an evaluation between the same hosts.
@@ -93,7 +102,10 @@ mod tests {
         assert_eq!(of("fathom evaluate 10.0.0.2 --key KEY").as_deref(), Some(expected));
         assert_eq!(of("fathom run plan.toml"), None);
         assert_eq!(of("./wrk -c 3"), None);
-        assert_eq!(of("fathom tcp 10.0.0.2").as_deref(), Some("fathom tcp 10.0.0.2 --congestion bbr"));
+        for former in ["", " --congestion cubic", " --congestion=cubic"] {
+            let command = of(&format!("fathom tcp 10.0.0.2{former}"));
+            assert_eq!(command.as_deref(), Some("fathom tcp 10.0.0.2 --congestion bbr"));
+        }
         let script = "fathom app run a.lua http://a/ --congestion bbr -- 16";
         assert_eq!(of("fathom app run a.lua http://a/ -- 16").as_deref(), Some(script));
     }

@@ -53,7 +53,10 @@ pub fn destination(test: &TestPlan) -> Option<String> {
 /// Resolves a name or an address.
 pub fn resolve(host: &str) -> Result<Vec<IpAddr>, UserError> {
     let unknown = |why: String| {
-        UserError::new(Exit::Preflight, format!("there is no host `{host}`"))
+        // EAI_AGAIN of getaddrinfo(3), which std tells by its text only.
+        let is_silent = why.contains("Temporary failure");
+        let what = if is_silent { "no name server answers for" } else { "there is no host" };
+        UserError::new(Exit::Preflight, format!("{what} `{host}`"))
             .with_line("why", why)
             .with_line("try", "an address, or a name that `getent hosts` knows")
     };

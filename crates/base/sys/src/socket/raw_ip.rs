@@ -4,6 +4,8 @@
 //! (`SO_TIMESTAMPNS`), on `CLOCK_REALTIME`.
 
 use std::{
+    cell::RefCell,
+    collections::VecDeque,
     ffi::c_int,
     io,
     mem::MaybeUninit,
@@ -145,6 +147,36 @@ pub struct SeenPacket {
 #[derive(Debug)]
 pub struct PacketListener {
     fd: OwnedFd,
+    recent: RecentArrivals,
+}
+
+/// The packets that arrived last, by which one that passes several devices (a port, its bridge) is told from one that came twice.
+#[derive(Debug, Default)]
+struct RecentArrivals(RefCell<VecDeque<Arrival>>);
+
+/// A packet that arrived at a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Arrival {
+    at: Nanos,
+    length: usize,
+    device: c_int,
+}
+
+impl RecentArrivals {
+    /// So many packets may arrive at other devices while one passes its own.
+    const COUNT: usize = 16;
+
+    /// Notes an arrival. Returns whether the same packet has arrived at another device: a packet keeps the stamp that it got first.
+    fn is_known(&self, arrival: Arrival) -> bool {
+        let mut recent = self.0.borrow_mut();
+        let is_same = |it: &Arrival| (it.at, it.length) == (arrival.at, arrival.length) && it.device != arrival.device;
+        let is_known = recent.iter().any(is_same);
+        if recent.len() == Self::COUNT {
+            recent.pop_front();
+        }
+        recent.push_back(arrival);
+        is_known
+    }
 }
 
 impl PacketListener {
@@ -183,14 +215,28 @@ impl PacketListener {
             .map_err(error_of("setsockopt(SO_RCVBUF)"))?;
         // Only sockets for all protocols see outgoing packets.
         bind(&fd, libc::ETH_P_ALL, index)?;
-        Ok(Self { fd })
+        Ok(Self { fd, recent: RecentArrivals::default() })
     }
 
-    /// Receives the next captured packet, without waiting.
+    /// Receives the next captured packet, without waiting. A packet that arrives at a port and goes on to the bridge, bond or VLAN device
+    /// above it is one packet.
     ///
     /// # Errors
     /// If a device went down.
     pub fn receive(&self, room: &mut [u8]) -> Result<Option<SeenPacket>> {
+        loop {
+            let Some((packet, device)) = self.receive_at_device(room)? else { return Ok(None) };
+            let SeenPacket { direction, length, at } = packet;
+            let is_known =
+                direction == Direction::In && at.is_some_and(|at| self.recent.is_known(Arrival { at, length, device }));
+            if !is_known {
+                return Ok(Some(packet));
+            }
+        }
+    }
+
+    /// Receives the next captured packet, and the index of its device.
+    fn receive_at_device(&self, room: &mut [u8]) -> Result<Option<(SeenPacket, c_int)>> {
         let mut control = ControlBuffer([0; CONTROL_SIZE]);
         let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         let mut source = MaybeUninit::<libc::sockaddr_ll>::zeroed();
@@ -216,7 +262,7 @@ impl PacketListener {
         let stamp = control_messages(control)
             .find(|message| (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS));
         let at = stamp.and_then(|message| time(message.value.first_chunk().copied()?));
-        Ok(Some(SeenPacket { direction, length: length.min(room.len()), at }))
+        Ok(Some((SeenPacket { direction, length: length.min(room.len()), at }, source.sll_ifindex)))
     }
 
     /// Waits until a packet was captured, a signal arrives, or the timeout expires; returns whether a packet was captured.

@@ -76,13 +76,18 @@ impl FindingRule for UdpBlackHole {
         }
         let (sent, bytes) = (seen.total(from, count::SENT), seen.total(from, count::BYTES_SENT));
         let is_unexplained = seen.test.conservation.as_ref().is_some_and(|sum| {
+            // Where not even the short marks of the end come, no size passes.
+            if sum.n_received == 0 {
+                return false;
+            }
             let is_all = |n: u64| ratio(n, sum.n_sent).is_some_and(|share| share >= ALL);
             // A packet that a host dropped for its addresses has reached it.
             let n_martian: u64 = martians::dropped(seen, receiver).iter().map(|(_, n)| n).sum();
             u64::try_from(sum.n_unexplained).is_ok_and(|n| is_all(n.saturating_sub(n_martian)))
         });
-        let size = bytes.checked_div(sent).filter(|size| is_unexplained && *size >= SIZE_MIN);
-        let Some(size) = size else { return Vec::new() };
+        let mean = bytes.checked_div(sent);
+        let size = seen.test.options.size("size").map(|size| size.0).or(mean).filter(|size| *size >= SIZE_MIN);
+        let Some(size) = size.filter(|_| is_unexplained) else { return Vec::new() };
         let title = format!(
             "a black hole: {sender} and {receiver} exchange small datagrams, but those of {} B vanish and no router says that \
                  they are too big (ICMP is missing)",
@@ -90,7 +95,10 @@ impl FindingRule for UdpBlackHole {
         );
         vec![
             seen.finding(BLACK_HOLE, Severity::HoldsBack, "black hole", title)
-                .evidence([counter_evidence(sender, count::SENT, sent), counter_evidence(receiver, count::RECEIVED, 0)])
+                .evidence([
+                    counter_evidence(sender, count::SENT, sent),
+                    counter_evidence(receiver, count::RECEIVED, seen.total(to, count::RECEIVED)),
+                ])
                 .explains(1.0)
                 .next(
                     seen.repeat_with_option("size", "500B")
@@ -143,7 +151,7 @@ mod tests {
     #[test]
     fn datagrams_that_all_vanish_after_small_ones_passed_are_a_black_hole() {
         let mut builder = RunBuilder::new();
-        builder.udp_stream(&[(1_000, 0)]);
+        builder.udp_stream(&[(1_000, 2)]);
         builder.total("client", count::BYTES_SENT, 1_450_000);
         let run = builder.analyzed();
         assert_eq!(run.findings[0].short, "black hole", "{:#?}", run.findings);
@@ -155,5 +163,9 @@ mod tests {
             fathom_model::FailureCounts::default();
         builder.total("client", count::BYTES_SENT, 64_000);
         assert_eq!(builder.finding("path-mtu-black-hole"), None, "these fit any path");
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 0)]);
+        builder.total("client", count::BYTES_SENT, 1_450_000);
+        assert_eq!(builder.finding("path-mtu-black-hole"), None, "nothing of any size arrives");
     }
 }

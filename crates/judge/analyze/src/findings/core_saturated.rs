@@ -251,6 +251,14 @@ mod tests {
         builder.own_cpu("client", &[("cpu0", 20)]);
         builder.own_cpu("target", &[("", 230)]);
         assert_eq!(builder.finding("core-saturated"), None);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
+            record.measured_ns.1 = record.measured_ns.0;
+        }
+        assert_eq!(
+            builder.finding("core-saturated"),
+            None,
+            "a round without a measured part tells nothing of the others"
+        );
         let others = builder.finding("other-programs").unwrap();
         assert_eq!(others.severity, Severity::Disturbs);
         assert_eq!(others.title, "other programs used 84 % of the 2 cores of this machine: results are disturbed");

@@ -283,7 +283,7 @@ impl FindingRule for DeviceSendDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "link-down"]
+        &["local-shaper", "link-down", "device-core-full", "other-programs"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -302,14 +302,20 @@ impl FindingRule for DeviceSendDrops {
                 id: self.id(),
                 short: "device drops",
                 host,
-                what: format!("{interface} on {host} dropped outgoing packets"),
+                what: if seen.is_memory(host) {
+                    format!(
+                        "{interface} on {host} dropped outgoing packets, because its other end did not take them in time"
+                    )
+                } else {
+                    format!("{interface} on {host} dropped outgoing packets")
+                },
                 evidence: vec![counter_evidence(host, format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                // A memory device has no queue of its own: its other end did not take the frames.
+                // A memory device has no queue of its own; longer frames than its other end takes are counted there.
                 next: Some(if seen.is_memory(host) {
-                    NextStep::new(format!("ip link show {interface}"))
-                        .expected("show whether its MTU is larger than that of its other end")
+                    NextStep::new(format!("tc qdisc replace dev {interface} root pfifo limit 1000"))
+                        .expected("make senders wait, where the kernel stops the queue of a full device (Linux 6.17)")
                 } else {
                     NextStep::new(format!("ip link set {interface} txqueuelen 10000"))
                         .expected("hold longer bursts in the queue")
@@ -456,8 +462,9 @@ mod tests {
         builder.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 10);
         builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 990);
         let finding = builder.finding("device-send-drops").unwrap();
-        assert!(finding.title.ends_with("990 dropped of 1,000 (99 %)"), "{}", finding.title);
-        assert_eq!(finding.next.unwrap().command, "ip link show eth0");
+        let told = "because its other end did not take them in time: 990 dropped of 1,000 (99 %)";
+        assert!(finding.title.ends_with(told), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "tc qdisc replace dev eth0 root pfifo limit 1000");
     }
 
     #[test]

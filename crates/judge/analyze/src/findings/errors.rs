@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Cause, Failure, Finding, NextStep, Record, Severity, Stage,
-    names::{count, host::TCP_OUT_RESETS},
+    names::{
+        count,
+        host::{TCP_OUT_RESETS, UDP_NO_PORTS},
+    },
     units::{grouped, percent, ratio},
 };
 
@@ -33,8 +36,7 @@ struct KnownCause {
     always_matters: bool,
     /// The cause; the text gets the host that counted the errors.
     title: fn(&TestEvidence<'_>, &str) -> String,
-    /// The next step: a command and its effect; `None` repeats the test with a small segment size.
-    next: Option<(&'static str, &'static str)>,
+    next: fn(&TestEvidence<'_>, &str) -> Option<NextStep>,
 }
 
 const KNOWN: &[KnownCause] = &[
@@ -44,10 +46,10 @@ const KNOWN: &[KnownCause] = &[
         short: "no ports",
         always_matters: true,
         title: |_, host| format!("{host} had no local port left for connections"),
-        next: Some((
-            "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
-            "allow more connections to one server; or use several source addresses",
-        )),
+        next: |_, host| {
+            let command = NextStep::new("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"").on(host);
+            Some(command.expected("allow more connections to one server; or use several source addresses"))
+        },
     },
     KnownCause {
         cause: Cause::NoDescriptor,
@@ -55,15 +57,18 @@ const KNOWN: &[KnownCause] = &[
         short: "descriptors",
         always_matters: true,
         title: |_, host| format!("{host} had no file descriptor left for connections"),
-        next: Some(("ulimit -n 1048576", "allow more open sockets in the shell that starts the program")),
+        next: |_, host| {
+            let command = NextStep::new("ulimit -n 1048576").on(host);
+            Some(command.expected("allow more open sockets in the shell that starts the program"))
+        },
     },
     KnownCause {
         cause: Cause::Refused,
         id: "no-listener",
         short: "refused",
         always_matters: false,
-        title: |_, host| format!("nobody listens where {host} sends to, or a firewall refuses it"),
-        next: Some(("ss -ltun", "show, at the other end, the ports that programs listen on")),
+        title: refused_title,
+        next: |seen, host| Some(refused_next(seen, host)),
     },
     KnownCause {
         cause: Cause::Reset,
@@ -71,7 +76,10 @@ const KNOWN: &[KnownCause] = &[
         short: "resets",
         always_matters: true,
         title: reset_title,
-        next: Some(("nft -a list ruleset", "show, on both hosts, rules that reject with a TCP reset")),
+        next: |_, host| {
+            let command = NextStep::new("nft -a list ruleset").on(host);
+            Some(command.expected("show, on both hosts, rules that reject with a TCP reset"))
+        },
     },
     KnownCause {
         cause: Cause::NeverAcknowledged,
@@ -84,30 +92,60 @@ const KNOWN: &[KnownCause] = &[
                  missing)"
             )
         },
-        next: None,
+        next: |seen, host| {
+            let command = NextStep::new(seen.repeat_test_command("--mss 536")?).on(host);
+            Some(command.expected("pass if the MTU of the path is the reason"))
+        },
     },
 ];
 
-impl KnownCause {
-    fn next_step(&self, seen: &TestEvidence<'_>, host: &str) -> Option<NextStep> {
-        let (command, expected) = match self.next {
-            Some((command, expected)) => (command.to_owned(), expected),
-            None => (seen.repeat_test_command("--mss 536")?, "pass if the MTU of the path is the reason"),
-        };
-        Some(NextStep::new(command).on(host).expected(expected))
+/// Returns the number of errors of a cause on hosts.
+fn errors_of(seen: &TestEvidence<'_>, cause: &Cause, is_wanted: impl Fn(&str) -> bool) -> u64 {
+    let of_record = |record: &Record| -> u64 {
+        record.errors.iter().filter(|(failure, _)| failure.cause == *cause).map(|(_, n)| *n).sum()
+    };
+    let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
+    records.filter(|(key, _)| is_wanted(host_of(key))).map(|(_, record)| of_record(record)).sum()
+}
+
+/// Returns the other host of the test, and how often its kernel refused a packet, where it counts this.
+fn refusals_of_other<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str, u64)> {
+    let other = seen.hosts().find(|other| *other != host && seen.has_counter(other, TCP_OUT_RESETS))?;
+    Some((other, [TCP_OUT_RESETS, UDP_NO_PORTS].into_iter().map(|counter| seen.growth(other, counter, None)).sum()))
+}
+
+/// Returns the host at the other end, if it refused less than half of what another one saw refused.
+fn elsewhere<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str, u64, u64)> {
+    let n = errors_of(seen, &Cause::Refused, |of| of == host);
+    refusals_of_other(seen, host).filter(|(_, refused)| 2 * refused < n).map(|(other, refused)| (other, refused, n))
+}
+
+fn refused_title(seen: &TestEvidence<'_>, host: &str) -> String {
+    match elsewhere(seen, host) {
+        Some((other, refused, n)) => format!(
+            "a firewall, or another host with the address of {other}, refuses {host}: {other} itself refused {} of {}",
+            grouped(refused),
+            grouped(n)
+        ),
+        None => format!("nobody listens where {host} sends to, or a firewall refuses it"),
+    }
+}
+
+fn refused_next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    if elsewhere(seen, host).is_some() {
+        return NextStep::new("ip neigh").on(host).expected("show the MAC address that answers for the other end");
+    }
+    let next = NextStep::new("ss -ltun").expected("show the ports that programs listen on");
+    match seen.hosts().find(|other| *other != host) {
+        Some(other) => next.on(other),
+        None => next.expected("show, at the other end, the ports that programs listen on"),
     }
 }
 
 /// Returns who reset connections of a host, by the resets that TCP of the other host counts. A firewall's resets are not among them.
 fn reset_title(seen: &TestEvidence<'_>, host: &str) -> String {
-    let resets = |failure: &&Failure| failure.cause == Cause::Reset;
-    let of_trial =
-        |record: &Record| record.errors.iter().filter(|(failure, _)| resets(failure)).map(|(_, n)| *n).sum::<u64>();
-    let count = |is_wanted: &dyn Fn(&str) -> bool| -> u64 {
-        let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
-        records.filter(|(key, _)| is_wanted(host_of(key))).map(|(_, record)| of_trial(record)).sum()
-    };
-    let (n, of_others) = (count(&|of| of == host), count(&|of| of != host));
+    let count = |is_own| errors_of(seen, &Cause::Reset, |of| (of == host) == is_own);
+    let (n, of_others) = (count(true), count(false));
     // An end that resets a connection sees no reset on it, and answers what still comes with resets of its own.
     if 2 * of_others >= n && of_others > 0 {
         return format!(
@@ -189,7 +227,7 @@ impl FindingRule for ErrorCauses {
         vec![
             seen.finding(id, severity, short, title)
                 .evidence(causes.iter().map(|((host, cause), n)| counter_evidence(host, cause.to_string(), *n)))
-                .next(known.and_then(|known| known.next_step(seen, host))),
+                .next(known.and_then(|known| (known.next)(seen, host))),
         ]
     }
 
@@ -264,6 +302,26 @@ mod tests {
         ));
         assert!(title(Some(50)).starts_with("target reset connections of client: 50 errors"));
         assert!(title(None).contains("by the other end or by a device on the path"));
+    }
+
+    #[test]
+    fn what_the_other_end_did_not_refuse_another_one_did() {
+        let told = |refused: u64| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("connect: connection refused", 50);
+            builder.host_counter("target", (TCP_OUT_RESETS, ""), refused);
+            let finding = builder.finding("no-listener").unwrap();
+            let next = finding.next.unwrap();
+            (finding.title, next.command, next.on.unwrap())
+        };
+        let (title, command, on) = told(50);
+        assert!(title.starts_with("nobody listens where client sends to"), "{title}");
+        assert_eq!((command.as_str(), on.as_str()), ("ss -ltun", "target"));
+        let (title, command, on) = told(0);
+        assert!(title.starts_with("a firewall, or another host with the address of target, refuses client"), "{title}");
+        assert_eq!((command.as_str(), on.as_str()), ("ip neigh", "client"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::FindingRule;
+use super::{FindingRule, latency_under_load::shorter_queue};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
@@ -35,7 +35,9 @@ impl FindingRule for FlowBottleneck {
                 &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
             }
             // A full path is what a test of latency under load makes; what it does to the round trip is the finding.
-            Bottleneck::Queue => &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "latency-under-load"],
+            Bottleneck::Queue => {
+                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "latency-under-load", "outage"]
+            }
             _ => &["local-shaper", "cpu-quota", "receive-window", "send-buffer"],
         }
     }
@@ -57,7 +59,7 @@ impl FindingRule for FlowBottleneck {
         vec![
             seen.finding(self.id(), severity, self.0.short(), self.title(&who, &first.sender, &path))
                 .evidence(path.evidence(&first.sender))
-                .next(self.next(seen)),
+                .next(self.next(seen, &first.sender)),
         ]
     }
 
@@ -90,14 +92,12 @@ impl FlowBottleneck {
         }
     }
 
-    fn next(&self, seen: &TestEvidence<'_>) -> Option<NextStep> {
+    fn next(&self, seen: &TestEvidence<'_>, sender: &str) -> Option<NextStep> {
         let (options, expected) = match self.0 {
             Bottleneck::CongestionWindow => {
                 ("--flows 4", "show whether several connections get more: then each is held back and not the path")
             }
-            Bottleneck::Queue => {
-                ("--congestion bbr", "carry as much with a shorter queue, if nothing else uses the path")
-            }
+            Bottleneck::Queue => return Some(shorter_queue(seen, sender)),
             _ => return None,
         };
         Some(NextStep::new(seen.repeat_test_command(options)?).on(&seen.test.from).expected(expected))

@@ -151,6 +151,9 @@ impl FindingRule for SendBuffer {
     }
 }
 
+/// A queue of so much time, and of more than a fifth of the round trip, stands on the path: the connections fill it.
+const QUEUE_MIN: Nanos = Nanos::from_millis(1);
+
 /// A size in bytes that each round trip carries at most.
 struct SizeBound {
     size: Bytes,
@@ -181,6 +184,11 @@ fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<
         let flow = flows.iter().find(|flow| flow.id == summary.id)?;
         let last = &flow.samples.last()?.values;
         let (size, rtt) = (Bytes(size(flow)?), Nanos(*last.get(tcp::RTT_NS)?));
+        // With more under way, only the queue would grow.
+        let queued = rtt.since(Nanos(last.get(tcp::RTT_MIN_NS).copied().unwrap_or(rtt.0)));
+        if queued >= QUEUE_MIN && queued.0 > rtt.0 / 5 {
+            return None;
+        }
         let under_way = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
         let most_bps = approximate(size.0) * 8.0 / rtt.as_secs_f64();
         let share = (summary.acknowledged_bps / most_bps).min(1.0);
@@ -346,5 +354,33 @@ mod tests {
             "the cores are an effect"
         );
         assert_eq!(small(3_000_000).finding("receive-window"), None);
+    }
+
+    #[test]
+    fn a_send_buffer_that_a_standing_queue_fills_is_not_too_small() {
+        let found = |rtt_min: Nanos| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            let values = [
+                (tcp::RTT_NS, 40_000_000),
+                (tcp::RTT_MIN_NS, rtt_min.0),
+                (tcp::SND_WND_BYTES, 32 << 20),
+                (tcp::CWND_SEGMENTS, 10_000),
+                (tcp::SND_MSS_BYTES, 1448),
+            ];
+            let at = |ms: u64, acked: u64| {
+                let values = values.iter().copied().chain([(tcp::BYTES_ACKED, acked), (tcp::BUSY_NS, ms * 1_000_000)]);
+                FlowSample {
+                    at_ns: Nanos::from_millis(ms),
+                    values: values.map(|(name, n)| (name.to_owned(), n)).collect(),
+                }
+            };
+            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, 0), at(1200, 100_000_000)] };
+            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+            let environment = &mut builder.run.hosts.get_mut("client").unwrap().environment;
+            environment.note("sysctl", WMEM, "4096 16384 4194304");
+            builder.finding("send-buffer").is_some()
+        };
+        assert_eq!([39, 33, 20].map(|ms| found(Nanos::from_millis(ms))), [true, true, false]);
     }
 }

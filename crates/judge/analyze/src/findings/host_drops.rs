@@ -331,7 +331,11 @@ impl HostDrops {
             n,
             of: match self.share_of {
                 ShareOf::Connections if connections > 0 => connections.max(n),
-                _ => n + packets_received(seen, host),
+                _ => match packets_received(seen, host) {
+                    // What is dropped on the way in has arrived; more than arrived was on its way out.
+                    received if received >= n => received,
+                    _ => n + seen.growth(host, host::DEV_TX_FRAMES, None),
+                },
             },
             next: Some((self.next)(seen, host)),
         };

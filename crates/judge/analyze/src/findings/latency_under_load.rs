@@ -152,12 +152,16 @@ fn idle_twin<'a>(seen: &TestEvidence<'a>) -> Option<&'a TestRun> {
     if is_idle(here) { None } else { seen.run.tests.iter().find(is_twin) }
 }
 
-/// Suggests a congestion control that watches the delay, unless it is in use already; then a look at the queues.
 fn next(seen: &TestEvidence<'_>) -> NextStep {
     let sender = match (seen.test.options.text(LOAD.0).as_deref(), &seen.test.to) {
         (Some("down"), Some(to)) => to,
         _ => &seen.test.from,
     };
+    shorter_queue(seen, sender)
+}
+
+/// Suggests a congestion control that watches the delay, unless it is in use already; then a look at the queues.
+pub(super) fn shorter_queue(seen: &TestEvidence<'_>, sender: &str) -> NextStep {
     let asked = seen.test.options.text("congestion");
     let usual = seen.run.hosts.get(sender).and_then(|host| host.environment.get("tcp", "congestion_control"));
     let watches_delay = asked.as_deref().or(usual).is_some_and(|name| name.trim().starts_with("bbr"));

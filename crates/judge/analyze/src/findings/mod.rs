@@ -93,6 +93,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &fragments::FragmentsReassembled,
     &outage::Outage,
     &outage::LateStart,
+    &outage::SilentStream,
     &device::RING,
     &device::PROGRAM,
     &device::RULE,

@@ -1,15 +1,17 @@
-//! Probes went unanswered for a while.
+//! Nothing passed for a while: probes had no answer, and streams brought nothing.
 
 use fathom_model::{
-    Finding, Severity, Trial,
+    Finding, Layer, Severity, Side, Trial,
     names::count,
-    units::{Nanos, grouped},
+    units::{Nanos, approximate, grouped, ratio, rounded},
 };
+use fathom_statistics::mean;
 
-use super::{FindingRule, planned_event::PLANNED_EVENT};
+use super::{FindingRule, planned_event::PLANNED_EVENT, retransmissions::most_resent};
 use crate::{
-    evidence::{TestEvidence, has_answers, text_evidence},
-    window::host_of,
+    evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
+    gap,
+    window::{MeasuredWindow, host_of, rates, record_of},
 };
 
 /// Reports the longest outage of a series of probes, and the number of outages.
@@ -83,9 +85,77 @@ impl FindingRule for LateStart {
     }
 }
 
+/// A stream that brings nothing for so long waits for more than one retransmission (RFC 6298: 200 ms at least, in Linux).
+const SILENCE: Nanos = Nanos::from_millis(250);
+/// Where more is lost than this, the loss itself makes a stream fall silent.
+const LOSS_MAX: f64 = 0.02;
+
+/// Reports a TCP stream to which nothing came for a while in most rounds, though little of it was lost.
+pub(crate) struct SilentStream;
+
+impl FindingRule for SilentStream {
+    fn id(&self) -> &'static str {
+        "outage"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["link-down", "neighbor-unresolved", "other-programs", "cpu-quota", "local-shaper", PLANNED_EVENT]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let one_way = seen.one_way().filter(|_| seen.test.layer == Layer::Tcp && seen.test.links.is_empty());
+        let Some((_, side)) = one_way else { return Vec::new() };
+        let all: Vec<_> = seen.trials().iter().filter_map(|trial| Silence::of(seen, trial, side)).collect();
+        let n_silent = all.iter().filter(|silence| silence.longest >= SILENCE).count();
+        let is_loss = most_resent(seen).is_some_and(|(_, share)| share > LOSS_MAX);
+        let longest = all.iter().max_by_key(|silence| silence.longest);
+        let Some(longest) = longest.filter(|_| 2 * n_silent > all.len() && !is_loss) else { return Vec::new() };
+        let title = format!(
+            "an outage: nothing came to {} for {} ({n_silent} of {} rounds had one)",
+            longest.host,
+            longest.longest,
+            all.len()
+        );
+        let share = mean(&all.iter().map(|silence| silence.share).collect::<Vec<_>>()).unwrap_or(0.0);
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "outage", title)
+                .evidence([
+                    text_evidence(longest.host, "nothing received for", longest.longest),
+                    ratio_evidence(longest.host, "time of the longest outage of each round", share),
+                ])
+                .explains(gap::explained_by_time(seen, share)),
+        ]
+    }
+}
+
+/// The longest time of a trial in which a stream brought nothing.
+struct Silence<'a> {
+    host: &'a str,
+    longest: Nanos,
+    /// Of the measured time.
+    share: f64,
+}
+
+impl<'a> Silence<'a> {
+    fn of(seen: &TestEvidence<'_>, trial: &'a Trial, side: Side) -> Option<Self> {
+        let (host, record) = record_of(trial, side)?;
+        let (from, to) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
+        let rates = rates(&record.timeline, count::BYTES_RECEIVED, (from, to));
+        let n_silent = rates.split(|rate| *rate > 0.0).map(<[f64]>::len).max()?;
+        let share = ratio(u64::try_from(n_silent).ok()?, u64::try_from(rates.len()).ok()?)?;
+        // Without a byte at all, nothing arrives, which is another finding.
+        let longest = Nanos(rounded(approximate((to - from).0) * share));
+        (n_silent < rates.len()).then_some(Self { host, longest, share })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fathom_model::{
+        names::{
+            count,
+            host::{TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS},
+        },
         probe::{OutageRecord, ProbeRecord},
         units::Nanos,
     };
@@ -97,12 +167,31 @@ mod tests {
         let late = |nanos: Nanos| {
             let mut builder = RunBuilder::new();
             builder.udp_stream(&[(1000, 1000)]);
-            builder.total("client", fathom_model::names::count::LATE_START_NS_MAX, nanos.0);
+            builder.total("client", count::LATE_START_NS_MAX, nanos.0);
             builder.finding("outage")
         };
         assert_eq!(late(Nanos::from_millis(50)), None);
         let title = late(Nanos::from_millis(570)).unwrap().title;
         assert!(title.starts_with("an outage: nothing passed to or from client for 570 ms"), "{title}");
+    }
+
+    #[test]
+    fn a_stream_that_brings_nothing_for_a_while_had_an_outage_unless_it_lost_much() {
+        let silent = |n_intervals: [usize; 2], resent: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000, 1000]);
+            for (trial, n) in builder.run.tests[0].trials.iter_mut().zip(n_intervals) {
+                let timeline = &mut trial.records.get_mut("target").unwrap().timeline;
+                timeline.counters.get_mut(count::BYTES_RECEIVED).unwrap()[4..4 + n].fill(0);
+            }
+            builder.host_counter("client", (TCP_OUT_SEGMENTS, ""), 100_000);
+            builder.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), resent);
+            builder.finding("outage").map(|finding| finding.title)
+        };
+        let title = silent([8, 6], 100).unwrap();
+        assert_eq!(title, "an outage: nothing came to target for 400 ms (2 of 2 rounds had one)");
+        assert_eq!(silent([8, 2], 100), None, "one round alone may have met anything");
+        assert_eq!(silent([8, 6], 5_000), None, "so many losses make it fall silent");
     }
 
     #[test]

@@ -16,6 +16,11 @@ impl FindingRule for RefusedDatagrams {
         "no-listener"
     }
 
+    // Its own kernel tells a host of a neighbor without an answer by the same message.
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["neighbor-unresolved", "no-route"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let is_nothing = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
         if seen.test.layer != Layer::Udp || !is_nothing {

@@ -48,6 +48,7 @@ impl FindingRule for Retransmissions {
             "local-shaper",
             "resets",
             "qdisc-drops",
+            "device-send-drops",
             "filter-drops",
             "ingress-filter-drops",
             "bad-tcp-checksums",
@@ -56,6 +57,7 @@ impl FindingRule for Retransmissions {
             "latency-under-load",
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",
+            "outage",
             "targets-lost-by-event",
             PLANNED_EVENT,
         ]
@@ -94,7 +96,9 @@ impl FindingRule for Retransmissions {
 /// Returns the host that sent the largest share of its segments again, with that share.
 pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
     let share = |host: &'a str| {
-        let (again, all) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
+        let (again, new) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
+        // Segments that only repeat are no sent ones there (RFC 4022, tcpOutSegs).
+        let all = new + again;
         ratio(again, all).filter(|_| all >= SEGMENTS_MIN || again >= RESENT_MIN)
     };
     seen.hosts().filter_map(|host| Some((host, share(host)?))).max_by(|a, b| a.1.total_cmp(&b.1))
@@ -145,6 +149,12 @@ mod tests {
         let words = "0.50 % of the TCP segments of client were retransmitted, they were lost where no counter of these hosts shows it";
         assert_eq!(finding.title, words);
         assert_eq!((finding.evidence[0].value.as_str(), finding.severity), ("1,000", Severity::HoldsBack));
+    }
+
+    #[test]
+    fn a_share_is_of_all_that_was_sent_those_that_only_repeat_included() {
+        let title = with_retransmissions(100_000).finding("retransmissions").unwrap().title;
+        assert!(title.starts_with("50 % of the TCP segments"), "{title}");
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl FindingRule for ServerTime {
         if !is_slow || share < MOST || resent_per_request(seen) >= RESENT_MAX {
             return Vec::new();
         }
-        let alone = seen.repeat_with_option("connections", "1").map(|command| {
+        let is_alone = seen.test.options.count("connections") == Some(1);
+        let alone = seen.repeat_with_option("connections", "1").filter(|_| !is_alone).map(|command| {
             NextStep::new(command)
                 .expected("tell work from waiting: a server that is as slow for one connection is slow itself")
         });

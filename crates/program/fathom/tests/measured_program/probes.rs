@@ -125,6 +125,22 @@ fn every_protocol_reaches_a_host_of_both_versions_of_ip() {
 }
 
 #[test]
+fn an_answer_that_passes_a_port_and_its_bridge_came_once() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let lab = stage.lab_with(&["pair", "--device", "bridge"], "bridged");
+    for protocol in ["icmp", "udp", "tcp"] {
+        let words =
+            ["probe", "198.18.0.2", "--test", "rtt", "--protocol", protocol, "--count", "20", "--interval", "5ms"];
+        let run = lab.fathom("dut", &[&words[..], &["--json"]].concat()).run();
+        let counts = ["received", "duplicates"].map(|counter| total(&run, "probe", counter));
+        assert_eq!(counts, [20, 0], "{protocol}");
+    }
+}
+
+#[test]
 fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
     if lacks_root() || lacks(&["ip", "nft"]) {
         return;

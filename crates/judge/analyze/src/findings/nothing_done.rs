@@ -119,6 +119,9 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
             )
         }
         (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
+        (None, Layer::Udp | Layer::Frames) if total(counter) > 0 => {
+            "nothing arrived in the measured time: at this rate it is too short, so use a longer --duration".to_owned()
+        }
         (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
         (None, Layer::Frames) if n_sent > 0 => format!("nothing arrived: all {} frames were lost", grouped(n_sent)),
         (None, Layer::Http | Layer::App) => "nothing was done: not one request was answered".to_owned(),
@@ -168,6 +171,10 @@ mod tests {
         assert_eq!(
             told(&lost),
             (Some("nothing arrived: all 2,000 datagrams were lost".to_owned()), VerdictState::Invalid)
+        );
+        lost.total("target", count::RECEIVED, 3);
+        assert!(
+            told(&lost).0.unwrap().starts_with("nothing arrived in the measured time: at this rate it is too short")
         );
         let mut silent = RunBuilder::new();
         silent.http(0, 4);

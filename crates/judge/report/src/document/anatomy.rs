@@ -1,7 +1,9 @@
 //! Where the time of a unit of work goes: a sentence, a bar, and its parts as a table.
 
+use std::collections::BTreeSet;
+
 use fathom_model::{
-    Anatomy, AnatomyPart, Layer, Part, Side, TestRun,
+    Anatomy, AnatomyPart, Layer, Link, Part, Side, TestRun,
     units::{Nanos, approximate, grouped, percent, rounded},
 };
 
@@ -84,18 +86,19 @@ fn cost(test: &TestRun, anatomy: &Anatomy) -> Option<String> {
 
 /// What the largest part went into, as the end of a sentence.
 fn went(test: &TestRun, part: &AnatomyPart) -> String {
-    let (host, to) = (host(test, part.side), test.to.as_deref().unwrap_or("the server"));
+    let host = host_in_sentence(test, part.side);
+    let to = several(test, Side::Responder).or(test.to.as_deref()).unwrap_or("the server");
     match part.part {
-        Part::SendCall => format!("is the send call on host {host}, up to the queue of the interface"),
-        Part::LocalQueue => format!("is spent in the queue of host {host}'s interface"),
+        Part::SendCall => format!("is the send call on {host}, up to the queue of the interface"),
+        Part::LocalQueue => format!("is spent in the queue of {host}'s interface"),
         Part::Away => format!("is spent on the path and on {to}"),
         Part::Path => "is spent on the path, there and back".to_owned(),
-        Part::WakeUp => format!("is spent on host {host}, from a packet's arrival to the program that waits for it"),
+        Part::WakeUp => format!("is spent on {host}, from a packet's arrival to the program that waits for it"),
         Part::CoreWait => {
-            format!("is spent on host {host}, where the program is ready to run and another one has its core")
+            format!("is spent on {host}, where the program is ready to run and another one has its core")
         }
-        Part::Program => format!("is spent in the program on host {host}"),
-        Part::Late => format!("is spent before it is sent: host {host} is late"),
+        Part::Program => format!("is spent in the program on {host}"),
+        Part::Late => format!("is spent before it is sent: {host} is late"),
         Part::Connect => "is the connect".to_owned(),
         Part::FirstByte => "is spent on the path and in the server, until the first byte of the answer".to_owned(),
         Part::Download => "is spent on the rest of the answer after its first byte".to_owned(),
@@ -131,9 +134,27 @@ const fn name(part: Part) -> &'static str {
 
 fn host(test: &TestRun, side: Option<Side>) -> &str {
     match side {
-        Some(Side::Initiator) => &test.from,
-        Some(Side::Responder) => test.to.as_deref().unwrap_or_default(),
+        Some(side @ Side::Initiator) => several(test, side).unwrap_or(&test.from),
+        Some(side @ Side::Responder) => several(test, side).or(test.to.as_deref()).unwrap_or_default(),
         None => "",
+    }
+}
+
+/// The words for the hosts of a side that has several, of which a group has the name.
+fn several(test: &TestRun, side: Side) -> Option<&'static str> {
+    let (words, host): (_, fn(&Link) -> Option<&str>) = match side {
+        Side::Initiator => ("a client", |link| Some(&link.from)),
+        Side::Responder => ("a target", |link| link.to.as_deref()),
+    };
+    let hosts: BTreeSet<_> = test.links.iter().map(host).collect();
+    (hosts.len() > 1).then_some(words)
+}
+
+/// A host within a sentence.
+fn host_in_sentence(test: &TestRun, side: Option<Side>) -> String {
+    match side.and_then(|side| several(test, side)) {
+        Some(words) => words.to_owned(),
+        None => format!("host {}", host(test, side)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_engine::{Error, Stop, StopFlag};
 use fathom_http::ResponderOptions;
-use fathom_http_xdp::responder::{AfterAnswer, ResponderPlace, XdpResponder};
+use fathom_http_xdp::responder::{AfterAnswer, ResponderPlace, XdpResponder, XdpResponderCounts};
 use fathom_model::units::{Nanos, grouped};
 use fathom_run::exit::{Exit, UserError, engine_error};
 use fathom_sys::{bpf::XdpMode, clock, netlink::Netlink, policy::AllowedPeers};
@@ -115,8 +115,12 @@ pub(super) fn watch(responder: &XdpResponder, stop: &StopFlag) -> Result<Option<
         }
         clock::sleep_until(clock::now() + LOOK_EVERY);
     }
-    let counts = responder.counts()?;
-    Ok((counts.syns + counts.requests + counts.strangers > 0).then(|| {
+    Ok(closing(&responder.counts()?))
+}
+
+/// What was done; `None` if nothing came that is counted here.
+fn closing(counts: &XdpResponderCounts) -> Option<String> {
+    (counts.syns + counts.requests + counts.sent + counts.strangers > 0).then(|| {
         format!(
             "{} requests and {} SYNs; {} frames sent, {} without room, {} of strangers dropped",
             grouped(counts.requests),
@@ -125,5 +129,18 @@ pub(super) fn watch(responder: &XdpResponder, stop: &StopFlag) -> Result<Option<
             grouped(counts.no_room),
             grouped(counts.strangers)
         )
-    }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_tells_of_every_frame_that_was_sent() {
+        assert_eq!(closing(&XdpResponderCounts::default()), None);
+        let counts = XdpResponderCounts { sent: 3, ..XdpResponderCounts::default() };
+        let text = closing(&counts).unwrap();
+        assert!(text.starts_with("0 requests and 0 SYNs; 3 frames sent"), "{text}");
+    }
 }

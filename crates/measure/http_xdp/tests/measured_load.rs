@@ -152,6 +152,21 @@ fn requests_at_a_rate_are_started_once_each() {
     assert_eq!(record.totals["sent"] + record.totals["not_started"], record.totals["intended"]);
 }
 
+/// A server that answers each connection after 20 ms, and gets three times as many requests as 32 connections can ask.
+fn overload(wire: &Wire, at: &str) -> Record {
+    let given = [("rate", "5k"), ("connections", "32"), ("timeout", "100ms")];
+    wire.load(at, &[("delay", "20ms")], &given).0.unwrap()
+}
+
+#[test]
+fn a_request_that_waited_for_a_connection_has_its_whole_timeout() {
+    let Some(wire) = Wire::up(SERVER_DEVICE) else { return };
+    let record = overload(&wire, SERVER[0]);
+    let lag_max = record.distributions["schedule_lag_ns"].max().unwrap();
+    assert!(lag_max > Nanos::from_millis(150).0, "no request waited for longer than the timeout: {lag_max} ns");
+    assert!(record.errors.iter().next().is_none(), "{:?}", record.errors);
+}
+
 #[test]
 fn connections_from_addresses_that_nobody_has_are_answered() {
     let Some(wire) = Wire::up(SERVER_DEVICE) else { return };

@@ -27,6 +27,8 @@ const PAUSE_DOUBLINGS: u8 = 6;
 struct SlotState {
     /// The time of the last retransmission, of the end of a pause, or of taking the row.
     at: u64,
+    /// When the last request was sent that was due by a schedule; 0 if there was none since the connection was opened.
+    sent_at: u64,
     /// The answers when the connection was opened.
     n_answered: u32,
     n_resent: u8,
@@ -154,13 +156,14 @@ impl<'a> Scan<'a> {
     fn visit(&mut self, slot: u32, now: u64, aim: Aim, outbox: &mut Outbox) -> Result<(), Error> {
         let connection = rows::read(self.program.rows.row(slot));
         self.census.add(connection.state);
-        if self.slots[slot as usize].stage == Stage::Taken {
+        let SlotState { stage, sent_at, .. } = self.slots[slot as usize];
+        if stage == Stage::Taken {
             return self.end_taken(slot, now, aim, outbox);
         }
         match connection.state {
             State::Closed if matches!(aim, Aim::Open | Aim::Work) => self.tend_closed(slot, connection, now, outbox),
             State::Closed => Ok(()),
-            _ if aim == Aim::Reset || connection.is_overdue(now, &self.timers) => {
+            _ if aim == Aim::Reset || connection.is_overdue(now, sent_at, &self.timers) => {
                 self.take(slot, now);
                 Ok(())
             }
@@ -219,6 +222,7 @@ impl<'a> Scan<'a> {
     pub(super) fn start(&mut self, slot: u32, (due, now): (Nanos, Nanos), outbox: &mut Outbox) -> Result<(), Error> {
         let row = self.program.rows.row(slot);
         let mut connection = rows::read(row);
+        self.slots[slot as usize].sent_at = now.0;
         let step = connection.start_request(due.0, now.0, self.setup.rules);
         rows::start(row, &connection);
         self.send(slot, &connection, &step, outbox)
@@ -267,7 +271,7 @@ impl<'a> Scan<'a> {
         state.stage = Stage::Open;
         let row = self.program.rows.row(slot);
         let mut connection = rows::read(row);
-        let is_over = aim == Aim::Reset || connection.is_overdue(now, &self.timers);
+        let is_over = aim == Aim::Reset || connection.is_overdue(now, state.sent_at, &self.timers);
         if connection.state == State::Closed || !is_over {
             rows::give_back(row);
             return Ok(());

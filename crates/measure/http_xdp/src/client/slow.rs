@@ -6,6 +6,7 @@ use fathom_engine::Error;
 use fathom_http::h1::{HeadReader, Method, ResponseReader};
 use fathom_model::units::Nanos;
 use fathom_sys::{
+    bpf::histogram,
     clock,
     netlink::Link,
     packet::xsk::{Mode, Queue, Receiver},
@@ -204,8 +205,8 @@ impl Answers {
 
     fn count(&mut self, step: &Step) {
         self.counts.add_events(step.events);
-        // As in the program, longer times count as the most that 32 bits hold.
-        let elapsed = step.elapsed.min(u32::MAX.into());
+        // As in the program.
+        let elapsed = step.elapsed.min(histogram::last_middle());
         if step.events.has(Event::Begun) {
             self.times.first_byte.record(elapsed);
         }

@@ -7,8 +7,9 @@ use fathom_http::names as http;
 use fathom_model::{
     Cause, Failure, Note, Record, Side, Stage,
     names::{count, distribution},
-    units::Bytes,
+    units::{Bytes, Nanos},
 };
+use fathom_sys::bpf::histogram;
 
 use crate::{
     client::{BY_SLOW_PATH, FAILURES, LoadOutcome, LoadRun},
@@ -80,6 +81,7 @@ pub(super) fn record(run: LoadRun, context: &TrialContext) -> Result<Record, Err
     record.notes.extend(slow_note(&record.totals, run.unusual, run.no_slow_path));
     record.notes.extend(slow_loss_notes(&outcome));
     record.notes.extend(run.n_lost_by_driver.and_then(loss_note));
+    record.notes.extend(longest_note(outcome.measured.times.n_longest()));
     record.notes.extend((!is_open_load).then(|| starved_note(&outcome, run.setup.slots.n)).flatten());
     distributions(&mut record, outcome, is_open_load);
     Ok(record)
@@ -219,6 +221,20 @@ fn loss_note(n_lost: u64) -> Option<Note> {
     })
 }
 
+/// Times that the histograms of the program do not tell apart.
+fn longest_note(n_longest: u64) -> Option<Note> {
+    let [from, counted_as] = [histogram::LAST_FROM, histogram::last_middle()].map(Nanos);
+    (n_longest > 0).then(|| {
+        Note::new(
+            "http-xdp-longest",
+            format!(
+                "{n_longest} latencies of {from} or more, which the program does not tell apart, count as {counted_as}: the true ones may be \
+                 longer"
+            ),
+        )
+    })
+}
+
 fn starved_note(outcome: &LoadOutcome, n: u32) -> Option<Note> {
     let n_starved = outcome.measured.n_starved;
     (n_starved > 0).then(|| {
@@ -227,4 +243,16 @@ fn starved_note(outcome: &LoadOutcome, n: u32) -> Option<Note> {
             format!("{n_starved} of {n} connections got no answer in the measured time, so the others did their work"),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_times_are_noted_with_what_they_count_as() {
+        assert_eq!(longest_note(0), None);
+        let text = longest_note(3).unwrap().text;
+        assert!(text.starts_with("3 latencies of 67.6 s or more") && text.contains("count as 68.2 s"), "{text}");
+    }
 }

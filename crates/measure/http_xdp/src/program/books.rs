@@ -56,7 +56,7 @@ impl Kept {
     }
 }
 
-/// How long things took, in nanoseconds, each exact to 1.6 %; longer times count as 4.29 s, the most that 32 bits hold.
+/// How long things took, in nanoseconds, each exact to 1.6 %; 67.6 s ([`histogram::LAST_FROM`]) and more count as 68.2 s.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
     /// From the start of a request, or of its connection if each has its own, to the first bytes of its answer.
@@ -68,6 +68,11 @@ pub struct Times {
 }
 
 impl Times {
+    /// Answers that may have taken longer than is told: those of the last bucket.
+    pub(crate) fn n_longest(&self) -> u64 {
+        self.last_byte.count_above(histogram::LAST_FROM - 1)
+    }
+
     /// Adds those of another one.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.first_byte.merge(&other.first_byte);
@@ -81,5 +86,23 @@ impl Times {
         first_byte.merge(&whole);
         last_byte.merge(&whole);
         Self { first_byte, last_byte, connect: Kept::Opened.histogram(rows) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_the_last_bucket_are_told() {
+        let mut rows: Vec<[u64; BOOK_WORDS]> = (0..N_BOOKS).map(|_| std::array::from_fn(|_| 0)).collect();
+        for (kept, n) in [(Kept::Whole, 1), (Kept::Last, 2), (Kept::First, 4), (Kept::Opened, 8)] {
+            let end = kept.start() + histogram::BUCKETS;
+            let row = &mut rows[kept.row() as usize];
+            (row[end - 2], row[end - 1]) = (16, n);
+        }
+        let times = Times::from_rows(&rows);
+        assert_eq!((times.n_longest(), times.last_byte.count()), (3, 35));
+        assert_eq!(times.last_byte.max(), Some(histogram::last_middle()));
     }
 }

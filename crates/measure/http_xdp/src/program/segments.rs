@@ -409,7 +409,7 @@ impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books
     fn time_at_r0(&mut self) {
         let fits = self.a.label();
         self.a.mov(R1, R8).load(R2, R6.double(offset::STARTED_AT)).sub(R1, R2);
-        self.a.load_constant(R2, u32::MAX.into()).jump_if(R2.at_least(R1), fits).mov(R1, R2).bind(fits);
+        self.a.load_constant(R2, histogram::MAX).jump_if(R2.at_least(R1), fits).mov(R1, R2).bind(fits);
         histogram::count(&mut self.a);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_engine::{Error, Stop, TrialContext};
-use fathom_http::names as http;
+use fathom_http::{lower_bounds_note, names as http};
 use fathom_model::{
     Cause, Failure, Note, Record, Side, Stage,
     names::{count, distribution},
@@ -82,7 +82,8 @@ pub(super) fn record(run: LoadRun, context: &TrialContext) -> Result<Record, Err
     record.notes.extend(slow_loss_notes(&outcome));
     record.notes.extend(run.n_lost_by_driver.and_then(loss_note));
     record.notes.extend(longest_note(outcome.measured.times.n_longest()));
-    record.notes.extend((!is_open_load).then(|| starved_note(&outcome, run.setup.slots.n)).flatten());
+    record.notes.extend(lower_bounds_note(outcome.lower_bounds.count()));
+    record.notes.extend(outcome.measured.n_starved.and_then(|n_starved| starved_note(n_starved, run.setup.slots.n)));
     distributions(&mut record, outcome, is_open_load);
     Ok(record)
 }
@@ -112,7 +113,7 @@ fn totals(record: &mut Record, outcome: &LoadOutcome, n_lost_by_driver: Option<u
     let counts = &outcome.counts;
     let of_load = [
         (names::BEFORE, outcome.n_answered_before),
-        (http::UNFINISHED, outcome.n_unfinished),
+        (http::UNFINISHED, outcome.own.n_unfinished),
         (names::SEGMENTS_RECEIVED, counts.of(Counter::Received)),
         (names::SEGMENTS_SENT, counts.of(Counter::Sent)),
         (names::NO_ROOM, counts.of(Counter::NoRoom)),
@@ -121,14 +122,16 @@ fn totals(record: &mut Record, outcome: &LoadOutcome, n_lost_by_driver: Option<u
         (names::STRAYS, counts.n(Event::Stray)),
         (names::RESENT, outcome.own.n_resent),
         (names::REFUSED, outcome.n_refused),
-        (names::STARVED, outcome.measured.n_starved),
         (names::SLOW_DROPPED, outcome.n_slow_dropped),
         (names::SLOW_TOO_LONG, outcome.n_slow_too_long),
     ];
     let not_started = is_open_load.then_some((http::NOT_STARTED, outcome.n_not_started));
+    let starved = outcome.measured.n_starved.map(|n| (names::STARVED, n));
     // A driver that does not count them leaves no row, rather than a zero.
     let lost = n_lost_by_driver.map(|n| (names::XDP_TX_ERRORS, n));
-    record.totals.extend(of_load.into_iter().chain(not_started).chain(lost).map(|(name, n)| (name.to_owned(), n)));
+    record.totals.extend(
+        of_load.into_iter().chain(not_started).chain(starved).chain(lost).map(|(name, n)| (name.to_owned(), n)),
+    );
 }
 
 fn errors(record: &mut Record, outcome: &LoadOutcome) {
@@ -149,14 +152,15 @@ fn errors(record: &mut Record, outcome: &LoadOutcome) {
 }
 
 fn distributions(record: &mut Record, outcome: LoadOutcome, is_open_load: bool) {
-    let LoadOutcome { measured, lag, .. } = outcome;
+    let LoadOutcome { measured, lower_bounds, lag, .. } = outcome;
     // A request of a closed load is due when it is sent.
     let other = if is_open_load {
         (distribution::SCHEDULE_LAG, lag)
     } else {
         (distribution::SERVICE_TIME, measured.times.last_byte.clone())
     };
-    let Times { first_byte, last_byte, connect } = measured.times;
+    let Times { first_byte, mut last_byte, connect } = measured.times;
+    last_byte.merge(&lower_bounds);
     let all = [
         (distribution::FIRST_BYTE, first_byte),
         (distribution::RESPONSE_TIME, last_byte),
@@ -235,8 +239,7 @@ fn longest_note(n_longest: u64) -> Option<Note> {
     })
 }
 
-fn starved_note(outcome: &LoadOutcome, n: u32) -> Option<Note> {
-    let n_starved = outcome.measured.n_starved;
+fn starved_note(n_starved: u64, n: u32) -> Option<Note> {
     (n_starved > 0).then(|| {
         Note::new(
             "connections-without-answer",

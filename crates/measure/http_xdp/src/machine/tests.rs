@@ -22,6 +22,7 @@ fn a_row_holds_the_whole_connection() {
         is_early_end: true,
         is_last: true,
         port_idx: 8,
+        is_measured: true,
         early_from: 9,
         early_to: 10,
         n_answered: 11,

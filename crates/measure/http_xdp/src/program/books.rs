@@ -17,14 +17,15 @@ pub(super) const SCRATCH_WORDS: usize = 37;
 /// Where the histograms are, in words.
 const HISTOGRAMS: usize = Counter::WORDS + SCRATCH_WORDS;
 
-/// A histogram of the books. An answer is counted once, or twice if it has several segments.
+/// A histogram of the books. An answer of a closed load is counted once, or twice if it has several segments; one of an open load in
+/// [`Kept::First`] and [`Kept::Last`], whose times have different starts there, if it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// To an answer of one segment, which is its first and its last one.
     Whole,
-    /// To the last segment of a longer answer.
+    /// To the last segment of a longer answer; in an open load, of any answer.
     Last,
-    /// To the first segment of a longer answer.
+    /// To the first segment of a longer answer; in an open load, of any answer.
     First,
     /// To the SYN-ACK.
     Opened,
@@ -59,9 +60,10 @@ impl Kept {
 /// How long things took, in nanoseconds, each exact to 1.6 %; 67.6 s ([`histogram::LAST_FROM`]) and more count as 68.2 s.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
-    /// From the start of a request, or of its connection if each has its own, to the first bytes of its answer.
+    /// From the start of a request, or of its connection if each has its own, to the first bytes of its answer; in an open load from the
+    /// send.
     pub first_byte: Histogram,
-    /// To the last bytes of its answer.
+    /// From the start, which is when it was due in an open load, to the last bytes of its answer.
     pub last_byte: Histogram,
     /// From a SYN to its SYN-ACK.
     pub connect: Histogram,

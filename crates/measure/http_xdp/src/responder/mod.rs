@@ -117,7 +117,13 @@ impl XdpResponder {
         Ok(XdpResponderCounts::from_words(words))
     }
 
-    /// What its user has to know: why answers may not arrive, or did not.
+    /// Answers that the driver of the device has not sent up to now; `None` if it does not count them.
+    #[must_use]
+    pub fn n_lost_by_driver(&self) -> Option<u64> {
+        self.device.n_lost()
+    }
+
+    /// What its user has to know: why answers may not arrive, or did not. It asks the driver for its counters, which some take long to give.
     ///
     /// # Errors
     /// As [`XdpResponder::counts`].

@@ -96,8 +96,8 @@ impl WatchedDevice {
         }
         if let Some(n_lost) = self.n_lost().filter(|n_lost| *n_lost > 0) {
             let text = format!(
-                "the driver of {name} did not send {n_lost} of the answers, such as for a full ring: load it less, or lengthen its \
-                 rings (ethtool -G)"
+                "the driver of {name} did not send {n_lost} of the answers, for example because its ring was full: ask for fewer, or \
+                 enlarge its rings (ethtool -G)"
             );
             notes.push(Note::new("answers-lost", text));
         }

@@ -278,15 +278,15 @@ fn check(load: &mut InterpretedLoad, case: &Case) -> Result<(), TestCaseError> {
     let at = Conditions { now: NOW, stops: case.stops, rules: load.setup.rules };
     let (frame, _) = frame(&load.setup, case);
     let (action, sent) = load.receive(&frame, &at).map_err(|error| TestCaseError::fail(error.to_string()))?;
-    let books = load.books();
-    let counts = counters().map(|counter| books[0][counter.word()]).collect();
+    let (books, histograms) = (load.books(), load.histograms());
+    let counts = counters().map(|counter| books[counter.word()]).collect();
     let step = agrees(
         &load.setup,
         case,
         &Outcome { handed_over: XdpAction::Redirect, now: NOW, words: load.words(), action, sent, counts },
     )?;
     for kept in Kept::ALL {
-        let times = kept.histogram(&books);
+        let times = kept.histogram(&histograms);
         let [begun, answered] = [Event::Begun, Event::Answered].map(|event| step.events.has(event));
         let is_due = match (load.setup.rules.is_open_load, kept) {
             (_, Kept::Opened) => step.events.has(Event::Opened),

@@ -62,14 +62,7 @@ pub(super) fn record(run: LoadRun, context: &TrialContext) -> Result<Record, Err
     totals(&mut record, &outcome, run.n_lost_by_driver, is_open_load);
     errors(&mut record, &outcome);
     record.notes.extend(failed_note(&record.totals));
-    record.notes.push(Note::new(
-        "http-xdp",
-        format!(
-            "without sockets, by an XDP program on {}: times are from the departure of a frame in the driver to the arrival of the last \
-             one there, and there is no congestion control",
-            run.device
-        ),
-    ));
+    record.notes.push(engine_note(&run.device, is_open_load));
     let length = run.setup.answer.as_ref().map(|answer| answer.length);
     let large = length.filter(|length| *length > LARGE).map(|length| {
         Note::new(
@@ -86,6 +79,22 @@ pub(super) fn record(run: LoadRun, context: &TrialContext) -> Result<Record, Err
     record.notes.extend(outcome.measured.n_starved.and_then(|n_starved| starved_note(n_starved, run.setup.slots.n)));
     distributions(&mut record, outcome, is_open_load);
     Ok(record)
+}
+
+/// How it was measured.
+fn engine_note(device: &str, is_open_load: bool) -> Note {
+    let times = if is_open_load {
+        "latencies are from when a request was due to the arrival of the last frame of its answer in the driver"
+    } else {
+        "times are from the departure of a frame in the driver to the arrival of the last one there"
+    };
+    Note::new(
+        "http-xdp",
+        format!(
+            "without sockets, by an XDP program on {device}: {times}, and there is no congestion \
+             control"
+        ),
+    )
 }
 
 /// What the slow path lost on this host, which would look like a slow server.
@@ -251,6 +260,21 @@ fn starved_note(n_starved: u64, n: u32) -> Option<Note> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_note_of_the_engine_says_where_latencies_begin() {
+        let text = |is_open_load| engine_note("eth1", is_open_load).text;
+        assert!(
+            text(true).contains("eth1: latencies are from when a request was due to the arrival"),
+            "{}",
+            text(true)
+        );
+        assert!(
+            text(false).contains("eth1: times are from the departure of a frame in the driver to"),
+            "{}",
+            text(false)
+        );
+    }
 
     #[test]
     fn the_longest_times_are_noted_with_what_they_count_as() {

@@ -17,4 +17,5 @@ pub mod url;
 pub mod users;
 
 pub use kinds::{HttpClosed, HttpOpen, KINDS, metric_definitions};
+pub use metrics::lower_bounds_note;
 pub use responder::{Responder, ResponderCounts, ResponderOptions};

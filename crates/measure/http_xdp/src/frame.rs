@@ -29,6 +29,8 @@ pub struct Layout {
     pub length: i16,
     /// The bytes of the header that this field counts.
     pub counted: i16,
+    /// The time to live, or hop limit: the byte beside the protocol.
+    pub hops: i16,
     /// The protocol, or next header.
     pub protocol: i16,
     /// The source address.
@@ -45,6 +47,7 @@ impl Layout {
         header: 20,
         length: 16,
         counted: 20,
+        hops: 22,
         protocol: 23,
         source: 26,
         destination: 30,
@@ -55,6 +58,7 @@ impl Layout {
         header: 40,
         length: 18,
         counted: 0,
+        hops: 21,
         protocol: 20,
         source: 22,
         destination: 38,

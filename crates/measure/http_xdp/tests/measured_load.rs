@@ -13,11 +13,12 @@ use std::{
 use fathom_engine::{Error, Stop, StopFlag, TestKind as _, TrialContext};
 use fathom_http::{Responder, ResponderOptions};
 use fathom_http_xdp::HttpXdp;
-use fathom_model::{PeerAddresses, Phases, Record, Role, Settings, Side, units::Nanos};
+use fathom_model::{Cause, Failure, PeerAddresses, Phases, Record, Role, Settings, Side, Stage, units::Nanos};
 use fathom_sys::{
     clock,
     policy::{AllowedPeers, Policy},
 };
+use odd_server::Answers;
 use wire::{CLIENT, SERVER, SERVER_DEVICE, Wire};
 
 /// The requests over a socket before a load.
@@ -48,8 +49,12 @@ impl Wire {
 
 impl Wire {
     /// Runs a load against a server that sends this text. Returns the record, and the requests that the server counted.
-    fn odd_load(&self, answer: &str, at: &str, given: &[(&str, &str)]) -> (Record, u64) {
+    fn odd_load(&self, text: &str, at: &str, given: &[(&str, &str)]) -> (Record, u64) {
         let closes = given.contains(&("per-connection", "1"));
+        self.load_of(Answers { text, closes, n_max: u64::MAX }, at, given)
+    }
+
+    fn load_of(&self, answers: Answers<'_>, at: &str, given: &[(&str, &str)]) -> (Record, u64) {
         let listener =
             self.server.enter_with(|| TcpListener::bind(SocketAddr::new(at.parse().unwrap(), 0)).unwrap()).unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -57,7 +62,7 @@ impl Wire {
         let settings = settings.with("url", url).with("connections", "4").complete(HttpXdp::Open.options()).unwrap();
         let stops = AtomicBool::new(false);
         thread::scope(|scope| {
-            let served = scope.spawn(|| odd_server::serve(&listener, answer.as_bytes(), closes, &stops));
+            let served = scope.spawn(|| odd_server::serve(&listener, answers, &stops));
             let outcome = self.client.enter_with(|| run(settings)).unwrap();
             stops.store(true, Relaxed);
             let n_served = served.join().unwrap();
@@ -150,6 +155,60 @@ fn requests_at_a_rate_are_started_once_each() {
     assert_eq!(record.totals["sent"], record.totals["requests"] + record.totals["unfinished"]);
     assert_eq!(record.totals["answered_before_start"], 9, "one to try the program, and the first of each connection");
     assert_eq!(record.totals["sent"] + record.totals["not_started"], record.totals["intended"]);
+}
+
+/// A server that answers each connection after 20 ms, and gets three times as many requests as 32 connections can ask.
+fn overload(wire: &Wire, at: &str) -> Record {
+    let given = [("rate", "5k"), ("connections", "32"), ("timeout", "100ms")];
+    wire.load(at, &[("delay", "20ms")], &given).0.unwrap()
+}
+
+#[test]
+fn a_request_that_waited_for_a_connection_has_its_whole_timeout() {
+    let Some(wire) = Wire::up(SERVER_DEVICE) else { return };
+    let record = overload(&wire, SERVER[0]);
+    let lag_max = record.distributions["schedule_lag_ns"].max().unwrap();
+    assert!(lag_max > Nanos::from_millis(150).0, "no request waited for longer than the timeout: {lag_max} ns");
+    assert!(record.errors.iter().next().is_none(), "{:?}", record.errors);
+}
+
+/// Every request that was due in the measured window has a latency; returns the number of those that were due in the whole trial.
+#[track_caller]
+fn check_omissions(record: &Record) -> u64 {
+    let [response, lag] = ["response_time_ns", "schedule_lag_ns"].map(|name| &record.distributions[name]);
+    assert!((1..record.totals["intended"]).contains(&lag.count()), "what was due in the warm-up does not count");
+    assert_eq!(response.count(), lag.count(), "each has both: {:?}", record.totals);
+    assert!(record.totals["not_started"] > 0, "{:?}", record.totals);
+    assert!(response.max() >= lag.max(), "a request that never started waited from when it was due to the end");
+    assert!(record.notes.iter().any(|note| note.id == "waited-in-vain"), "{:?}", record.notes);
+    record.totals["intended"]
+}
+
+#[test]
+fn requests_that_never_started_are_among_the_latencies_and_time_to_first_byte_is_from_the_send() {
+    let Some(wire) = Wire::up(SERVER_DEVICE) else { return };
+    let record = overload(&wire, SERVER[0]);
+    assert_eq!(check_omissions(&record), record.totals["sent"] + record.totals["not_started"]);
+    let [first_byte, response] = ["first_byte_ns", "response_time_ns"].map(|name| &record.distributions[name]);
+    assert!(first_byte.count() < response.count(), "what has no answer has no first byte");
+    let [first_byte, response] = [first_byte, response].map(|times| times.quantile(0.5).unwrap());
+    assert!(first_byte < response / 2, "{first_byte} ns from the send, {response} ns from when it was due");
+}
+
+#[test]
+fn requests_that_time_out_are_among_the_latencies() {
+    let Some(wire) = Wire::up(SERVER_DEVICE) else { return };
+    let text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+    for at in SERVER {
+        // The server falls silent in the middle of the measured window.
+        let answers = Answers { text, closes: false, n_max: 8 + 200 };
+        let (record, _) = wire.load_of(answers, at, &[("rate", "1k"), ("timeout", "50ms")]);
+        check_omissions(&record);
+        let timed_out = Failure { stage: Stage::Read, cause: Cause::Timeout };
+        assert!(record.errors.iter().any(|(failure, n)| *failure == timed_out && *n >= 4), "{:?}", record.errors);
+        let n_long = record.distributions["response_time_ns"].count_above(Nanos::from_millis(50).0);
+        assert!(n_long >= 4, "{n_long} latencies of more than the timeout");
+    }
 }
 
 #[test]

@@ -17,13 +17,13 @@ pub struct MeasureWindow {
 impl MeasureWindow {
     /// Creates the window before the first request. Without a warm-up it begins at the start of the trial.
     #[must_use]
-    pub(super) fn new(worker: &WorkerHandle<'_>, counts_all: bool) -> Self {
+    pub fn new(worker: &WorkerHandle<'_>, counts_all: bool) -> Self {
         let is_measuring = counts_all || worker.phase() == Phase::Measure;
         Self { counts_all, is_measuring, from: is_measuring.then_some(worker.start), over_at: None }
     }
 
     /// Follows the phase of the trial.
-    pub(super) fn update(&mut self, phase: Phase, now: Nanos) {
+    pub fn update(&mut self, phase: Phase, now: Nanos) {
         self.is_measuring = self.counts_all || phase == Phase::Measure;
         if self.is_measuring && self.from.is_none() {
             self.from = Some(now);
@@ -48,7 +48,7 @@ impl MeasureWindow {
     /// Returns true if a request of an open load with this intended time counts.
     #[inline]
     #[must_use]
-    pub(super) fn contains(&self, intended: Nanos) -> bool {
+    pub fn contains(&self, intended: Nanos) -> bool {
         self.from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
     }
 

@@ -22,7 +22,7 @@ pub use self::{
     in_flight::{InFlight, Ring},
     load_times::LoadTimes,
     measure_window::MeasureWindow,
-    offered_load::{LoadCounters, LoadSpec, OfferedLoad, SendTimes},
+    offered_load::{DRAIN_OPEN, LoadCounters, LoadSpec, OfferedLoad, SendTimes},
     open_schedule::OpenSchedule,
 };
 use crate::Error;

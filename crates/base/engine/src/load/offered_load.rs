@@ -12,7 +12,7 @@ use crate::{
 /// How long a closed load waits at the end for answers in flight; these are a small part of all.
 const DRAIN_CLOSED: Nanos = Nanos::from_millis(200);
 /// How long an open load waits for answers. Without the wait, the response time is only a lower bound.
-const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
+pub const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
 
 /// When a request is sent, and when it was due; the same in a closed load.
 #[derive(Debug, Clone, Copy, Default)]

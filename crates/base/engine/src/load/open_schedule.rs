@@ -80,7 +80,7 @@ impl<I: Iterator<Item = Nanos> + Clone> OpenSchedule<I> {
     }
 
     /// Returns the intended times of the waiting starts that will never be taken.
-    pub(super) fn rest(self) -> impl Iterator<Item = Nanos> {
+    pub fn rest(self) -> impl Iterator<Item = Nanos> {
         let start = self.start;
         self.queues.into_iter().flat_map(StartQueue::rest).map(move |intended| start + intended)
     }

@@ -7,13 +7,17 @@ use super::{
     Register::{R0, R1, R2, R3},
 };
 
-/// The number of buckets for 32-bit values, rounded up to a power of two.
+/// The number of buckets, a power of two.
 pub const BUCKETS: usize = 1 << BUCKET_BITS;
+/// The largest value that has a bucket: 36 bits, 68.7 s as nanoseconds.
+pub const MAX: u64 = (1 << (u64::BITS - LAST_FROM.leading_zeros())) - 1;
+/// The smallest value of the last bucket: 67.6 s as nanoseconds.
+pub const LAST_FROM: u64 = ((2 << PRECISION) - 1) << ((1 << (BUCKET_BITS - PRECISION)) - 2);
 const BUCKET_BITS: u8 = 10;
 const PRECISION: u8 = 5;
 const MASK: i32 = (1 << BUCKET_BITS) - 1;
 
-/// Counts the 32-bit value in `R1` in the row of buckets at `R0`. Clobbers `R1` to `R3`.
+/// Counts the value in `R1`, at most [`MAX`], in the row of buckets at `R0`. Clobbers `R1` to `R3`.
 pub fn count(a: &mut Assembler) {
     // R2 becomes the shift after which the value has at most six significant bits.
     a.mov(R3, R1).compute(Operation::ShiftRight, R3, i32::from(PRECISION) + 1).mov(R2, 0);
@@ -25,6 +29,12 @@ pub fn count(a: &mut Assembler) {
     a.compute(Operation::ShiftLeft, R2, i32::from(PRECISION)).add(R1, R2);
     a.compute(Operation::And, R1, MASK).compute(Operation::ShiftLeft, R1, 3);
     a.add(R0, R1).load(R2, R0.double(0)).add(R2, 1).store(R0.double(0), R2);
+}
+
+/// The middle of the values of the last bucket, as which all of them count.
+#[must_use]
+pub const fn last_middle() -> u64 {
+    middle(BUCKETS as u64 - 1)
 }
 
 /// The middle of the values of a bucket.
@@ -68,11 +78,14 @@ mod tests {
 
     #[test]
     fn every_value_is_counted_where_its_middle_is_near() {
-        let values = (0..32).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + (1 << bit) / 3]);
-        for value in values.chain([63, 64, 65, 1_000, 10_007, 123_456_789, u64::from(u32::MAX)]) {
+        let values = (0..36).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + (1 << bit) / 3]);
+        for value in
+            values.chain([63, 64, 65, 1_000, 10_007, 123_456_789, u64::from(u32::MAX), LAST_FROM - 1, LAST_FROM, MAX])
+        {
             let Some(bucket) = bucket_of(value) else { return };
             let off = approximate(middle(bucket).abs_diff(value)) / approximate(value.max(1));
             assert!(off <= 0.016, "{value} is counted as {}", middle(bucket));
+            assert_eq!(bucket == BUCKETS as u64 - 1, value >= LAST_FROM, "{value}");
         }
     }
 }

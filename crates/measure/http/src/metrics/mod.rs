@@ -5,6 +5,7 @@ mod recorder;
 mod request_totals;
 mod results;
 
+pub use self::record::lower_bounds_note;
 pub(crate) use self::{
     record::{pacing_note, record},
     recorder::LoadRecorder,

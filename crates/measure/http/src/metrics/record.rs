@@ -130,7 +130,8 @@ fn status_note(record: &Record) -> Option<Note> {
 }
 
 /// A note if some times are lower bounds because the wait was given up.
-fn lower_bounds_note(n_bounds: u64) -> Option<Note> {
+#[must_use]
+pub fn lower_bounds_note(n_bounds: u64) -> Option<Note> {
     (n_bounds > 0).then(|| {
         Note::new(
             "waited-in-vain",

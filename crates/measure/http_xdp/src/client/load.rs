@@ -1,6 +1,9 @@
 //! The loop of a load: one thread looks after all connections while the program does the work.
 
-use fathom_engine::{Error, Phase, Stop, StopFlag, WorkerHandle};
+use fathom_engine::{
+    Error, Stop, StopFlag, WorkerHandle,
+    load::{DRAIN_OPEN, MeasureWindow},
+};
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::clock;
 
@@ -10,7 +13,7 @@ use super::{
     outbox::Outbox,
     scan::{Aim, Census, OwnCounts, Scan},
     slow::SlowPath,
-    starts::Starts,
+    starts::{Starts, StartsOutcome},
     tally::Shown,
     window::{Measured, Window},
 };
@@ -23,8 +26,10 @@ const STEP: Nanos = Nanos::from_millis(2);
 const STEP_QUIET: Nanos = Nanos::from_millis(10);
 /// How long before a whole quiet step from the start such a look is. The engine reads the counters at these times, and is to find new ones.
 const BEFORE_READING: Nanos = Nanos::from_millis(1);
-/// How long requests in flight may take at the end, and then closing connections.
-const ENDING: Nanos = Nanos::from_millis(100);
+/// How long the requests in flight of a closed load may take at the end.
+const DRAIN_CLOSED: Nanos = Nanos::from_millis(100);
+/// How long closing connections may take.
+const CLOSING: Nanos = Nanos::from_millis(100);
 /// How long the last answers of the server to our resets take.
 const SETTLING: Nanos = Nanos::from_millis(20);
 
@@ -51,8 +56,9 @@ pub(crate) struct LoadOutcome {
     pub(crate) own: OwnCounts,
     /// Requests that were answered before the load.
     pub(crate) n_answered_before: u64,
-    /// Requests in flight at the end.
-    pub(crate) n_unfinished: u64,
+    /// In an open load, latencies of measured requests that were given up, had no answer at the end, or were never started; the true ones are
+    /// longer.
+    pub(crate) lower_bounds: Histogram,
     /// Frames that found the queue of the device full.
     pub(crate) n_refused: u64,
     /// Frames for the slow path that found no room.
@@ -88,40 +94,45 @@ impl<'a> Load<'a> {
 
     /// Works until the trial is over, and ends all connections.
     pub(super) fn run(mut self, worker: &WorkerHandle<'_>, stop: &StopFlag) -> Result<LoadOutcome, Error> {
-        let program = self.scan.program;
-        let mut window = None;
+        let (program, rules) = (self.scan.program, self.scan.setup.rules);
+        let (mut window, mut books) = (MeasureWindow::new(worker, false), None);
         program.resume().map_err(read_failed)?;
         while !worker.is_over() {
-            if window.is_none() && worker.phase() == Phase::Measure {
-                window = Some(Window::begin(program, &self.slow)?);
-            }
             let began = clock::now();
+            window.update(worker.phase(), began);
+            if books.is_none() && window.is_measuring() && !rules.is_open_load {
+                books = Some(Window::begin(program, &self.slow)?);
+            }
             self.scan.look(began, Aim::Work, &mut self.outbox)?;
             self.tend(worker)?;
-            self.start_until(self.next_look(began, worker.start), worker)?;
+            self.start_until(self.next_look(began, worker.start), worker, &mut window)?;
         }
+        window.update(worker.phase(), clock::now());
         self.tend(worker)?;
-        let closes = self.scan.setup.rules.closes;
-        let measured = window.map(|window| window.end(program, &self.slow, closes)).transpose()?.unwrap_or_default();
+        let of_closed = books.map(|books| books.end(program, &self.slow, rules.closes)).transpose()?;
         program.stop().map_err(read_failed)?;
-        let n_answered_before = self.n_answered_before;
-        let n_unfinished = self.end(stop)?;
+        let ended = self.abandon(stop)?;
+        let measured =
+            if rules.is_open_load { Measured::of_open(program, &self.slow)? } else { of_closed.unwrap_or_default() };
+        let of_starts = self.starts.take().map(|starts| starts.finish(ended, &window)).unwrap_or_default();
+        self.close(stop)?;
         self.tend(worker)?;
-        let (lag, n_not_started) =
-            self.starts.map(|starts| (starts.lag.clone(), starts.n_not_started())).unwrap_or_default();
-        let counts = self.slow.counts(program)?;
-        let n_slow_dropped = self.slow.n_dropped()?.saturating_sub(self.n_slow_dropped_before);
-        let n_slow_too_long = self.slow.n_too_long()?;
-        let (own, n_refused) = (self.scan.counts, self.outbox.n_refused);
+        self.outcome(measured, of_starts)
+    }
+
+    fn outcome(self, measured: Measured, of_starts: StartsOutcome) -> Result<LoadOutcome, Error> {
+        let StartsOutcome { lag, waited, n_not_started } = of_starts;
+        let mut lower_bounds = self.scan.given_up;
+        lower_bounds.merge(&waited);
         Ok(LoadOutcome {
             measured,
-            counts,
-            own,
-            n_answered_before,
-            n_unfinished,
-            n_refused,
-            n_slow_dropped,
-            n_slow_too_long,
+            lower_bounds,
+            counts: self.slow.counts(self.scan.program)?,
+            own: self.scan.counts,
+            n_answered_before: self.n_answered_before,
+            n_refused: self.outbox.n_refused,
+            n_slow_dropped: self.slow.n_dropped()?.saturating_sub(self.n_slow_dropped_before),
+            n_slow_too_long: self.slow.n_too_long()?,
             lag,
             n_not_started,
         })
@@ -141,14 +152,20 @@ impl<'a> Load<'a> {
     }
 
     /// Starts what is due until the next look.
-    fn start_until(&mut self, until: Nanos, worker: &WorkerHandle<'_>) -> Result<(), Error> {
+    fn start_until(
+        &mut self,
+        until: Nanos,
+        worker: &WorkerHandle<'_>,
+        window: &mut MeasureWindow,
+    ) -> Result<(), Error> {
         let load = (self.scan.program, self.scan.setup);
         let Some(starts) = &mut self.starts else {
             return self.slow.tend_until(until, load, &mut self.outbox).map(drop);
         };
         let mut now = clock::now();
         while now < until && !worker.is_over() {
-            let next = starts.start_due(now, worker, &mut self.scan, &mut self.outbox)?;
+            window.update(worker.phase(), now);
+            let next = starts.start_due(now, (worker, window), &mut self.scan, &mut self.outbox)?;
             let wakes_for_start = next.filter(|next| *next < until);
             let wake_at = wakes_for_start.unwrap_or(until);
             now = self.slow.tend_until(wake_at, load, &mut self.outbox)?;
@@ -159,37 +176,49 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Ends all connections: orderly if they are quick, and by a reset otherwise. Returns the number of requests without an answer.
-    fn end(&mut self, stop: &StopFlag) -> Result<u64, Error> {
-        let is_aborted = || stop.state() == Stop::Abort;
-        let drained = self.pursue(Aim::Drain, |census| census.n_connecting + census.n_waiting == 0, is_aborted)?;
-        let n_unfinished = (drained.n_connecting + drained.n_waiting).into();
+    /// Waits for the answers to what is in flight, and gives up what has none by then. Returns the time after it.
+    fn abandon(&mut self, stop: &StopFlag) -> Result<Nanos, Error> {
+        let drain = if self.scan.setup.rules.is_open_load { DRAIN_OPEN.min(self.scan.timeout()) } else { DRAIN_CLOSED };
+        let is_ended = |census: &Census| census.n_connecting + census.n_waiting == 0;
+        self.pursue(Aim::Drain, drain, is_ended, stop)?;
+        self.end_all(Aim::Abandon)?;
+        Ok(clock::now())
+    }
+
+    /// Ends all connections: orderly if they are quick, and by a reset otherwise.
+    fn close(&mut self, stop: &StopFlag) -> Result<(), Error> {
         if self.is_server_stateless {
-            return Ok(n_unfinished);
+            return Ok(());
         }
-        self.pursue(Aim::Close, |census| census.n_open == 0, is_aborted)?;
-        // The first look takes what is left, the second one ends it.
-        self.scan.look_at_all(Aim::Reset, &mut self.outbox)?;
-        clock::sleep_until(clock::now() + STEP);
-        self.scan.look_at_all(Aim::Reset, &mut self.outbox)?;
+        self.pursue(Aim::Close, CLOSING, |census| census.n_open == 0, stop)?;
+        self.end_all(Aim::Reset)?;
         clock::sleep_until(clock::now() + SETTLING);
-        Ok(n_unfinished)
+        Ok(())
+    }
+
+    /// Ends connections at once. The first look takes them from the program, the second one ends them.
+    fn end_all(&mut self, aim: Aim) -> Result<(), Error> {
+        self.scan.look_at_all(aim, &mut self.outbox)?;
+        clock::sleep_until(clock::now() + STEP);
+        self.scan.look_at_all(aim, &mut self.outbox).map(drop)
     }
 
     /// Looks at all connections until they are as they should be, or the time is over.
     fn pursue(
         &mut self,
         aim: Aim,
+        most: Nanos,
         is_reached: impl Fn(&Census) -> bool,
-        is_aborted: impl Fn() -> bool,
-    ) -> Result<Census, Error> {
-        let deadline = clock::now() + ENDING;
+        stop: &StopFlag,
+    ) -> Result<(), Error> {
+        let deadline = clock::now() + most;
         loop {
             let census = self.scan.look_at_all(aim, &mut self.outbox)?;
             let now = clock::now();
-            if is_reached(&census) || now >= deadline || is_aborted() {
-                return Ok(census);
+            if is_reached(&census) || now >= deadline || stop.state() == Stop::Abort {
+                return Ok(());
             }
+            self.claim.as_mut().map_or(Ok(()), |claim| claim.answer(&mut self.outbox))?;
             self.slow.tend_until(now + STEP, (self.scan.program, self.scan.setup), &mut self.outbox)?;
         }
     }

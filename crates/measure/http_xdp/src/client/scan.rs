@@ -1,7 +1,7 @@
 //! What user space does with each connection in turn: opens it, sends again what was lost, gives it up, closes it.
 
 use fathom_engine::Error;
-use fathom_model::units::Nanos;
+use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::clock;
 
 use super::{outbox::Outbox, rows};
@@ -27,6 +27,8 @@ const PAUSE_DOUBLINGS: u8 = 6;
 struct SlotState {
     /// The time of the last retransmission, of the end of a pause, or of taking the row.
     at: u64,
+    /// When the last request was sent that was due by a schedule; 0 if there was none since the connection was opened.
+    sent_at: u64,
     /// The answers when the connection was opened.
     n_answered: u32,
     n_resent: u8,
@@ -56,10 +58,23 @@ pub(super) enum Aim {
     Work,
     /// Requests in flight end, and nothing begins.
     Drain,
+    /// Connections without their answer, or their SYN-ACK, end at once.
+    Abandon,
     /// Idle ones close.
     Close,
     /// All end at once.
     Reset,
+}
+
+impl Aim {
+    /// Whether a connection is to end at once.
+    fn ends(self, connection: &Connection) -> bool {
+        match self {
+            Self::Reset => true,
+            Self::Abandon => matches!(connection.state, State::SynSent | State::Waiting),
+            Self::Open | Self::Work | Self::Drain | Self::Close => false,
+        }
+    }
 }
 
 /// What a look at all rows has found.
@@ -84,6 +99,8 @@ pub(crate) struct OwnCounts {
     /// Connections given up before and after their SYN-ACK.
     pub(crate) n_connects_timed_out: u64,
     pub(crate) n_requests_timed_out: u64,
+    /// Connections abandoned at the end, before or after their SYN-ACK.
+    pub(crate) n_unfinished: u64,
 }
 
 /// Goes round all connections.
@@ -100,6 +117,8 @@ pub(super) struct Scan<'a> {
     /// The last look went to the end of a round, and the program has all connections that it found: nothing is left to user space.
     pub(super) is_quiet: bool,
     pub(super) counts: OwnCounts,
+    /// In an open load, from when a measured request was due to giving it up: its time is longer than that.
+    pub(super) given_up: Histogram,
 }
 
 impl<'a> Scan<'a> {
@@ -115,12 +134,18 @@ impl<'a> Scan<'a> {
             n_opened: 0,
             is_quiet: false,
             counts: OwnCounts::default(),
+            given_up: Histogram::new(),
         }
     }
 
     /// The number of connections.
     pub(super) fn n_slots(&self) -> u32 {
         self.program.rows.n_rows()
+    }
+
+    /// After so long, a connection or a request is given up.
+    pub(super) fn timeout(&self) -> Nanos {
+        Nanos(self.timers.timeout)
     }
 
     /// Looks at the next rows, at most up to the last one.
@@ -154,13 +179,14 @@ impl<'a> Scan<'a> {
     fn visit(&mut self, slot: u32, now: u64, aim: Aim, outbox: &mut Outbox) -> Result<(), Error> {
         let connection = rows::read(self.program.rows.row(slot));
         self.census.add(connection.state);
-        if self.slots[slot as usize].stage == Stage::Taken {
+        let SlotState { stage, sent_at, .. } = self.slots[slot as usize];
+        if stage == Stage::Taken {
             return self.end_taken(slot, now, aim, outbox);
         }
         match connection.state {
             State::Closed if matches!(aim, Aim::Open | Aim::Work) => self.tend_closed(slot, connection, now, outbox),
             State::Closed => Ok(()),
-            _ if aim == Aim::Reset || connection.is_overdue(now, &self.timers) => {
+            _ if aim.ends(&connection) || connection.is_overdue(now, sent_at, &self.timers) => {
                 self.take(slot, now);
                 Ok(())
             }
@@ -189,7 +215,7 @@ impl<'a> Scan<'a> {
             n_failures: state.n_failures,
             ..SlotState::default()
         };
-        let (mut connection, mut step) = (connection, Step::default());
+        let (mut connection, mut step) = (Connection { is_measured: false, ..connection }, Step::default());
         connection.open(now, self.setup.rules, &mut step);
         rows::open(self.program.rows.row(slot), &connection);
         self.send(slot, &connection, &step, outbox)
@@ -216,9 +242,16 @@ impl<'a> Scan<'a> {
     }
 
     /// Sends a request that was due at `due` on a free connection.
-    pub(super) fn start(&mut self, slot: u32, (due, now): (Nanos, Nanos), outbox: &mut Outbox) -> Result<(), Error> {
+    pub(super) fn start(
+        &mut self,
+        slot: u32,
+        (due, now): (Nanos, Nanos),
+        is_measured: bool,
+        outbox: &mut Outbox,
+    ) -> Result<(), Error> {
         let row = self.program.rows.row(slot);
-        let mut connection = rows::read(row);
+        let mut connection = Connection { is_measured, ..rows::read(row) };
+        self.slots[slot as usize].sent_at = now.0;
         let step = connection.start_request(due.0, now.0, self.setup.rules);
         rows::start(row, &connection);
         self.send(slot, &connection, &step, outbox)
@@ -267,24 +300,33 @@ impl<'a> Scan<'a> {
         state.stage = Stage::Open;
         let row = self.program.rows.row(slot);
         let mut connection = rows::read(row);
-        let is_over = aim == Aim::Reset || connection.is_overdue(now, &self.timers);
+        let is_overdue = connection.is_overdue(now, state.sent_at, &self.timers);
+        let is_over = aim.ends(&connection) || is_overdue;
         if connection.state == State::Closed || !is_over {
             rows::give_back(row);
             return Ok(());
         }
-        let is_connecting = connection.state == State::SynSent;
+        let before = connection;
         let step = connection.give_up();
-        if step.events.has(Event::TimedOut) && aim != Aim::Reset {
-            let of_stage = if is_connecting {
-                &mut self.counts.n_connects_timed_out
-            } else {
-                &mut self.counts.n_requests_timed_out
-            };
-            *of_stage += 1;
+        if step.events.has(Event::TimedOut) {
+            self.enter_given_up(&before, now, is_overdue);
         }
         rows::open(row, &connection);
         rows::give_back_closed(row);
         self.send(slot, &connection, &step, outbox)
+    }
+
+    /// Enters a connection that is given up without its answer; one that is not overdue ends with the load.
+    fn enter_given_up(&mut self, connection: &Connection, now: u64, is_overdue: bool) {
+        let n = match connection.state {
+            _ if !is_overdue => &mut self.counts.n_unfinished,
+            State::SynSent => &mut self.counts.n_connects_timed_out,
+            _ => &mut self.counts.n_requests_timed_out,
+        };
+        *n += 1;
+        if connection.is_measured && connection.state == State::Waiting {
+            self.given_up.record(now.saturating_sub(connection.started_at));
+        }
     }
 
     fn send(&mut self, slot: u32, connection: &Connection, step: &Step, outbox: &mut Outbox) -> Result<(), Error> {

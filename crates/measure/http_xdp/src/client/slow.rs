@@ -6,6 +6,7 @@ use fathom_engine::Error;
 use fathom_http::h1::{HeadReader, Method, ResponseReader};
 use fathom_model::units::Nanos;
 use fathom_sys::{
+    bpf::histogram,
     clock,
     netlink::Link,
     packet::xsk::{Mode, Queue, Receiver},
@@ -185,7 +186,7 @@ impl Answers {
         if !connection.is_away {
             self.readers.remove(&received.slot);
         }
-        self.count(&step);
+        self.count(&step, connection.is_measured || !setup.rules.is_open_load);
         rows::write_away(row, &connection);
         if step.send != Send::Nothing {
             let from = setup.slots.place(received.slot, connection.port_idx);
@@ -202,15 +203,18 @@ impl Answers {
         self.readers.len() < ANSWERS_MAX || self.readers.contains_key(&slot)
     }
 
-    fn count(&mut self, step: &Step) {
+    fn count(&mut self, step: &Step, is_timed: bool) {
         self.counts.add_events(step.events);
-        // As in the program, longer times count as the most that 32 bits hold.
-        let elapsed = step.elapsed.min(u32::MAX.into());
+        if !is_timed {
+            return;
+        }
+        // As in the program.
+        let capped = |time: u64| time.min(histogram::last_middle());
         if step.events.has(Event::Begun) {
-            self.times.first_byte.record(elapsed);
+            self.times.first_byte.record(capped(step.to_first));
         }
         if step.events.has(Event::Answered) {
-            self.times.last_byte.record(elapsed);
+            self.times.last_byte.record(capped(step.elapsed));
         }
     }
 }

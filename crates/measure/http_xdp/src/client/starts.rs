@@ -1,8 +1,8 @@
 //! Requests that are due by a schedule, on whichever connection is free.
 
 use fathom_engine::{
-    Error, Phase, WorkerHandle,
-    load::OpenSchedule,
+    Error, WorkerHandle,
+    load::{MeasureWindow, OpenSchedule},
     pace::{ConnectionAvailability, LateCause},
 };
 use fathom_model::{Histogram, units::Nanos};
@@ -19,8 +19,19 @@ pub(super) struct Starts {
     schedule: OpenSchedule,
     /// The connection to look at next.
     next: u32,
-    /// From the intended to the actual starts in the measured window.
+    /// From the intended to the actual starts of measured requests.
+    lag: Histogram,
+}
+
+/// What a schedule leaves behind.
+#[derive(Debug, Default)]
+pub(super) struct StartsOutcome {
+    /// From the intended to the actual starts of measured requests; of those that never started, to the end.
     pub(super) lag: Histogram,
+    /// The latter alone, which are lower bounds of their response times.
+    pub(super) waited: Histogram,
+    /// All requests that were due and never started.
+    pub(super) n_not_started: u64,
 }
 
 impl Starts {
@@ -28,11 +39,11 @@ impl Starts {
         Self { schedule, next: 0, lag: Histogram::new() }
     }
 
-    /// Starts what is due. Returns when to look again; `None` if nothing more will be due.
+    /// Starts what is due; requests that are due in the window are measured. Returns when to look again; `None` if nothing more will be due.
     pub(super) fn start_due(
         &mut self,
         now: Nanos,
-        worker: &WorkerHandle<'_>,
+        (worker, window): (&WorkerHandle<'_>, &MeasureWindow),
         scan: &mut Scan<'_>,
         outbox: &mut Outbox,
     ) -> Result<Option<Nanos>, Error> {
@@ -42,14 +53,15 @@ impl Starts {
         while let Some(slot) = free
             && let Some(start) = self.schedule.take(0, now)
         {
-            scan.start(slot, (start.intended, now), outbox)?;
+            let is_measured = window.contains(start.intended);
+            scan.start(slot, (start.intended, now), is_measured, outbox)?;
             worker.add(Tally::Sent as usize, 1);
             match start.late {
                 None => {}
                 Some(LateCause::NoConnection) => worker.add(Tally::LateNoConnection as usize, 1),
                 Some(LateCause::OwnProcessor) => worker.add(Tally::LateOwnCpu as usize, 1),
             }
-            if worker.phase() == Phase::Measure {
+            if is_measured {
                 self.lag.record(start.lag.0);
             }
             free = self.find_free(scan);
@@ -66,9 +78,15 @@ impl Starts {
         self.schedule.learn(until, woke);
     }
 
-    /// The requests that were due and never started.
-    pub(super) fn n_not_started(&self) -> u64 {
-        self.schedule.waiting(0)
+    /// Ends the schedule at `now`. What was due and never started has waited until then.
+    pub(super) fn finish(self, now: Nanos, window: &MeasureWindow) -> StartsOutcome {
+        let n_not_started = self.schedule.waiting(0);
+        let (mut lag, mut waited) = (self.lag, Histogram::new());
+        for intended in self.schedule.rest().filter(|intended| window.contains(*intended)) {
+            waited.record(now.since(intended).0);
+        }
+        lag.merge(&waited);
+        StartsOutcome { lag, waited, n_not_started }
     }
 
     fn find_free(&mut self, scan: &Scan<'_>) -> Option<u32> {

@@ -10,9 +10,9 @@ use crate::{
     program::{Counts, LoadProgram, LoadSetup},
 };
 
-/// As many attempts outlive a lossy path.
+/// On a lossy path, one of so many attempts goes well.
 const N_ATTEMPTS: u32 = 3;
-/// How long an attempt takes at most: a round trip around the earth, and a slow server.
+/// How long an attempt waits for its answer, and then for the end of its connection: a round trip around the earth, and a slow server.
 const PATIENCE: Nanos = Nanos::from_secs(1);
 const STEP: Nanos = Nanos::from_millis(1);
 /// When a SYN is sent again. Nothing else is, since that would wake a device that has not sent the program's frames.
@@ -99,7 +99,7 @@ fn send(setup: &LoadSetup, connection: &Connection, step: &Step, outbox: &mut Ou
     outbox.flush()
 }
 
-/// Waits until something has happened; returns whether it has.
+/// Waits until something has happened, at most for [`PATIENCE`]; returns whether it has.
 fn wait_until(mut has_happened: impl FnMut() -> Result<bool, Error>) -> Result<bool, Error> {
     let deadline = clock::now() + PATIENCE;
     loop {
@@ -142,7 +142,7 @@ fn no_answer(setup: &LoadSetup, device: &str) -> Error {
     }
 }
 
-/// A SYN-ACK came, and the program's request went nowhere.
+/// The answer went to the slow path, whose sockets do not take its frames.
 fn too_long(device: &str) -> Error {
     Error::Unsupported {
         what: "frames of the answer are longer than an AF_XDP socket takes (3,840 bytes): GRO here, or TSO of the other end of a veth, joins \
@@ -154,6 +154,7 @@ fn too_long(device: &str) -> Error {
     }
 }
 
+/// A SYN-ACK came, and the program's request went nowhere.
 fn not_sent(device: &str) -> Error {
     let peer = ethtool::Device::open(device).and_then(|device| device.statistics()).ok();
     let peer =

@@ -6,7 +6,7 @@ use fathom_model::Histogram;
 use super::{rows, slow::SlowPath};
 use crate::program::{LoadProgram, Times};
 
-/// The books at the start of the measured window.
+/// The books of a closed load at the start of the measured window.
 pub(super) struct Window {
     times: Times,
     n_answered: Vec<u32>,
@@ -17,8 +17,15 @@ pub(super) struct Window {
 pub(crate) struct Measured {
     /// Of what happened; the connects of connections that stay are of the time before.
     pub(crate) times: Times,
-    /// Connections without an answer.
-    pub(crate) n_starved: u64,
+    /// Connections without an answer, in a closed load.
+    pub(crate) n_starved: Option<u64>,
+}
+
+impl Measured {
+    /// What an open load has measured: its program takes the times of nothing else.
+    pub(super) fn of_open(program: &LoadProgram, slow: &SlowPath) -> Result<Self, Error> {
+        Ok(Self { times: slow.times(program)?, n_starved: None })
+    }
 }
 
 impl Window {
@@ -36,7 +43,7 @@ impl Window {
                 // Connections that stay were opened before.
                 connect: if closes { growth(&now.connect, &before.connect) } else { now.connect },
             },
-            n_starved: pairs.filter(|(now, before)| now == *before).count() as u64,
+            n_starved: Some(pairs.filter(|(now, before)| now == *before).count() as u64),
         })
     }
 }

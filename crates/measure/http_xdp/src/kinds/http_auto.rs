@@ -1,4 +1,4 @@
-//! Requests by the engine that suits them: an XDP program where it can do the same, and sockets everywhere else.
+//! Requests by an XDP program if it can do all that the test asks for, and over sockets otherwise.
 
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ fn options_of_both(load: HttpAuto) -> Vec<OptionDoc> {
 }
 
 impl HttpAuto {
-    /// The kind that does it with sockets.
+    /// The kind with sockets.
     fn sockets(self) -> &'static dyn TestKind {
         match self {
             Self::Closed => &HttpClosed,
@@ -43,7 +43,7 @@ impl HttpAuto {
         }
     }
 
-    /// The kind that does it without.
+    /// The kind without sockets.
     const fn xdp(self) -> HttpXdp {
         match self {
             Self::Closed => HttpXdp::Closed,
@@ -63,10 +63,10 @@ impl TestKind for HttpAuto {
     fn about(&self) -> &'static str {
         match self {
             Self::Closed => {
-                "HTTP/1.1 requests by an XDP program if it can do the same as sockets, else by sockets; the result says which, and why"
+                "HTTP/1.1 requests by an XDP program if it can do what the test asks for, otherwise over sockets; a note says which, and why"
             }
             Self::Open => {
-                "HTTP/1.1 requests at a rate, by an XDP program if it can do the same as sockets, else by sockets"
+                "HTTP/1.1 requests at a rate, by an XDP program if it can do what the test asks for, otherwise over sockets"
             }
         }
     }
@@ -84,7 +84,7 @@ impl TestKind for HttpAuto {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        format!("{}, by either engine", self.sockets().title(settings))
+        format!("{}, engine auto", self.sockets().title(settings))
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -100,10 +100,10 @@ impl TestKind for HttpAuto {
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         if self.is_two_sided(settings) {
-            // The other side would have to choose its responder before it knows which engine will ask.
+            // The other side has to choose its responder before this side can know which engine will ask it.
             return Err(Error::BadRequest {
-                what: "an engine is chosen for a server, and there is no URL of one".to_owned(),
-                hint: Some("between two hosts of fathom, --engine xdp or --engine sockets".to_owned()),
+                what: "--engine auto needs the URL of a server: it asks the server before it chooses".to_owned(),
+                hint: Some("give a URL, or between two hosts --engine xdp or --engine sockets".to_owned()),
             });
         }
         self.sockets().check(&part(settings, self.sockets().options())?)
@@ -128,7 +128,7 @@ impl TestKind for HttpAuto {
     }
 }
 
-/// The settings of these options alone.
+/// Only the settings that these options have.
 fn part(settings: &Settings, options: &[OptionDoc]) -> Result<Settings, Error> {
     let values = options.iter().filter_map(|option| Some((option.name, settings.text(option.name)?)));
     let part = values.fold(Settings::default(), |part, (name, text)| part.with(name, text));
@@ -136,22 +136,22 @@ fn part(settings: &Settings, options: &[OptionDoc]) -> Result<Settings, Error> {
 }
 
 impl HttpAuto {
-    /// The load without sockets, or why it needs them.
+    /// The load without sockets, or the reason why it needs them.
     fn without_sockets(self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, String> {
         let role = self.role_without_sockets(role)?;
         Ok(Box::new(LoadTest::prepare(self.xdp().name(), &role, policy, Some(LARGE)).map_err(in_one_line)?))
     }
 
-    /// The role with the options of a load without sockets, or why it needs sockets.
+    /// The role with the options of a load without sockets, or the reason why it needs them.
     fn role_without_sockets(self, role: &Role) -> Result<Role, String> {
         if let Some(option) = self.option_of_sockets(&role.settings) {
-            return Err(format!("only they have `{option}`"));
+            return Err(format!("the XDP program has no option `{option}`"));
         }
         let settings = part(&role.settings, self.xdp().options()).map_err(in_one_line)?;
         Ok(Role { settings, ..role.clone() })
     }
 
-    /// The first option with a value that a program without sockets would not heed.
+    /// The first option that is set and that the XDP program does not have.
     fn option_of_sockets(self, settings: &Settings) -> Option<&'static str> {
         let defaults = Settings::default().complete(self.options()).unwrap_or_default();
         let is_set = |option: &&OptionDoc| settings.text(option.name) != defaults.text(option.name);
@@ -180,7 +180,7 @@ impl Test for BySockets {
     fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { test, why } = *self;
         let mut record = test.run(context)?;
-        record.notes.push(Note::new("http-engine", format!("with sockets: {why}")));
+        record.notes.push(Note::new("http-engine", format!("over sockets: {why}")));
         // A request of a closed load is due when it is sent.
         if let Some(times) = record.distributions.get(distribution::SERVICE_TIME).cloned() {
             record.distributions.entry(distribution::RESPONSE_TIME.to_owned()).or_insert(times);

@@ -30,10 +30,10 @@ impl TestKind for HttpXdp {
     fn about(&self) -> &'static str {
         match self {
             Self::Closed => {
-                "the same HTTP/1.1 request over and over without sockets, by an XDP program: connections and requests at the rate of the driver"
+                "one HTTP/1.1 request, repeated without sockets: an XDP program in the driver opens the connections and sends the requests"
             }
             Self::Open => {
-                "the same HTTP/1.1 request at a rate without sockets, by an XDP program; latency from the intended start"
+                "one HTTP/1.1 request, repeated at a rate without sockets, by an XDP program in the driver; latency from the intended start"
             }
         }
     }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use fathom_engine::{Error, Stop, TrialContext};
-use fathom_http::names as http;
+use fathom_http::{lower_bounds_note, names as http};
 use fathom_model::{
     Cause, Failure, Note, Record, Side, Stage,
     names::{count, distribution},
-    units::Bytes,
+    units::{Bytes, Nanos},
 };
+use fathom_sys::bpf::histogram;
 
 use crate::{
     client::{BY_SLOW_PATH, FAILURES, LoadOutcome, LoadRun},
@@ -61,14 +62,7 @@ pub(super) fn record(run: LoadRun, context: &TrialContext) -> Result<Record, Err
     totals(&mut record, &outcome, run.n_lost_by_driver, is_open_load);
     errors(&mut record, &outcome);
     record.notes.extend(failed_note(&record.totals));
-    record.notes.push(Note::new(
-        "http-xdp",
-        format!(
-            "without sockets, by an XDP program on {}: times are from the departure of a frame in the driver to the arrival of the last \
-             one there, and there is no congestion control",
-            run.device
-        ),
-    ));
+    record.notes.push(engine_note(&run.device, is_open_load));
     let length = run.setup.answer.as_ref().map(|answer| answer.length);
     let large = length.filter(|length| *length > LARGE).map(|length| {
         Note::new(
@@ -80,9 +74,27 @@ pub(super) fn record(run: LoadRun, context: &TrialContext) -> Result<Record, Err
     record.notes.extend(slow_note(&record.totals, run.unusual, run.no_slow_path));
     record.notes.extend(slow_loss_notes(&outcome));
     record.notes.extend(run.n_lost_by_driver.and_then(loss_note));
-    record.notes.extend((!is_open_load).then(|| starved_note(&outcome, run.setup.slots.n)).flatten());
+    record.notes.extend(longest_note(outcome.measured.times.n_longest()));
+    record.notes.extend(lower_bounds_note(outcome.lower_bounds.count()));
+    record.notes.extend(outcome.measured.n_starved.and_then(|n_starved| starved_note(n_starved, run.setup.slots.n)));
     distributions(&mut record, outcome, is_open_load);
     Ok(record)
+}
+
+/// How it was measured.
+fn engine_note(device: &str, is_open_load: bool) -> Note {
+    let times = if is_open_load {
+        "latencies are from when a request was due to the arrival of the last frame of its answer in the driver"
+    } else {
+        "times are from the departure of a frame in the driver to the arrival of the last one there"
+    };
+    Note::new(
+        "http-xdp",
+        format!(
+            "without sockets, by an XDP program on {device}: {times}, and there is no congestion \
+             control"
+        ),
+    )
 }
 
 /// What the slow path lost on this host, which would look like a slow server.
@@ -110,7 +122,7 @@ fn totals(record: &mut Record, outcome: &LoadOutcome, n_lost_by_driver: Option<u
     let counts = &outcome.counts;
     let of_load = [
         (names::BEFORE, outcome.n_answered_before),
-        (http::UNFINISHED, outcome.n_unfinished),
+        (http::UNFINISHED, outcome.own.n_unfinished),
         (names::SEGMENTS_RECEIVED, counts.of(Counter::Received)),
         (names::SEGMENTS_SENT, counts.of(Counter::Sent)),
         (names::NO_ROOM, counts.of(Counter::NoRoom)),
@@ -119,14 +131,16 @@ fn totals(record: &mut Record, outcome: &LoadOutcome, n_lost_by_driver: Option<u
         (names::STRAYS, counts.n(Event::Stray)),
         (names::RESENT, outcome.own.n_resent),
         (names::REFUSED, outcome.n_refused),
-        (names::STARVED, outcome.measured.n_starved),
         (names::SLOW_DROPPED, outcome.n_slow_dropped),
         (names::SLOW_TOO_LONG, outcome.n_slow_too_long),
     ];
     let not_started = is_open_load.then_some((http::NOT_STARTED, outcome.n_not_started));
+    let starved = outcome.measured.n_starved.map(|n| (names::STARVED, n));
     // A driver that does not count them leaves no row, rather than a zero.
     let lost = n_lost_by_driver.map(|n| (names::XDP_TX_ERRORS, n));
-    record.totals.extend(of_load.into_iter().chain(not_started).chain(lost).map(|(name, n)| (name.to_owned(), n)));
+    record.totals.extend(
+        of_load.into_iter().chain(not_started).chain(starved).chain(lost).map(|(name, n)| (name.to_owned(), n)),
+    );
 }
 
 fn errors(record: &mut Record, outcome: &LoadOutcome) {
@@ -147,14 +161,15 @@ fn errors(record: &mut Record, outcome: &LoadOutcome) {
 }
 
 fn distributions(record: &mut Record, outcome: LoadOutcome, is_open_load: bool) {
-    let LoadOutcome { measured, lag, .. } = outcome;
+    let LoadOutcome { measured, lower_bounds, lag, .. } = outcome;
     // A request of a closed load is due when it is sent.
     let other = if is_open_load {
         (distribution::SCHEDULE_LAG, lag)
     } else {
         (distribution::SERVICE_TIME, measured.times.last_byte.clone())
     };
-    let Times { first_byte, last_byte, connect } = measured.times;
+    let Times { first_byte, mut last_byte, connect } = measured.times;
+    last_byte.merge(&lower_bounds);
     let all = [
         (distribution::FIRST_BYTE, first_byte),
         (distribution::RESPONSE_TIME, last_byte),
@@ -219,12 +234,52 @@ fn loss_note(n_lost: u64) -> Option<Note> {
     })
 }
 
-fn starved_note(outcome: &LoadOutcome, n: u32) -> Option<Note> {
-    let n_starved = outcome.measured.n_starved;
+/// Times that the histograms of the program do not tell apart.
+fn longest_note(n_longest: u64) -> Option<Note> {
+    let [from, counted_as] = [histogram::LAST_FROM, histogram::last_middle()].map(Nanos);
+    (n_longest > 0).then(|| {
+        Note::new(
+            "http-xdp-longest",
+            format!(
+                "{n_longest} latencies of {from} or more, which the program does not tell apart, count as {counted_as}: the true ones may be \
+                 longer"
+            ),
+        )
+    })
+}
+
+fn starved_note(n_starved: u64, n: u32) -> Option<Note> {
     (n_starved > 0).then(|| {
         Note::new(
             "connections-without-answer",
             format!("{n_starved} of {n} connections got no answer in the measured time, so the others did their work"),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_note_of_the_engine_says_where_latencies_begin() {
+        let text = |is_open_load| engine_note("eth1", is_open_load).text;
+        assert!(
+            text(true).contains("eth1: latencies are from when a request was due to the arrival"),
+            "{}",
+            text(true)
+        );
+        assert!(
+            text(false).contains("eth1: times are from the departure of a frame in the driver to"),
+            "{}",
+            text(false)
+        );
+    }
+
+    #[test]
+    fn the_longest_times_are_noted_with_what_they_count_as() {
+        assert_eq!(longest_note(0), None);
+        let text = longest_note(3).unwrap().text;
+        assert!(text.starts_with("3 latencies of 67.6 s or more") && text.contains("count as 68.2 s"), "{text}");
+    }
 }

@@ -60,6 +60,8 @@ pub struct Connection {
     pub is_last: bool,
     /// Which port of its slot the connection has.
     pub port_idx: u16,
+    /// The request was due in the measured window, so its times count. Only an open load asks; user space writes it.
+    pub is_measured: bool,
     /// The first byte of the range that came early. The bytes are not kept, since nobody reads them.
     pub early_from: u32,
     /// The end of that range; equal to its start if there is none.
@@ -90,6 +92,7 @@ pub mod offset {
     pub const EARLY_END: i16 = 34;
     pub const LAST: i16 = 35;
     pub const PORT_IDX: i16 = 36;
+    pub const MEASURED: i16 = 38;
     pub const EARLY_FROM: i16 = 40;
     pub const EARLY_TO: i16 = 44;
     pub const N_ANSWERED: i16 = 48;
@@ -117,7 +120,8 @@ impl Connection {
             (half(0), half(4))
         };
         let ((unacknowledged, send_next), (receive_next, left)) = (halves(row[0]), halves(row[1]));
-        let [state, n_unacknowledged, early_end, last, port_low, port_high, ..] = row[STATE_WORD].to_ne_bytes();
+        let [state, n_unacknowledged, early_end, last, port_low, port_high, measured, _] =
+            row[STATE_WORD].to_ne_bytes();
         let ((early_from, early_to), (n_answered, ended)) = (halves(row[5]), halves(row[6]));
         let (taken, away) = halves(row[TAKEN_WORD]);
         Self {
@@ -132,6 +136,7 @@ impl Connection {
             is_early_end: early_end != 0,
             is_last: last != 0,
             port_idx: u16::from_ne_bytes([port_low, port_high]),
+            is_measured: measured != 0,
             early_from,
             early_to,
             n_answered,
@@ -158,7 +163,7 @@ impl Connection {
             u8::from(self.is_last),
             port_low,
             port_high,
-            0,
+            u8::from(self.is_measured),
             0,
         ];
         [

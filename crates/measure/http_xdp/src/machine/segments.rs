@@ -235,11 +235,12 @@ impl Connection {
         }
         self.receive_next = self.receive_next.wrapping_add(length);
         self.left = left - length;
-        self.active_at = at.now;
         if begins {
             step.events.add(Event::Begun);
-            step.elapsed = at.now.wrapping_sub(self.started_at);
+            let from = if at.rules.is_open_load { self.active_at } else { self.started_at };
+            step.to_first = at.now.wrapping_sub(from);
         }
+        self.active_at = at.now;
         if self.left > 0 {
             self.n_unacknowledged = self.n_unacknowledged.saturating_add(1);
             if !has_fin && self.n_unacknowledged >= ACKNOWLEDGE_AT {

@@ -9,7 +9,7 @@ pub struct Timers {
     pub retransmission: u64,
     /// The longest delay of an acknowledgement.
     pub acknowledgement: u64,
-    /// From the start of a request, or of a connection, to giving it up.
+    /// From the send of a request, or the start of a connection, to giving it up.
     pub timeout: u64,
 }
 
@@ -88,10 +88,12 @@ impl Connection {
         step
     }
 
-    /// Whether the connection has taken longer than the timeout.
+    /// Whether the connection has taken longer than the timeout. A request that was due before it was sent, at `sent_at`, has the whole
+    /// timeout from then on; 0 if it was due when it was sent.
     #[must_use]
-    pub const fn is_overdue(&self, now: u64, timers: &Timers) -> bool {
-        !matches!(self.state, State::Closed | State::Idle) && now.saturating_sub(self.started_at) > timers.timeout
+    pub fn is_overdue(&self, now: u64, sent_at: u64, timers: &Timers) -> bool {
+        let since = self.started_at.max(sent_at);
+        !matches!(self.state, State::Closed | State::Idle) && now.saturating_sub(since) > timers.timeout
     }
 
     /// Gives a connection up, which user space has taken: the server is told by a reset. What was answered is no loss.

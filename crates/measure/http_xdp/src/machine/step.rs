@@ -176,7 +176,8 @@ pub struct Step {
     pub events: Events,
     /// The segment is for user space.
     pub is_for_user_space: bool,
-    /// Nanoseconds from the start to the first bytes, with [`Event::Begun`]; to the last one, with [`Event::Answered`]; to the SYN-ACK,
-    /// with [`Event::Opened`].
+    /// Nanoseconds to the first bytes of an answer, with [`Event::Begun`]: from the start, and in an open load from when the request was sent.
+    pub to_first: u64,
+    /// Nanoseconds from the start to the last byte of an answer, with [`Event::Answered`]; to the SYN-ACK, with [`Event::Opened`].
     pub elapsed: u64,
 }

@@ -50,7 +50,7 @@ impl Stage {
                     (self.active_at, self.silence) = (self.connection.active_at, (0, 0));
                 }
                 let (now, timers) = (self.at.now, Timers::new(20_000 * MS));
-                if self.connection.is_overdue(now, &timers) {
+                if self.connection.is_overdue(now, 0, &timers) {
                     step.events.add(Event::TimedOut);
                 } else {
                     step = self.connection.on_silence(now, self.silence, &timers, rules);

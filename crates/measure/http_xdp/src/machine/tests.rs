@@ -22,6 +22,7 @@ fn a_row_holds_the_whole_connection() {
         is_early_end: true,
         is_last: true,
         port_idx: 8,
+        is_measured: true,
         early_from: 9,
         early_to: 10,
         n_answered: 11,
@@ -47,4 +48,17 @@ fn a_connection_opens_asks_and_asks_again() {
     let step = connection.on_segment(&answer, head, &at(1 << 22));
     assert_eq!((step.send, step.acknowledgement, step.elapsed), (Send::Request, 1_851, 1 << 21));
     assert!(step.events.has(Event::Answered) && !step.events.has(Event::NotSuccess));
+}
+
+#[test]
+fn a_request_that_was_sent_late_has_its_whole_timeout() {
+    let timers = Timers::new(200);
+    let mut connection = Connection { state: State::Idle, ..Connection::default() };
+    let (due, sent_at) = (1_000, 5_000);
+    connection.start_request(due, sent_at, RULES);
+    for (now, is_overdue) in [(sent_at, false), (sent_at + 200, false), (sent_at + 201, true)] {
+        assert_eq!(connection.is_overdue(now, sent_at, &timers), is_overdue, "{now}");
+    }
+    connection.close(9_000);
+    assert!(!connection.is_overdue(9_200, sent_at, &timers) && connection.is_overdue(9_201, sent_at, &timers));
 }

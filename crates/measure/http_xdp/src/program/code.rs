@@ -16,11 +16,13 @@ use crate::{
 
 /// The maps of a program, by their descriptors.
 #[derive(Debug, Clone, Copy)]
-pub struct Maps<Rows, Books, Control, Sockets> {
+pub struct Maps<Rows, Books, Histograms, Control, Sockets> {
     /// The connections.
     pub rows: Rows,
-    /// Counters and histograms, for each processor.
+    /// Counters and memory of the program, for each processor.
     pub books: Books,
+    /// Histograms, for each processor.
+    pub histograms: Histograms,
     /// One number; the load ends once it is not zero.
     pub control: Control,
     /// The sockets of user space, by queue of the device.
@@ -63,10 +65,10 @@ pub(super) mod place {
 }
 
 /// A program under construction. `R6` is the connection, `R7` the context, `R8` the time, `R9` the books of this processor.
-pub(super) struct Code<'a, Rows, Books, Control, Sockets> {
+pub(super) struct Code<'a, Rows, Books, Histograms, Control, Sockets> {
     pub(super) a: Assembler,
     pub(super) setup: &'a LoadSetup,
-    pub(super) maps: &'a Maps<Rows, Books, Control, Sockets>,
+    pub(super) maps: &'a Maps<Rows, Books, Histograms, Control, Sockets>,
     pub(super) layout: Layout,
     /// Leaves the frame to the network stack.
     pub(super) others: Label,
@@ -108,8 +110,10 @@ impl Outgoing {
     ];
 }
 
-impl<'a, Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'a, Rows, Books, Control, Sockets> {
-    pub(super) fn new(setup: &'a LoadSetup, maps: &'a Maps<Rows, Books, Control, Sockets>) -> Self {
+impl<'a, Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>
+    Code<'a, Rows, Books, Histograms, Control, Sockets>
+{
+    pub(super) fn new(setup: &'a LoadSetup, maps: &'a Maps<Rows, Books, Histograms, Control, Sockets>) -> Self {
         let mut a = Assembler::new();
         Self {
             setup,

@@ -20,7 +20,9 @@ use crate::{
 /// Where an IPv4 header has its checksum.
 const IP_CHECKSUM: i16 = 24;
 
-impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books, Control, Sockets> {
+impl<Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>
+    Code<'_, Rows, Books, Histograms, Control, Sockets>
+{
     /// Writes all forms of frames.
     pub(super) fn emit(&mut self) {
         for outgoing in Outgoing::ALL {

@@ -51,7 +51,9 @@ const N_LINES: i16 = 32;
 const LINES: i16 = 40;
 const _: () = assert!(5 + LINES_MAX.unsigned_abs() as usize == SCRATCH_WORDS, "there is room for all of it");
 
-impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books, Control, Sockets> {
+impl<Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>
+    Code<'_, Rows, Books, Histograms, Control, Sockets>
+{
     /// Reads the head of the answer that the segment begins: `R2` becomes the length of the whole answer.
     pub(super) fn read_head(&mut self) {
         let [other, is_read, unknown] = [(); 3].map(|()| self.a.label());

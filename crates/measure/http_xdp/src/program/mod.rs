@@ -10,10 +10,10 @@ mod head;
 mod parse;
 mod segments;
 
-#[cfg(test)]
-pub(crate) use books::Kept;
 pub use books::Times;
-pub(crate) use books::{BOOK_WORDS, N_BOOKS};
+pub(crate) use books::{BOOK_WORDS, N_HISTOGRAMS};
+#[cfg(test)]
+pub(crate) use books::{Buckets, Kept};
 pub use code::Maps;
 pub use counters::{Counter, Counts};
 pub use head::SEARCHED_MAX;
@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 
 use fathom_sys::{
     Result,
-    bpf::{Array, Instruction, MappedArray, PerCpuArray, Program, ProgramType, SocketMap},
+    bpf::{Array, Instruction, MappedArray, PerCpuArray, Program, ProgramType, SocketMap, histogram},
 };
 
 use code::Code;
@@ -65,9 +65,9 @@ pub struct LoadSetup {
 }
 
 /// The instructions of a load. [`Maps`] must stay open until they are loaded.
-pub fn code<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd>(
+pub fn code<Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>(
     setup: &LoadSetup,
-    maps: &Maps<Rows, Books, Control, Sockets>,
+    maps: &Maps<Rows, Books, Histograms, Control, Sockets>,
 ) -> Vec<Instruction> {
     let mut code = Code::new(setup, maps);
     code.parse();
@@ -82,6 +82,7 @@ pub struct LoadProgram {
     /// The connections, a row for each slot.
     pub rows: MappedArray<ROW_WORDS>,
     books: PerCpuArray<BOOK_WORDS>,
+    histograms: PerCpuArray<{ histogram::BUCKETS }>,
     control: Array<1>,
     /// Where answers go that the program cannot follow, by queue of the device.
     pub(crate) sockets: SocketMap,
@@ -95,12 +96,13 @@ impl LoadProgram {
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
     pub fn load(setup: &LoadSetup) -> Result<Self> {
         let rows = MappedArray::create("fathom_rows", setup.slots.n)?;
-        let books = PerCpuArray::create("fathom_books", N_BOOKS)?;
+        let books = PerCpuArray::create("fathom_books", 1)?;
+        let histograms = PerCpuArray::create("fathom_times", N_HISTOGRAMS)?;
         let control = Array::create("fathom_control", 1)?;
         let sockets = SocketMap::create("fathom_sockets", QUEUES_MAX)?;
-        let maps = Maps { rows: &rows, books: &books, control: &control, sockets: &sockets };
+        let maps = Maps { rows: &rows, books: &books, histograms: &histograms, control: &control, sockets: &sockets };
         let program = Program::load(ProgramType::Xdp, "fathom_load", &code(setup, &maps))?;
-        Ok(Self { rows, books, control, sockets, program })
+        Ok(Self { rows, books, histograms, control, sockets, program })
     }
 
     /// The program, to attach it.
@@ -133,7 +135,7 @@ impl LoadProgram {
         Ok(self.control.get(0)? != [0])
     }
 
-    /// What was counted up to now.
+    /// What was counted up to now. It reads some 500 bytes for each processor.
     ///
     /// # Errors
     /// As the kernel says.
@@ -141,12 +143,12 @@ impl LoadProgram {
         Ok(Counts::from_words(&self.books.sum(0)?))
     }
 
-    /// How long things took up to now.
+    /// How long things took up to now. It reads 32 KiB for each processor.
     ///
     /// # Errors
     /// As the kernel says.
     pub fn times(&self) -> Result<Times> {
-        let rows = (0..N_BOOKS).map(|row| self.books.sum(row)).collect::<Result<Vec<_>>>()?;
+        let rows = (0..N_HISTOGRAMS).map(|row| self.histograms.sum(row)).collect::<Result<Vec<_>>>()?;
         Ok(Times::from_rows(&rows))
     }
 }

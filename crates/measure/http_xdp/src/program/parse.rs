@@ -23,7 +23,9 @@ const FRAGMENT: i16 = 20;
 /// More fragments follow, or the offset of this one.
 const IS_FRAGMENT: u16 = 0x3fff;
 
-impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books, Control, Sockets> {
+impl<Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>
+    Code<'_, Rows, Books, Histograms, Control, Sockets>
+{
     /// Finds the connection of a frame. Frames that are not for one of our slots go to the network stack.
     pub(super) fn parse(&mut self) {
         let (others, reach) = (self.others, i32::from(self.layout.tcp() + TCP_HEADER));

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use fathom_sys::bpf::{
     Label, Operation,
-    Register::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10},
+    Register::{R1, R2, R3, R4, R5, R6, R8, R10},
     histogram,
 };
 
@@ -18,7 +18,9 @@ use crate::machine::{Event, Send, State, WINDOW, flag, offset};
 /// A bit by which [`crate::machine::HEAD_DUE`] differs from every length of an answer.
 const LENGTH_MAX: i32 = i32::MAX;
 
-impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books, Control, Sockets> {
+impl<Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>
+    Code<'_, Rows, Books, Histograms, Control, Sockets>
+{
     /// Decides a segment by the state of its connection.
     pub(super) fn on_segment(&mut self) {
         let [idle, handshake, established] = [self.a.label(), self.a.label(), self.a.label()];
@@ -80,7 +82,7 @@ impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books
         self.a.store(R6.word(offset::UNACKNOWLEDGED), R2);
         self.a.load(R1, R10.word(place::SEQUENCE)).add(R1, 1).store(R6.word(offset::RECEIVE_NEXT), R1);
         self.count_event(Event::Opened);
-        self.time(Kept::Opened);
+        self.time(Kept::Opened, offset::STARTED_AT);
         if !self.setup.rules.closes {
             self.a.store(R6.double(offset::STARTED_AT), R8);
         }
@@ -266,7 +268,9 @@ impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books
         self.a.store(R10.word(place::BEGINS), 1);
         self.a.bind(known).load(R4, R10.word(place::LENGTH)).jump_if(R4.above(R2), excess);
         self.a.load(R1, R6.word(offset::RECEIVE_NEXT)).add(R1, R4).store(R6.word(offset::RECEIVE_NEXT), R1);
-        self.a.sub(R2, R4).store(R6.word(offset::LEFT), R2).store(R6.double(offset::ACTIVE_AT), R8);
+        self.a.sub(R2, R4).store(R6.word(offset::LEFT), R2);
+        self.time_begun();
+        self.a.store(R6.double(offset::ACTIVE_AT), R8);
         self.a.load(R1, R10.word(place::BEGINS)).jump_if(R1.equals(0), has_begun);
         self.count_event(Event::Begun);
         self.a.bind(has_begun).jump_if(R2.differs(0), more);
@@ -380,36 +384,62 @@ impl<Rows: AsFd, Books: AsFd, Control: AsFd, Sockets: AsFd> Code<'_, Rows, Books
         self.set_state(state);
     }
 
-    /// Records the time to the first bytes of an answer that has more. Clobbers `R0` to `R5`.
+    /// Records the time from the send to the first bytes of an answer in an open load. Keeps `R2`, the bytes that are left; clobbers
+    /// `R0` to `R5`.
+    fn time_begun(&mut self) {
+        if !self.setup.rules.is_open_load {
+            return;
+        }
+        let rests = self.a.label();
+        self.a.load(R1, R10.word(place::BEGINS)).jump_if(R1.equals(0), rests);
+        self.unless_measured(rests);
+        self.time(Kept::First, offset::ACTIVE_AT);
+        self.a.load(R2, R6.word(offset::LEFT)).bind(rests);
+    }
+
+    /// Jumps if an open load does not count the request's times. Clobbers `R1`.
+    fn unless_measured(&mut self, then: Label) {
+        self.a.load(R1, R6.byte(offset::MEASURED)).jump_if(R1.equals(0), then);
+    }
+
+    /// Records the time to the first bytes of an answer that has more, in a closed load. Clobbers `R0` to `R5`.
     fn time_first(&mut self) {
+        if self.setup.rules.is_open_load {
+            return;
+        }
         let has_begun = self.a.label();
         self.a.load(R1, R10.word(place::BEGINS)).jump_if(R1.equals(0), has_begun);
-        self.time(Kept::First);
+        self.time(Kept::First, offset::STARTED_AT);
         self.a.bind(has_begun);
     }
 
-    /// Records the time to the last bytes of an answer. Clobbers `R0` to `R3`.
+    /// Records the time to the last bytes of an answer. Clobbers `R0` to `R5`.
     fn time_last(&mut self) {
-        let [is_whole, is_known] = [self.a.label(), self.a.label()];
-        self.a.load(R1, R10.word(place::BEGINS)).mov(R0, R9).jump_if(R1.differs(0), is_whole);
-        self.a.add(R0, Kept::Last.offset()).jump(is_known);
-        self.a.bind(is_whole).add(R0, Kept::Whole.offset()).bind(is_known);
-        self.time_at_r0();
+        let rests = self.a.label();
+        self.a.mov(R2, Kept::Last.row());
+        if self.setup.rules.is_open_load {
+            self.unless_measured(rests);
+        } else {
+            let has_begun_before = self.a.label();
+            self.a.load(R1, R10.word(place::BEGINS)).jump_if(R1.equals(0), has_begun_before);
+            self.a.mov(R2, Kept::Whole.row()).bind(has_begun_before);
+        }
+        self.time_in_r2(offset::STARTED_AT);
+        self.a.bind(rests);
     }
 
-    /// Records the time since the start. Clobbers `R0` to `R5`.
-    fn time(&mut self, kept: Kept) {
-        let kept_row = i32::try_from(kept.row()).expect("there are few rows");
-        self.a.store(R10.word(place::KEY), kept_row).look_up(&self.maps.books, place::KEY, self.drop);
-        self.a.add(R0, kept.offset());
-        self.time_at_r0();
+    /// Records the time since the one at this offset of the row. Clobbers `R0` to `R5`.
+    fn time(&mut self, kept: Kept, since: i16) {
+        self.a.mov(R2, kept.row());
+        self.time_in_r2(since);
     }
 
-    /// Records the time since the start in the histogram at `R0`. Clobbers `R0` to `R3`.
-    fn time_at_r0(&mut self) {
+    /// Records the time since the one at this offset of the row in the histogram that `R2` is the number of. Clobbers `R0` to `R5`.
+    fn time_in_r2(&mut self, since: i16) {
         let fits = self.a.label();
-        self.a.mov(R1, R8).load(R2, R6.double(offset::STARTED_AT)).sub(R1, R2);
-        self.a.load_constant(R2, u32::MAX.into()).jump_if(R2.at_least(R1), fits).mov(R1, R2).bind(fits);
+        self.a.store(R10.word(place::KEY), R2).look_up(&self.maps.histograms, place::KEY, self.drop);
+        self.a.mov(R1, R8).load(R2, R6.double(since)).sub(R1, R2);
+        self.a.load_constant(R2, histogram::MAX).jump_if(R2.at_least(R1), fits).mov(R1, R2).bind(fits);
         histogram::count(&mut self.a);
     }
 }

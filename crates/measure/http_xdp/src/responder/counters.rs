@@ -32,7 +32,8 @@ pub struct XdpResponderCounts {
     pub sent: u64,
     /// Segments without an answer, because it is longer than their frames can grow.
     pub no_room: u64,
-    /// Segments that need no answer, such as acknowledgements and resets, or that are not whole.
+    /// Segments that need no answer, such as acknowledgements and resets, that are not whole, or whose hop limit leaves none for
+    /// an answer.
     pub unanswered: u64,
     /// Segments dropped because of their source address.
     pub strangers: u64,

@@ -78,6 +78,11 @@ impl WatchedDevice {
         &self.link.name
     }
 
+    /// Frames of the program that the driver has not sent; `None` if it does not count them.
+    pub(super) fn n_lost(&self) -> Option<u64> {
+        self.losses.as_ref().map(CounterGrowth::count)
+    }
+
     /// Why answers may not arrive, or did not.
     pub(super) fn notes(&self) -> Vec<Note> {
         let name = self.name();
@@ -89,10 +94,10 @@ impl WatchedDevice {
             );
             notes.push(Note::new(DEAF, text));
         }
-        if let Some(n_lost) = self.losses.as_ref().map(CounterGrowth::count).filter(|n_lost| *n_lost > 0) {
+        if let Some(n_lost) = self.n_lost().filter(|n_lost| *n_lost > 0) {
             let text = format!(
-                "the driver of {name} did not send {n_lost} of the answers, such as for a full ring: load it less, or lengthen its \
-                 rings (ethtool -G)"
+                "the driver of {name} did not send {n_lost} of the answers, for example because its ring was full: ask for fewer, or \
+                 enlarge its rings (ethtool -G)"
             );
             notes.push(Note::new("answers-lost", text));
         }

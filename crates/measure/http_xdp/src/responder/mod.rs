@@ -1,7 +1,8 @@
-//! A server in an XDP program: it answers every request with one constant answer, and keeps nothing of a connection.
+//! A server in an XDP program: it gives every request the same answer, and keeps no state of connections.
 //!
-//! It is a target that no client reaches the limit of. All numbers of an answer stand in the segment that it answers, so what comes again is
-//! answered alike again. Nothing is checked, either: a segment with payload is a request, whoever opened a connection before it.
+//! It answers faster than clients ask, so it is not what limits a test. It makes each answer from the segment that it answers and from
+//! nothing else: a segment that arrives twice gets the same answer twice, and a segment with payload is a request, whether a connection was
+//! opened before it or not.
 
 mod answer;
 mod counters;
@@ -31,7 +32,7 @@ use self::{counters::Counter, device::WatchedDevice, port::ReservedPort, program
 /// Where a responder answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponderPlace {
-    /// The device that its clients' frames come in by.
+    /// The device on which the frames of its clients arrive.
     pub device: String,
     /// The addresses of this host that they ask.
     pub addresses: Vec<IpAddr>,
@@ -54,7 +55,7 @@ pub struct XdpResponder {
 impl XdpResponder {
     /// Answers from now on, with a body of this size.
     ///
-    /// Only guests are answered; others are dropped and counted. Addresses of a version of IP without guests are left out.
+    /// Only guests are answered; segments of others are dropped and counted. Addresses whose IP version no guest has are left out.
     ///
     /// # Errors
     /// Privileges are missing, the device cannot run the program, a socket of this host has the port, or no segment holds the answer.
@@ -68,8 +69,11 @@ impl XdpResponder {
         let addresses = with_guests(&place.addresses, networks);
         if addresses.is_empty() {
             return Err(Error::BadRequest {
-                what: format!("nobody who may be answered can reach the addresses of {}", place.device),
-                hint: Some("allow addresses of the same version of IP".to_owned()),
+                what: format!("{} has no address of the IP version of the clients that may ask it", place.device),
+                hint: Some(
+                    "allow clients with addresses of the other IP version, or answer at an address of theirs"
+                        .to_owned(),
+                ),
             });
         }
         let segment_max = device::segment_max(link.mtu_bytes);
@@ -117,7 +121,14 @@ impl XdpResponder {
         Ok(XdpResponderCounts::from_words(words))
     }
 
-    /// What its user has to know: why answers may not arrive, or did not.
+    /// Answers that the driver of the device has not sent up to now; `None` if it does not count them.
+    #[must_use]
+    pub fn n_lost_by_driver(&self) -> Option<u64> {
+        self.device.n_lost()
+    }
+
+    /// What its user has to know: why answers may not arrive, or did not. It reads the counters of the driver, which takes long with some
+    /// drivers.
     ///
     /// # Errors
     /// As [`XdpResponder::counts`].
@@ -128,14 +139,15 @@ impl XdpResponder {
             notes.push(Note::new("no-room", no_room_text(self.device.name(), counts.no_room, self.n_answer)));
         }
         if counts.strangers > 0 {
-            let text = format!("packets dropped because their source is not answered: {}", counts.strangers);
+            let text =
+                format!("packets dropped because their source address is not one that may ask: {}", counts.strangers);
             notes.push(Note::new("strangers", text));
         }
         Ok(notes)
     }
 }
 
-/// The addresses of the versions of IP that guests have.
+/// The addresses of IP versions that guests have.
 fn with_guests(addresses: &[IpAddr], guests: &[Network]) -> Vec<IpAddr> {
     let is_guest_of =
         |address: IpAddr| guests.iter().any(move |network| network.address().is_ipv4() == address.is_ipv4());
@@ -144,12 +156,13 @@ fn with_guests(addresses: &[IpAddr], guests: &[Network]) -> Vec<IpAddr> {
 
 fn no_room_text(device: &str, n: u64, n_answer: usize) -> String {
     format!(
-        "answers without room in their frames: {n}. Frames on {device} have too little for {n_answer} bytes: a veth leaves clients that use \
-         sockets some 200 bytes more than their request; choose a smaller body, or a device with buffers of full size"
+        "answers not sent for want of room: {n}. An answer of {n_answer} bytes is written into the frame of its request, and frames on {device} \
+         cannot grow so much: those of sockets behind a veth grow by some 200 bytes. Choose a smaller body, or a device whose receive buffers \
+         hold whole frames"
     )
 }
 
-/// The answer, which one segment must hold with each version of IP that is answered.
+/// The answer. It must fit into one segment of each IP version that is answered.
 fn fitting_answer(
     (size, after): (Bytes, AfterAnswer),
     addresses: &[IpAddr],
@@ -165,7 +178,7 @@ fn fitting_answer(
         });
         Error::Unsupported {
             what: format!(
-                "an XDP program answers with one segment, which carries {largest} bytes on {device}: a body of {} bytes and its head are more",
+                "the XDP program answers with a single segment, which holds {largest} bytes on {device}: a body of {} bytes with its head is longer",
                 size.0
             ),
             hint: Some(format!("choose a body of at most {} bytes, or a responder with sockets", fitting.unwrap_or(0))),
@@ -173,7 +186,7 @@ fn fitting_answer(
     })
 }
 
-/// What our numbers differ by from those of clients: another number at each start.
+/// The distance of our sequence numbers from those of clients, another one at each start.
 fn numbers_apart() -> i32 {
     i32::try_from(clock::now().0 >> 10 & 0x3fff_ffff).expect("30 bits are left")
 }

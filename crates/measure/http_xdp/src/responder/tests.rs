@@ -11,7 +11,7 @@ use fathom_wire::ChecksumSum;
 
 use super::*;
 use crate::{
-    frame::{ETHERNET, Ends, Layout, PROTOCOL, SEGMENT_MAX, octets},
+    frame::{ETHERNET, Ends, HOPS, Layout, PROTOCOL, SEGMENT_MAX, octets},
     machine::{Send, Step, flag},
 };
 
@@ -81,6 +81,7 @@ impl Tested {
 struct Received {
     from: SocketAddr,
     to: SocketAddr,
+    hops: u8,
     flags: u8,
     sequence: u32,
     acknowledgement: u32,
@@ -119,6 +120,7 @@ impl Received {
         Self {
             from: SocketAddr::new(source, half(tcp)),
             to: SocketAddr::new(destination, half(tcp + 2)),
+            hops: frame[usize(layout.hops)],
             flags: segment[13],
             sequence: word(tcp + 4),
             acknowledgement: word(tcp + 8),
@@ -286,6 +288,62 @@ fn the_padding_of_a_short_frame_is_no_request() {
     let mut syn = frame(FIRST, (Send::Syn, 1, 0));
     syn.resize(300, 0xaa);
     assert_eq!(tested.run(&syn).frame.len(), 58, "the frame ends with its segment");
+}
+
+/// A frame whose hop limit is another one. The sum of an IPv4 header is not checked by the program, as drivers do it.
+fn with_hops(frame: Vec<u8>, hops: u8) -> Vec<u8> {
+    let at = if frame[12] == 0x08 { 22 } else { 21 };
+    with(frame, (at, hops))
+}
+
+#[test]
+fn an_answer_has_a_hop_less_than_its_request_and_at_most_64() {
+    let Some(tested) = Tested::new(setup(&[], (612, AfterAnswer::KeepsOpen))) else { return };
+    for pair in PAIRS {
+        for send in [Send::Syn, Send::Request, Send::Fin] {
+            let asked = frame(pair, (send, 1, 2));
+            for (hops, expected) in [(2, 1), (3, 2), (64, 63), (65, 64), (66, 64), (128, 64), (255, 64)] {
+                let run = tested.run(&with_hops(asked.clone(), hops));
+                assert_eq!(run.value, XdpAction::Transmit as u32, "{hops}");
+                assert_eq!(Received::read(&run.frame).hops, expected, "{hops}");
+            }
+            for spent in [0, 1] {
+                tested.is_left(&with_hops(asked.clone(), spent), XdpAction::Drop);
+            }
+        }
+    }
+    assert_eq!(tested.counts().unanswered, 3 * 3 * 2);
+}
+
+#[test]
+fn a_frame_between_two_responders_comes_to_an_end() {
+    for after in [AfterAnswer::KeepsOpen, AfterAnswer::Closes] {
+        let near = setup(&[], (10, after));
+        let far = ProgramSetup {
+            own: CLIENT,
+            addresses: ["198.18.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into(),
+            ..near.clone()
+        };
+        let (Some(near), Some(far)) = (Tested::new(near), Tested::new(far)) else { return };
+        for (pair, source_port_at) in [(FIRST, 34), (PAIRS[2], 54)] {
+            for send in [Send::Request, Send::Fin] {
+                let mut forged = with_hops(frame(pair, (send, 1, 2)), 255);
+                forged[source_port_at..][..2].copy_from_slice(&PORT.to_be_bytes());
+                let mut n_sent = 0;
+                for responder in [&near, &far].into_iter().cycle() {
+                    let run = responder.run(&forged);
+                    if run.value == XdpAction::Drop as u32 {
+                        break;
+                    }
+                    assert_eq!(run.value, XdpAction::Transmit as u32, "{send:?}");
+                    n_sent += 1;
+                    assert!(n_sent <= HOPS, "{send:?}: it goes on");
+                    forged = run.frame;
+                }
+                assert!(n_sent > 0, "{send:?}: the first one answers");
+            }
+        }
+    }
 }
 
 #[test]

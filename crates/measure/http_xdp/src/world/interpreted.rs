@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     machine::{Conditions, Connection, Event, ROW_WORDS},
-    program::{BOOK_WORDS, Counter, LoadSetup, Maps, N_BOOKS, code},
+    program::{BOOK_WORDS, Buckets, Counter, LoadSetup, Maps, N_HISTOGRAMS, code},
     slow_path::ReceivedSegment,
 };
 
@@ -26,7 +26,7 @@ pub(super) const SLOT: u32 = 6;
 pub(super) struct InterpretedLoad {
     pub(super) setup: LoadSetup,
     code: Vec<Instruction>,
-    maps: Maps<PipeReader, PipeReader, PipeReader, PipeReader>,
+    maps: Maps<PipeReader, PipeReader, PipeReader, PipeReader, PipeReader>,
     surroundings: Surroundings,
     /// The free bytes behind each frame.
     pub(super) tail_room: usize,
@@ -35,10 +35,11 @@ pub(super) struct InterpretedLoad {
 impl InterpretedLoad {
     pub(super) fn new(setup: LoadSetup) -> Self {
         let file = || std::io::pipe().unwrap().0;
-        let maps = Maps { rows: file(), books: file(), control: file(), sockets: file() };
+        let maps = Maps { rows: file(), books: file(), histograms: file(), control: file(), sockets: file() };
         let n_rows = usize::try_from(N_SLOTS).unwrap();
         let memory = MapMemory::default().with(&maps.rows, (n_rows, ROW_WORDS * 8));
-        let memory = memory.with(&maps.books, (N_BOOKS as usize, BOOK_WORDS * 8)).with(&maps.control, (1, 8));
+        let memory = memory.with(&maps.books, (1, BOOK_WORDS * 8)).with(&maps.control, (1, 8));
+        let memory = memory.with(&maps.histograms, (N_HISTOGRAMS as usize, size_of::<Buckets>()));
         let memory = memory.with(&maps.sockets, (1, 4));
         Self {
             code: code(&setup, &maps),
@@ -74,14 +75,20 @@ impl InterpretedLoad {
         row.copy_from_slice(&words.map(u64::to_ne_bytes).concat());
     }
 
-    /// The books, all rows of them.
-    pub(super) fn books(&self) -> [[u64; BOOK_WORDS]; N_BOOKS as usize] {
-        std::array::from_fn(|row| words(self.surroundings.maps.row(&self.maps.books, row)))
+    /// The counters, and other memory of the program.
+    pub(super) fn books(&self) -> [u64; BOOK_WORDS] {
+        words(self.surroundings.maps.row(&self.maps.books, 0))
+    }
+
+    /// The histograms.
+    pub(super) fn histograms(&self) -> Vec<Buckets> {
+        (0..N_HISTOGRAMS as usize).map(|row| words(self.surroundings.maps.row(&self.maps.histograms, row))).collect()
     }
 
     pub(super) fn clear_books(&mut self) {
-        for row in 0..N_BOOKS as usize {
-            self.surroundings.maps.row_mut(&self.maps.books, row).fill(0);
+        self.surroundings.maps.row_mut(&self.maps.books, 0).fill(0);
+        for row in 0..N_HISTOGRAMS as usize {
+            self.surroundings.maps.row_mut(&self.maps.histograms, row).fill(0);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, sync::atomic::Ordering::Relaxed};
 
-use fathom_sys::bpf::XdpAction;
+use fathom_sys::bpf::{XdpAction, histogram};
 use fathom_testkit::or_skip;
 use proptest::prelude::*;
 
@@ -121,8 +121,9 @@ fn row(rules: Rules) -> impl Strategy<Value = Connection> {
         any::<(bool, bool, bool)>(),
         (prop::bool::weighted(0.03), prop::bool::weighted(0.03)),
     );
-    let times = (NOW - (1 << 34)..=NOW, NOW - (1 << 34)..=NOW);
-    let rest = (prop::sample::select(State::ALL.to_vec()), 0..=rules.port_mask, any::<u32>());
+    let time = || prop_oneof![4 => NOW - (1 << 34)..=NOW, 1 => NOW - (1 << 38)..=NOW];
+    let times = (time(), time());
+    let rest = (prop::sample::select(State::ALL.to_vec()), 0..=rules.port_mask, any::<u32>(), any::<bool>());
     (numbers, left, early, bytes, times, rest).prop_map(
         |(
             (send_next, receive_next, unacknowledged),
@@ -148,6 +149,7 @@ fn row(rules: Rules) -> impl Strategy<Value = Connection> {
                 is_early_end: ends.0,
                 is_last: ends.1,
                 port_idx: rest.1,
+                is_measured: rest.3,
                 early_from,
                 early_to,
                 n_answered: rest.2,
@@ -276,25 +278,29 @@ fn check(load: &mut InterpretedLoad, case: &Case) -> Result<(), TestCaseError> {
     let at = Conditions { now: NOW, stops: case.stops, rules: load.setup.rules };
     let (frame, _) = frame(&load.setup, case);
     let (action, sent) = load.receive(&frame, &at).map_err(|error| TestCaseError::fail(error.to_string()))?;
-    let books = load.books();
-    let counts = counters().map(|counter| books[0][counter.word()]).collect();
+    let (books, histograms) = (load.books(), load.histograms());
+    let counts = counters().map(|counter| books[counter.word()]).collect();
     let step = agrees(
         &load.setup,
         case,
         &Outcome { handed_over: XdpAction::Redirect, now: NOW, words: load.words(), action, sent, counts },
     )?;
     for kept in Kept::ALL {
-        let times = kept.histogram(&books);
-        let has = |event| step.events.has(event);
-        let is_due = match kept {
-            Kept::Whole => has(Event::Begun) && has(Event::Answered),
-            Kept::Last => has(Event::Answered) && !has(Event::Begun),
-            Kept::First => has(Event::Begun) && !has(Event::Answered),
-            Kept::Opened => has(Event::Opened),
+        let times = kept.histogram(&histograms);
+        let [begun, answered] = [Event::Begun, Event::Answered].map(|event| step.events.has(event));
+        let is_due = match (load.setup.rules.is_open_load, kept) {
+            (_, Kept::Opened) => step.events.has(Event::Opened),
+            (true, Kept::Whole) => false,
+            (true, Kept::Last) => answered && case.row.is_measured,
+            (true, Kept::First) => begun && case.row.is_measured,
+            (false, Kept::Whole) => begun && answered,
+            (false, Kept::Last) => answered && !begun,
+            (false, Kept::First) => begun && !answered,
         };
         prop_assert_eq!(times.count(), u64::from(is_due), "{:?}", kept);
         if is_due {
-            let (is, should) = (times.max().unwrap_or(0), step.elapsed.min(u32::MAX.into()));
+            let time = if kept == Kept::First { step.to_first } else { step.elapsed };
+            let (is, should) = (times.max().unwrap_or(0), time.min(histogram::last_middle()));
             prop_assert!(is.abs_diff(should) <= should / 50 + 1, "{} ns instead of {}", is, should);
         }
     }

@@ -137,7 +137,7 @@ impl UserSpace {
                 step
             }
             State::Idle => self.on_idle(&mut row, at),
-            _ if row.is_overdue(now, &self.timers) => row.give_up(),
+            _ if row.is_overdue(now, 0, &self.timers) => row.give_up(),
             _ => self.on_silence(&row, now, rules),
         };
         if !matches!(step.send, Send::Ack) {

@@ -8,8 +8,18 @@ use std::{
     time::Duration,
 };
 
+/// What it sends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answers<'a> {
+    pub(crate) text: &'a str,
+    /// Each connection gets one answer and is closed.
+    pub(crate) closes: bool,
+    /// So many requests are answered, and no later one.
+    pub(crate) n_max: u64,
+}
+
 /// Answers until it is told to stop; returns the number of requests.
-pub(crate) fn serve(listener: &TcpListener, answer: &[u8], closes: bool, stops: &AtomicBool) -> u64 {
+pub(crate) fn serve(listener: &TcpListener, answers: Answers<'_>, stops: &AtomicBool) -> u64 {
     let n_requests = AtomicU64::new(0);
     listener.set_nonblocking(true).unwrap();
     thread::scope(|scope| {
@@ -17,7 +27,7 @@ pub(crate) fn serve(listener: &TcpListener, answer: &[u8], closes: bool, stops: 
             match listener.accept() {
                 Ok((connection, _)) => {
                     let n_requests = &n_requests;
-                    scope.spawn(move || answer_all(connection, answer, closes, n_requests));
+                    scope.spawn(move || answer_all(connection, answers, n_requests));
                 }
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
@@ -29,7 +39,7 @@ pub(crate) fn serve(listener: &TcpListener, answer: &[u8], closes: bool, stops: 
     n_requests.into_inner()
 }
 
-fn answer_all(mut connection: TcpStream, answer: &[u8], closes: bool, n_requests: &AtomicU64) {
+fn answer_all(mut connection: TcpStream, answers: Answers<'_>, n_requests: &AtomicU64) {
     connection.set_nonblocking(false).unwrap();
     // Whoever has gone without a word is not waited for.
     connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -40,8 +50,10 @@ fn answer_all(mut connection: TcpStream, answer: &[u8], closes: bool, n_requests
             continue;
         }
         asked.clear();
-        n_requests.fetch_add(1, Relaxed);
-        if connection.write_all(answer).is_err() || closes {
+        if n_requests.fetch_add(1, Relaxed) >= answers.n_max {
+            continue;
+        }
+        if connection.write_all(answers.text.as_bytes()).is_err() || answers.closes {
             return;
         }
     }

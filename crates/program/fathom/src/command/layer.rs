@@ -199,7 +199,7 @@ impl LayerCommand {
         let mut words: Vec<&str> = [SOCKETS].into_iter().chain(others.iter().map(|(doc, _)| doc.word)).collect();
         words.dedup();
         let engine = Arg::new(ENGINE).long(ENGINE).value_name("WORD").default_value(SOCKETS).value_parser(words);
-        let help = "sockets: the kernel's TCP; xdp: an XDP program, for requests and connections at the rate of the driver; auto: xdp if it can do the same, else sockets";
+        let help = "sockets: the kernel's TCP; xdp: an XDP program in the driver, for more requests and connections per core; auto: xdp if it can do what the test asks for, otherwise sockets";
         (!others.is_empty()).then(|| engine.help(help).help_heading("Test"))
     }
 

@@ -48,7 +48,10 @@ fn a_load_needs_no_sockets_where_a_program_can_do_the_same() {
         outcome(&lab.fathom("a", &[&ask[..], words, &times].concat()).succeeded().run(), "requests_per_sec")
     };
     let (rate, why) = auto(&["--pipeline", "2"]);
-    assert!(rate > 100.0 && why.as_deref() == Some("with sockets: only they have `pipeline`"), "{rate}, {why:?}");
+    assert!(
+        rate > 100.0 && why.as_deref() == Some("over sockets: the XDP program has no option `pipeline`"),
+        "{rate}, {why:?}"
+    );
     let (rate, why) = auto(&[]);
     assert!(rate > 100.0 && why.as_ref().is_some_and(|why| why.contains("no XDP program")), "{rate}, {why:?}");
     let program =
@@ -108,5 +111,5 @@ fn an_engine_that_cannot_do_it_says_what_can() {
     let other = stage.fathom(["http", "http://127.0.0.1:9/", "--engine", "xdp", "--pipeline", "2"]);
     assert!(other.stderr.contains("pipeline"), "{}", other.stderr);
     let no_server = stage.fathom(["http", "--lab", "pair", "--engine", "auto"]);
-    assert!(no_server.stderr.contains("there is no URL of one"), "{}", no_server.stderr);
+    assert!(no_server.stderr.contains("--engine auto needs the URL of a server"), "{}", no_server.stderr);
 }

@@ -66,6 +66,8 @@ mod slot {
     pub(super) const LENGTH: i16 = -84;
     /// The bytes of the TCP segment as it came.
     pub(super) const SEGMENT: i16 = -88;
+    /// The hop limit of the answer and the protocol, in the order in which they are sent.
+    pub(super) const HOPS: i16 = -92;
 }
 
 /// The labels that several parts of the program jump to.

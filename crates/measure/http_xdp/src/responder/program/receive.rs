@@ -12,7 +12,7 @@ use fathom_sys::{
 };
 
 use super::{Counter, Exits, ProgramSetup, be16, slot};
-use crate::frame::{ETHERNET, Layout, PROTOCOL, TCP_HEADER};
+use crate::frame::{ETHERNET, HOPS, Layout, PROTOCOL, TCP_HEADER};
 
 /// The version and the length of an IPv4 header without options, and the version of an IPv6 header.
 const VERSION_4: i32 = 0x45;
@@ -60,6 +60,7 @@ pub(super) fn read(
     if has_strangers(layout, &setup.guests) {
         within(a, layout, layout.source, &setup.guests, exits.stranger);
     }
+    hops(a, layout, exits.unanswered);
     keep(a, layout);
     lengths(a, layout, exits.unanswered);
     a.mov(R9, i32::from(layout.tcp()));
@@ -115,6 +116,22 @@ fn compare(a: &mut Assembler, register: fathom_sys::bpf::Register, (mask, bits):
         a.mov(R4, register).load_constant(R3, mask).compute(Operation::And, R4, R3);
         a.load_constant(R3, bits).jump_if(R4.differs(R3), other);
     }
+}
+
+/// Keeps the hop limit of the answer: one less than that of the segment, and not above ours. Jumps to `spent` if nothing is left.
+///
+/// Two responders take an answer of each other for a request. So does every frame between them come to its end. Clobbers `R2` and `R3`.
+fn hops(a: &mut Assembler, layout: &Layout, spent: Label) {
+    let fits = a.label();
+    a.load(R2, R7.byte(layout.hops)).jump_if(R2.below(2), spent).sub(R2, 1);
+    a.mov(R3, i32::from(HOPS)).jump_if(R3.at_least(R2), fits).mov(R2, R3).bind(fits);
+    let protocol = i32::from(PROTOCOL);
+    if layout.hops < layout.protocol {
+        a.compute(Operation::ShiftLeft, R2, 8).compute(Operation::Or, R2, protocol);
+    } else {
+        a.compute(Operation::Or, R2, protocol << 8);
+    }
+    a.swap_network_order(R2, 16).store(R10.word(slot::HOPS), R2);
 }
 
 /// Keeps the addresses, because they are written elsewhere once the frame has its new length.

@@ -7,7 +7,7 @@ use fathom_sys::bpf::{
 };
 
 use super::{Counter, Exits, ProgramSetup, SYN_OPTIONS, be16, be32, count, reload, slot};
-use crate::frame::{HOPS, Layout, PROTOCOL, TCP_HEADER};
+use crate::frame::{Layout, PROTOCOL, TCP_HEADER};
 
 /// The kind and the length of the option with the largest segment (RFC 9293 section 3.2).
 const SEGMENT_MAX_OPTION: u32 = 0x0204_0000;
@@ -65,14 +65,14 @@ fn write_header(a: &mut Assembler, layout: &Layout, aborted: Label) {
     a.load(R1, R10.word(slot::TAIL)).add(R1, i32::from(TCP_HEADER + layout.counted)).swap_network_order(R1, 16);
     a.store(R7.half(layout.length), R1);
     if layout.is_v4() {
-        let hops = u16::from_be_bytes([HOPS, PROTOCOL]);
-        a.store(R7.half(14), be16(0x4500)).store(R7.half(18), 0);
-        a.store(R7.half(20), be16(DO_NOT_FRAGMENT)).store(R7.half(22), be16(hops));
-        a.mov(R3, R4).add(R3, R1).add(R3, be16(0x4500) + be16(DO_NOT_FRAGMENT) + be16(hops));
+        a.store(R7.half(14), be16(0x4500)).store(R7.half(18), 0).store(R7.half(20), be16(DO_NOT_FRAGMENT));
+        a.mov(R3, R4).add(R3, R1).add(R3, be16(0x4500) + be16(DO_NOT_FRAGMENT));
+        a.load(R1, R10.word(slot::HOPS)).store(R7.half(layout.hops), R1).add(R3, R1);
         checksum(a);
         a.store(R7.half(24), R3);
     } else {
-        a.store(R7.word(14), be32(0x6000_0000)).store(R7.half(20), be16(u16::from_be_bytes([PROTOCOL, HOPS])));
+        a.store(R7.word(14), be32(0x6000_0000));
+        a.load(R1, R10.word(slot::HOPS)).store(R7.half(layout.protocol), R1);
     }
     a.add(R7, to_tcp);
 }

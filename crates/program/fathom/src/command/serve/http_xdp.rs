@@ -5,15 +5,18 @@ use std::{collections::BTreeSet, net::IpAddr};
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_engine::{Error, Stop, StopFlag};
 use fathom_http::ResponderOptions;
-use fathom_http_xdp::responder::{AfterAnswer, ResponderPlace, XdpResponder};
+use fathom_http_xdp::responder::{AfterAnswer, ResponderPlace, XdpResponder, XdpResponderCounts};
 use fathom_model::units::{Nanos, grouped};
 use fathom_run::exit::{Exit, UserError, engine_error};
 use fathom_sys::{bpf::XdpMode, clock, netlink::Netlink, policy::AllowedPeers};
 
 use super::tool::client_networks;
 
-/// The longest time until the end, or something that the user has to know, is noticed.
+/// The longest time until the end is noticed.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+/// The longest time until something that the user has to know is noticed. It takes the counters of the driver, and some drivers ask their
+/// card for each of hundreds.
+const TELL_EVERY: Nanos = Nanos::from_secs(1);
 /// Options of the responder with sockets that a program does not have.
 const OF_SOCKETS: [&str; 9] = [
     "http-unix",
@@ -107,23 +110,53 @@ fn addresses(device: &str, listen: IpAddr) -> Result<Vec<IpAddr>, UserError> {
 /// asked anything.
 pub(super) fn watch(responder: &XdpResponder, stop: &StopFlag) -> Result<Option<String>, Error> {
     let mut told = BTreeSet::new();
-    while stop.state() == Stop::Continue {
+    let mut tell = || -> Result<(), Error> {
         for note in responder.notes()? {
             if told.insert(note.id) {
                 eprintln!("fathom serve: http: {}", note.text);
             }
         }
+        Ok(())
+    };
+    let mut tell_at = clock::now();
+    while stop.state() == Stop::Continue {
+        if clock::now() >= tell_at {
+            tell()?;
+            tell_at = clock::now() + TELL_EVERY;
+        }
         clock::sleep_until(clock::now() + LOOK_EVERY);
     }
-    let counts = responder.counts()?;
-    Ok((counts.syns + counts.requests + counts.strangers > 0).then(|| {
+    // What came since the last look, too.
+    tell()?;
+    Ok(closing(&responder.counts()?, responder.n_lost_by_driver()))
+}
+
+/// What was done; `None` if nothing came that is counted here. A driver may not count the answers that it lost.
+fn closing(counts: &XdpResponderCounts, n_lost: Option<u64>) -> Option<String> {
+    let lost = n_lost.map(|n_lost| format!(", {} lost by the driver", grouped(n_lost))).unwrap_or_default();
+    (counts.syns + counts.requests + counts.sent + counts.strangers > 0).then(|| {
         format!(
-            "{} requests and {} SYNs; {} frames sent, {} without room, {} of strangers dropped",
+            "{} requests and {} SYNs; {} frames sent{lost}, {} without room, {} of strangers dropped",
             grouped(counts.requests),
             grouped(counts.syns),
             grouped(counts.sent),
             grouped(counts.no_room),
             grouped(counts.strangers)
         )
-    }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_tells_of_every_frame_that_was_sent() {
+        assert_eq!(closing(&XdpResponderCounts::default(), Some(0)), None);
+        let counts = XdpResponderCounts { sent: 3, ..XdpResponderCounts::default() };
+        let text = closing(&counts, None).unwrap();
+        assert!(text.starts_with("0 requests and 0 SYNs; 3 frames sent, 0 without room"), "{text}");
+        let text = closing(&counts, Some(2)).unwrap();
+        assert!(text.contains("3 frames sent, 2 lost by the driver, 0 without room"), "{text}");
+    }
 }

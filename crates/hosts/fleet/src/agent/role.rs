@@ -8,7 +8,7 @@ use fathom_model::{
     names::{count, host},
     record::Series,
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Unfiltered};
 
 use super::{
     AgentConfig, RoleLog, StartTime,
@@ -111,7 +111,9 @@ impl RoleTask {
         record.notes.extend(entered.and_then(|entered| entered.note()));
         let known = host.as_ref().filter(|_| kind.layer() == Layer::Udp).and_then(dropped_by_udp);
         record_dropped(&mut record, n_dropped, known);
-        record_reset(&mut record, policy.n_reset());
+        if let Some(why) = policy.unfiltered() {
+            record_reset(&mut record, why, policy.n_reset().unwrap_or(0));
+        }
         Ok(RoleOutcome { record, host, unavailable })
     }
 }
@@ -148,20 +150,22 @@ fn record_dropped(record: &mut Record, n_dropped: u64, known: Option<u64>) {
     record.notes.push(Note { id: "port-dropped".to_owned(), text });
 }
 
-/// Records that the kernel kept no strangers from the TCP ports of the test, and the connections that were reset for that.
-fn record_reset(record: &mut Record, n_reset: Option<u64>) {
-    let Some(n_reset) = n_reset else { return };
+/// Records why the kernel kept no strangers from the ports of the test, and the connections that were reset for that.
+fn record_reset(record: &mut Record, why: Unfiltered, n_reset: u64) {
+    let why = match why {
+        Unfiltered::Privilege => "the kernel filters the ports of TCP only for CAP_NET_ADMIN",
+        Unfiltered::Multipath => "the kernel does not filter ports of MPTCP",
+    };
+    let (id, came) = match n_reset {
+        // That something could have happened is no remark on the numbers.
+        0 => ("port-unfiltered", "no connection of a stranger came to the ports of this test".to_owned()),
+        1 => ("port-reset", "1 connection of a stranger was reset before a byte was read or written".to_owned()),
+        n => ("port-reset", format!("{n} connections of strangers were reset before a byte was read or written")),
+    };
     if n_reset > 0 {
         record.totals.insert(count::PORT_RESET.to_owned(), n_reset);
     }
-    let came = match n_reset {
-        0 => "none came".to_owned(),
-        n => format!("{n} came"),
-    };
-    let text = format!(
-        "the kernel does not filter the ports of this test (TCP: that takes CAP_NET_ADMIN, MPTCP: it has no filter), so connections of strangers are accepted and reset before a byte is read or written; {came}"
-    );
-    record.notes.push(Note { id: "port-reset".to_owned(), text });
+    record.notes.push(Note::new(id, format!("{came}; {why}")));
 }
 
 #[cfg(test)]
@@ -206,5 +210,23 @@ mod tests {
             let is_unsure = record.notes.iter().any(|note| note.text.contains("queue of the port"));
             assert_eq!(is_unsure, counters.is_empty(), "{counters:?}");
         }
+    }
+
+    #[test]
+    fn a_port_without_a_filter_is_told_with_its_one_reason_and_with_who_came() {
+        let told = |why, n| {
+            let mut record = Record::empty(Side::Responder);
+            record_reset(&mut record, why, n);
+            let Note { id, text } = record.notes.remove(0);
+            (id, text, record.totals.get(count::PORT_RESET).copied())
+        };
+        let (id, text, n) = told(Unfiltered::Privilege, 0);
+        assert_eq!((id.as_str(), n), ("port-unfiltered", None));
+        assert!(text.starts_with("no connection of a stranger came") && text.contains("CAP_NET_ADMIN"), "{text}");
+        assert!(!text.contains("MPTCP"), "{text}");
+        let (id, text, n) = told(Unfiltered::Multipath, 2);
+        assert_eq!((id.as_str(), n), ("port-reset", Some(2)));
+        assert!(text.starts_with("2 connections of strangers were reset") && text.contains("MPTCP"), "{text}");
+        assert!(!text.contains("CAP_NET_ADMIN"), "{text}");
     }
 }

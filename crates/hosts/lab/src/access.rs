@@ -7,7 +7,7 @@ use crate::{
     device::{NoPrograms, ProgramLoader},
     fault, holder,
     journal::{self, END_PATIENCE, journal_of, journals},
-    members::{self, EndedProgram},
+    members::EndedProgram,
     record::{LabRecord, RUN_PREFIX},
 };
 
@@ -83,7 +83,7 @@ pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
 /// Programs that still run on its hosts are ended, and returned. Those of a lab whose holder was killed can no longer be told from others.
 ///
 /// # Errors
-/// [`Error::NotUp`] if there is no lab with this name.
+/// [`Error::NotUp`] if there is no lab with this name, and [`Error::OwnHost`] on one of its hosts, which would end with it.
 pub fn down(state: &StateFolder, name: &LabName) -> Result<Vec<EndedProgram>> {
     let run = holder::run_name(name)?;
     fault::forget(state, name)?;
@@ -91,7 +91,12 @@ pub fn down(state: &StateFolder, name: &LabName) -> Result<Vec<EndedProgram>> {
         return left.undo().map(|()| Vec::new());
     }
     let (journal, record) = standing(state, name)?;
-    let ended = members::end_programs(&record);
+    let lab = Lab::attach(&record)?;
+    if let Some(host) = lab.own_host() {
+        return Err(Error::OwnHost { lab: name.as_str().to_owned(), host: host.name().to_string() });
+    }
+    let ended = lab.end_programs();
+    drop(lab);
     record
         .holder
         .end(END_PATIENCE)

@@ -131,6 +131,14 @@ pub enum Error {
     /// There is no live lab with this name.
     #[error("no lab {0:?} is up")]
     NotUp(String),
+    /// This process runs on a host of the lab that is to end.
+    #[error("this shell is on host {host} of lab {lab:?}, and would end with it")]
+    OwnHost {
+        /// The lab.
+        lab: String,
+        /// The host.
+        host: String,
+    },
     /// The holder process reported an error.
     #[error("the holder of the lab: {message}")]
     Holder {
@@ -191,6 +199,7 @@ impl Error {
                 "fathom lab list        # running labs; fathom lab down stops one; --stale removes what a killed run left"
                     .to_owned()
             }
+            Self::OwnHost { lab, .. } => format!("fathom lab down {lab}        # outside the lab"),
             Self::NotUp(_) => "fathom lab list        # running labs".to_owned(),
             Self::Holder { hint, .. } => return hint.clone(),
             Self::NeedsProcess(_) => "start a process in the host instead".to_owned(),

@@ -10,7 +10,7 @@ use crate::{
     error::{ENOSPC, EPERM},
     fault,
     journal::journal_of,
-    members, preset,
+    preset,
     record::{LabRecord, RUN_PREFIX},
 };
 use fathom_model::units::Nanos;
@@ -166,13 +166,13 @@ pub fn run(order: &str, mut output: impl Write, programs: &dyn ProgramLoader) ->
     let line = serde_json::to_string(&answer).expect("an answer is plain data");
     // The starter may be gone, which the wait below detects.
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-    let HeldLab { record, lab, journal, wait, faults } = held?;
+    let HeldLab { lab, journal, wait, faults, .. } = held?;
     wait.park()?;
     // The processes and control groups of its faults do not end with its namespaces.
     let faults = faults.map_or(Ok(()), |(state, name)| fault::forget(&state, &name));
     // Without the holder, nobody could tell any more which programs belong to the lab.
     if journal.is_some() {
-        members::end_programs(&record);
+        let _ = lab.end_programs();
     }
     drop(lab);
     journal.map_or(Ok(()), Journal::finish).and(faults)

@@ -3,7 +3,12 @@
 //! A program is on a host if its main thread is in the network namespace of that host. Threads of other processes that entered a host, such as
 //! those of a controller, are none.
 
-use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    fs::{self, File},
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+};
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -11,7 +16,7 @@ use fathom_sys::{
     process::{ExitCause, Pidfd, signal::Signal},
 };
 
-use crate::record::LabRecord;
+use crate::{Host, Lab};
 
 /// The time that programs get to exit cleanly before they are killed.
 const PATIENCE: Nanos = Nanos::from_secs(2);
@@ -31,52 +36,62 @@ pub struct EndedProgram {
     pub cause: ExitCause,
 }
 
-/// Ends all programs on the hosts of a lab, except those of its holder, which end with it.
-///
-/// A program of another user that may not be signalled is left alone.
-pub(crate) fn end_programs(lab: &LabRecord) -> Vec<EndedProgram> {
-    let namespaces = namespaces(lab);
-    let mut ended = Vec::new();
-    for _ in 0..LOOKS {
-        let found = programs(lab, &namespaces);
-        if found.is_empty() {
-            break;
+impl fmt::Display for EndedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.cause == ExitCause::Killed { "killed, because it did not end" } else { "ended" };
+        write!(f, "{} (process {}): {how}", self.name, self.pid)
+    }
+}
+
+impl Lab {
+    /// Ends all programs on its hosts, except those of the process that holds it, which end with it. Takes up to 3 s for each look, if a program
+    /// does not end by itself.
+    ///
+    /// A program of another user that may not be signalled is left alone.
+    #[must_use]
+    pub fn end_programs(&self) -> Vec<EndedProgram> {
+        let Ok(holder) = self.holder() else { return Vec::new() };
+        let namespaces: BTreeSet<_> = self.hosts().iter().filter_map(identity_of_host).collect();
+        let mut ended = Vec::new();
+        for _ in 0..LOOKS {
+            let found = programs(holder.pid, &namespaces);
+            if found.is_empty() {
+                break;
+            }
+            ended.extend(end(found));
         }
-        ended.extend(end(found));
+        ended
     }
-    ended
+
+    /// The host whose network this process is in, if there is one.
+    pub(crate) fn own_host(&self) -> Option<&Host> {
+        let own = identity(&File::open("/proc/self/ns/net").ok()?)?;
+        self.hosts().iter().find(|host| identity_of_host(host) == Some(own))
+    }
 }
 
-/// The namespaces of all hosts; none if the holder is gone, and never that of this process.
-fn namespaces(lab: &LabRecord) -> BTreeSet<(u64, u64)> {
-    let of_host = |descriptor: i32| identity(Path::new(&format!("/proc/{}/fd/{descriptor}", lab.holder.pid)));
-    let mut found: BTreeSet<_> = lab.hosts.iter().filter_map(|host| of_host(host.descriptor)).collect();
-    // Checked last: otherwise the descriptors may have been those of a later process with the pid of the holder.
-    if !lab.holder.is_alive() {
-        found.clear();
-    }
-    if let Some(own) = identity(Path::new("/proc/self/ns/net")) {
-        found.remove(&own);
-    }
-    found
+/// The device and the inode of a namespace, which no other has while it lives.
+type NamespaceIdentity = (u64, u64);
+
+fn identity_of_host(host: &Host) -> Option<NamespaceIdentity> {
+    identity(&File::from(host.namespaces.net.as_fd().try_clone_to_owned().ok()?))
 }
 
-fn identity(namespace: &Path) -> Option<(u64, u64)> {
-    fs::metadata(namespace).ok().map(|file| (file.dev(), file.ino()))
+fn identity(namespace: &File) -> Option<NamespaceIdentity> {
+    namespace.metadata().ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// The programs on hosts, each held by a descriptor.
-fn programs(lab: &LabRecord, namespaces: &BTreeSet<(u64, u64)>) -> Vec<(String, u32, Pidfd)> {
+fn programs(holder: u32, namespaces: &BTreeSet<NamespaceIdentity>) -> Vec<(String, u32, Pidfd)> {
     let pids =
         fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let program = |pid: u32| {
         // Opened first: what is found out below is then about the process that is signalled.
         let process = Pidfd::open(pid).ok()?;
-        let is_on_a_host =
-            identity(Path::new(&format!("/proc/{pid}/ns/net"))).is_some_and(|it| namespaces.contains(&it));
-        let is_other = pid != std::process::id() && pid != lab.holder.pid && parent(pid)? != lab.holder.pid;
+        let namespace = identity(&File::open(format!("/proc/{pid}/ns/net")).ok()?)?;
+        let is_other = ![std::process::id(), holder].contains(&pid) && parent(pid)? != holder;
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned();
-        (is_on_a_host && is_other).then_some((name, pid, process))
+        (namespaces.contains(&namespace) && is_other).then_some((name, pid, process))
     };
     pids.filter_map(program).collect()
 }

@@ -288,6 +288,27 @@ fn what_cannot_be_decrypted_has_a_reason() {
 }
 
 #[test]
+fn a_connection_without_the_hello_of_its_client_is_none_in_clear_text() {
+    for suite in suites() {
+        let (ends, keys) = connection(suite, 0);
+        let packets = whole(ends.sent(vec![700, 1300]).packets(0));
+        let lost: [&dyn Fn(usize) -> bool; 2] = [&|idx| idx == 3, &|idx| idx >= 3 && idx % 2 == 1];
+        for lost in lost {
+            let captured: Vec<_> =
+                packets.iter().enumerate().filter(|(idx, _)| !lost(*idx)).map(|(_, it)| it.clone()).collect();
+            let found = read(&captured, &keys);
+            let fates = found.fates();
+            assert!(
+                matches!(fates[..], [] | [(TlsFate::HandshakeIncomplete | TlsFate::HandshakeNotCaptured, 1)]),
+                "{:?}: {fates:?}",
+                suite.suite()
+            );
+            assert!(found.kept.iter().all(|kept| kept.sides.is_empty()), "{:?}", suite.suite());
+        }
+    }
+}
+
+#[test]
 fn a_suite_without_authenticated_encryption_and_what_is_no_tls_are_told() {
     let (ends, keys) = connection(ring::cipher_suite::TLS13_AES_128_GCM_SHA256, 0);
     let client_hello = ends.turns[0].1.clone();

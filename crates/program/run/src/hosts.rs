@@ -116,7 +116,7 @@ pub struct Hosts {
     unknown: Vec<UnknownAddress>,
     // Dropped after the fleet: agents end before their pods and namespaces are removed, and the journal is finished last.
     pods: Option<Pods>,
-    labs: Vec<Lab>,
+    labs: PlanLabs,
     journal: Journal,
 }
 
@@ -165,7 +165,7 @@ impl Hosts {
             positions: Positions::new(),
             unknown: Vec::new(),
             pods: None,
-            labs: Vec::new(),
+            labs: PlanLabs::default(),
             journal,
         };
         let labs = PlanLabs::of(plan, &state)?;
@@ -210,7 +210,7 @@ impl Hosts {
                 Err(wrong) => errors.extend(wrong),
             }
         }
-        hosts.labs = labs.into_labs();
+        hosts.labs = labs;
         Ok((hosts, errors))
     }
 
@@ -362,8 +362,8 @@ impl Hosts {
             // A host of the lab that is no end of a test.
             None => name,
         };
-        let host = self.labs.iter().find_map(|lab| lab.host(inside).ok()).ok_or_else(|| {
-            let hosts = self.labs.iter().flat_map(Lab::hosts).map(|host| host.name().to_string());
+        let host = self.labs.all().find_map(|lab| lab.host(inside).ok()).ok_or_else(|| {
+            let hosts = self.labs.all().flat_map(Lab::hosts).map(|host| host.name().to_string());
             UserError::new(Exit::Usage, format!("`{name}` is not a host of a lab of this plan"))
                 .with_line("hosts", hosts.collect::<Vec<_>>().join(", "))
         })?;
@@ -380,12 +380,17 @@ impl Hosts {
             // The run has its result, and the Jobs end by themselves.
             eprintln!("note: the Jobs of this run are not deleted: {failure}; they go within five minutes");
         }
+        // Commands of events may have left some, which nobody could reach any more.
+        for program in labs.own.iter().flat_map(Lab::end_programs) {
+            eprintln!("note: {program}, with the lab");
+        }
         drop(labs);
         journal.finish().map_err(|error| lab_error(&error).into())
     }
 }
 
 /// The labs of a plan: the one that the run builds, and those that are up.
+#[derive(Default)]
 pub(crate) struct PlanLabs {
     own: Option<Lab>,
     up: BTreeMap<String, Lab>,
@@ -405,8 +410,8 @@ impl PlanLabs {
         Ok(Self { own, up })
     }
 
-    fn into_labs(self) -> Vec<Lab> {
-        self.own.into_iter().chain(self.up.into_values()).collect()
+    fn all(&self) -> impl Iterator<Item = &Lab> {
+        self.own.iter().chain(self.up.values())
     }
 }
 

@@ -349,7 +349,8 @@ impl Netlink {
         self.change(&call, Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Waits until sockets can use all addresses of a link, for at most a second.
+    /// Waits until sockets can use all addresses of a link, for at most a second. Without a carrier they stay unusable, which is left to
+    /// whoever binds.
     ///
     /// A new IPv6 address is tentative until a worker of the kernel has come to it, also without the search for duplicates
     /// (`addrconf_dad_start` of `net/ipv6/addrconf.c`), and `bind` refuses it until then.
@@ -369,7 +370,10 @@ impl Netlink {
             self.request("RTM_GETADDR", Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
         let is_tentative = |answer: &Message| match answer {
             Message::NewAddress(address) => {
-                address.header.index == index && address.header.flags.contains(AddressHeaderFlags::Tentative)
+                let flags = address.header.flags;
+                // One that another host has stays tentative.
+                let is_refused = flags.contains(AddressHeaderFlags::Dadfailed);
+                address.header.index == index && flags.contains(AddressHeaderFlags::Tentative) && !is_refused
             }
             _ => false,
         };

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fathom_model::{Record, Side, probe::ProbeRecord, units::Nanos};
+use fathom_model::{Note, Record, Side, probe::ProbeRecord, units::Nanos};
 
 use crate::protocol::{FromAgent, RoleId, RoleOutcome, RoleProgress, clock_offset::ClockOffset};
 
@@ -85,11 +85,21 @@ impl KeptOutcomes {
     }
 }
 
-/// Returns what is told of a record beside the merged one: everything of constant size. What probes found of a path is about that path alone,
-/// so they keep it, with their few round trips; a list of ports may be long.
+/// The most outages of a pair that its row has.
+const OUTAGES_MAX: usize = 64;
+
+/// Returns what is told of a record beside the merged one: everything of bounded size. What probes found of a path is about that path alone,
+/// so they keep it, with their round trips; a list of ports may be long.
 fn row_of(record: &Record) -> Record {
-    let probe = record.probe.as_ref().map(|probe| ProbeRecord { ports: Vec::new(), ..probe.clone() });
+    let probe = record.probe.as_ref().map(|probe| {
+        let outages = probe.outages.iter().take(OUTAGES_MAX).cloned().collect();
+        ProbeRecord { ports: Vec::new(), outages, ..probe.clone() }
+    });
+    let is_cut = record.probe.as_ref().is_some_and(|probe| probe.outages.len() > OUTAGES_MAX);
+    let cut =
+        is_cut.then(|| Note::new("outages-cut", format!("of each pair the first {OUTAGES_MAX} outages are kept")));
     Record {
+        notes: record.notes.iter().cloned().chain(cut).collect(),
         distributions: if probe.is_some() { record.distributions.clone() } else { BTreeMap::new() },
         flows: Vec::new(),
         sampled: Vec::new(),

@@ -225,7 +225,7 @@ fn matrix<'a>(
             values.iter().map(|value| Cell::from(value.map(|value| words::show(metric, value)).unwrap_or_default()));
         Row::new(std::iter::once(Cell::from(format!("{from} →"))).chain(cells))
     };
-    let titles = std::iter::once(format!("{} to", metric.title)).chain(matrix.columns.iter().cloned());
+    let titles = std::iter::once(metric.title.to_string()).chain(matrix.columns.iter().map(|to| format!("→ {to}")));
     let table = Table {
         columns: columns(titles),
         rows: matrix.rows.iter().zip(&matrix.values).map(row).collect(),

@@ -15,6 +15,8 @@ use crate::{
 /// The first byte of a record with a hello, and of one with data.
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
+/// The byte behind it (RFC 8446 section 5.1).
+const MAJOR_VERSION: u8 = 3;
 
 /// Decrypts connections over TLS for an observer, and gives it all others as they are.
 #[derive(Debug)]
@@ -58,16 +60,22 @@ impl<O: ConversationObserver> TlsObserver<O> {
         (self.observer, self.counts)
     }
 
-    /// Returns the conversation that begins with the first byte of a side.
+    /// Returns the conversation that begins with these bytes of a side.
     fn begin(
         &mut self,
         start: ConversationStart,
         side: ConversationSide,
-        first: u8,
+        bytes: &[u8],
     ) -> TlsConversation<O::Conversation> {
-        let fate = match (side, first) {
-            (ConversationSide::Client, HANDSHAKE) => None,
-            (_, APPLICATION_DATA) if start.begin != ConversationBegin::Handshake => Some(TlsFate::HandshakeNotCaptured),
+        let fate = match (side, bytes) {
+            (ConversationSide::Client, [HANDSHAKE, ..]) => None,
+            // The client's hello is missing before it.
+            (ConversationSide::Server, [HANDSHAKE] | [HANDSHAKE, MAJOR_VERSION, ..]) => {
+                Some(TlsFate::HandshakeIncomplete)
+            }
+            (_, [APPLICATION_DATA, ..]) if start.begin != ConversationBegin::Handshake => {
+                Some(TlsFate::HandshakeNotCaptured)
+            }
             _ => return TlsConversation::Plain(self.observer.open(start)),
         };
         let (session, n_open) = (Session::default(), [0; 2]);
@@ -153,9 +161,9 @@ impl<O: ConversationObserver> ConversationObserver for TlsObserver<O> {
 
     fn begins(&self, payload: &[u8], (from, to): (SocketAddr, SocketAddr)) -> bool {
         match payload {
-            [HANDSHAKE, 3, _, _, _, 1, ..] => true,
+            [HANDSHAKE, MAJOR_VERSION, _, _, _, 1, ..] => true,
             // Both sides send such records; a client has the larger port as a rule.
-            [APPLICATION_DATA, 3, 3, ..] => from.port() > to.port(),
+            [APPLICATION_DATA, MAJOR_VERSION, 3, ..] => from.port() > to.port(),
             _ => self.observer.begins(payload, (from, to)),
         }
     }
@@ -171,8 +179,10 @@ impl<O: ConversationObserver> ConversationObserver for TlsObserver<O> {
     }
 
     fn on_bytes(&mut self, conversation: &mut Self::Conversation, side: ConversationSide, bytes: &[u8], time: Nanos) {
-        if let (TlsConversation::Silent(start), Some(first)) = (&*conversation, bytes.first()) {
-            *conversation = self.begin(*start, side, *first);
+        if let TlsConversation::Silent(start) = &*conversation
+            && !bytes.is_empty()
+        {
+            *conversation = self.begin(*start, side, bytes);
         }
         match self.plain(conversation) {
             Ok(plain) => self.observer.on_bytes(plain, side, bytes, time),

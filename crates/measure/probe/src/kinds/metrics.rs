@@ -89,7 +89,7 @@ pub(super) const MTU: &[Metric] = &[Metric::of(
 
 pub(super) const ROUTE: &[Metric] = &[
     Metric::of(MetricName(HOPS, "hops"), COUNT, SOURCE, Derivation::total(HERE, HOPS)),
-    round_trip("rtt_ns_p50", "host RTT p50", 0.5),
+    round_trip("rtt_ns_p50", "RTT p50 to the host", 0.5),
     LOSS,
 ];
 

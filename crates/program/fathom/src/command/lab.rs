@@ -17,7 +17,7 @@ use fathom_lab::{
 };
 use fathom_model::units::Nanos;
 use fathom_sys::process::{
-    ExitCause, Pidfd,
+    Pidfd,
     signal::{self, SignalsForChild},
 };
 
@@ -196,8 +196,7 @@ fn down(given: &ArgMatches) -> anyhow::Result<Exit> {
         return Ok(Exit::Pass);
     }
     for program in fathom_lab::down(&state, &lab_name(given, None)?)? {
-        let how = if program.cause == ExitCause::Killed { "killed, because it did not end" } else { "ended" };
-        eprintln!("{} (process {}): {how}", program.name, program.pid);
+        eprintln!("{program}");
     }
     Ok(Exit::Pass)
 }

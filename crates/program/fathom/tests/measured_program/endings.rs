@@ -161,6 +161,34 @@ fn a_lab_that_is_taken_down_leaves_nothing() {
 }
 
 #[test]
+fn a_lab_is_not_taken_down_from_one_of_its_own_hosts() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("own");
+    let program = stage.program().to_str().unwrap();
+    let words = ["this shell is on host a of lab \"own\"", "fathom lab down own", "outside the lab"];
+    lab.exec("a", &[program, "lab", "down", "own"]).ends().refused(3, &words);
+    assert!(stage.fathom(["lab", "list"]).succeeded().stdout.starts_with("own"));
+}
+
+#[test]
+fn a_program_that_an_event_left_behind_ends_with_the_lab_of_its_run() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let pid = stage.path("pid");
+    let event = format!("100ms on=a sleep 600 & echo $! > {}", pid.display());
+    let run = ["tcp", "--lab", "pair", "--test", "rr", "--rounds", "1", "--duration", "1s", "--at", &event];
+    let ended = stage.fathom(run);
+    let pid: u32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    assert!(ended.stderr.contains(&format!("sleep (process {pid}): ended, with the lab")), "{}", ended.stderr);
+    until(|| Pidfd::open(pid).is_err().then_some(()));
+}
+
+#[test]
 fn a_server_ends_at_a_signal() {
     let stage = TestBed::new();
     let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", "0"]);

@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Link, LinkTrial, Metric, Record, TestRun,
-    names::count::{HOPS, PATH_MTU, RECEIVED},
+    names::count::{HOPS, PATH_MTU, RECEIVED, SENT},
     probe::ProbeRecord,
     units::grouped,
 };
@@ -88,6 +88,9 @@ fn remark(test: &TestRun, link: &Link) -> (String, Mark) {
         return ("a host was lost".to_owned(), Mark::Open);
     };
     let Some((record, found)) = probe(last) else { return (String::new(), Mark::Plain) };
+    if record.totals.get(SENT) == Some(&0) {
+        return ("nothing sent".to_owned(), Mark::Open);
+    }
     let is_silent = record.totals.get(RECEIVED) == Some(&0)
         || found.path_mtu.as_ref().is_some_and(|mtu| mtu.mtu_bytes.is_none())
         || (!found.hops.is_empty() && !found.hops.iter().any(|hop| hop.target));

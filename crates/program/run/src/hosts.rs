@@ -156,6 +156,7 @@ impl Hosts {
     ) -> anyhow::Result<(Self, BTreeMap<String, UserError>)> {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
+        tell_leftovers(&state);
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
         let heads = Heads::of(plan)?;
         let fleet = Fleet::new(registry::TOOL);
@@ -386,6 +387,15 @@ impl Hosts {
         }
         drop(labs);
         journal.finish().map_err(|error| lab_error(&error).into())
+    }
+}
+
+/// Says what killed runs left behind, if something is left. A folder that cannot be read fails with the journal of this run.
+fn tell_leftovers(state: &StateFolder) {
+    let left = fathom_lab::forget_ended(state).unwrap_or_default();
+    if !left.is_empty() {
+        let names: Vec<_> = left.iter().map(ToString::to_string).collect();
+        eprintln!("note: killed before it could clean up: {}; undo it with: fathom lab down --stale", names.join(", "));
     }
 }
 

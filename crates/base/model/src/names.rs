@@ -176,6 +176,8 @@ pub mod host {
     pub const UDP_OUT_DATAGRAMS: &str = "udp_out_datagrams";
     /// Datagrams dropped because the receiving socket's buffer was full (`Udp: RcvbufErrors`).
     pub const UDP_RCVBUF_ERRORS: &str = "udp_rcvbuf_errors";
+    /// Datagrams dropped because the memory of all UDP sockets together was used up (`Udp: MemErrors`).
+    pub const UDP_MEM_ERRORS: &str = "udp_mem_errors";
     /// Datagrams dropped because the sending socket's buffer was full (`Udp: SndbufErrors`).
     pub const UDP_SNDBUF_ERRORS: &str = "udp_sndbuf_errors";
     /// Datagrams for a port that nobody listens on (`Udp: NoPorts`).
@@ -366,7 +368,7 @@ pub mod count {
     pub const SEND_REFUSED: &str = "send_refused";
     /// Packets dropped at the receiving socket (`SO_RXQ_OVFL`, `PACKET_STATISTICS`).
     pub const SOCKET_DROPPED: &str = "socket_dropped";
-    /// Packets dropped at the ports of a test: those of addresses outside the test, and those that found the port's queue full.
+    /// Packets dropped at the ports of a test because of their address; without the host's counters, also those that found the queue full.
     pub const PORT_DROPPED: &str = "port_dropped";
     /// Connections of addresses outside the test that its ports accepted and reset at once, where the kernel keeps nobody away.
     pub const PORT_RESET: &str = "port_reset";

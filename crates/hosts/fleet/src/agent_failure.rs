@@ -29,13 +29,16 @@ pub struct AgentFailure {
     /// The underlying causes, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
+    /// Whether the other side could not be reached, or did not do its part: something between the two may be why.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_between_hosts: bool,
 }
 
 impl AgentFailure {
     /// Creates a failure without hint and causes.
     #[must_use]
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), hint: None, causes: Vec::new() }
+        Self { class, message: message.into(), hint: None, causes: Vec::new(), is_between_hosts: false }
     }
 
     /// Converts an engine's error; after the start, a preflight error counts as a failure.
@@ -47,7 +50,8 @@ impl AgentFailure {
             _ => ErrorClass::Failed,
         };
         let hint = error.hint().map(str::to_owned);
-        Self { class, message: error.to_string(), hint, causes: causes(error) }
+        let is_between_hosts = matches!(error, Engine::Unreachable { .. } | Engine::Peer { .. });
+        Self { class, message: error.to_string(), hint, causes: causes(error), is_between_hosts }
     }
 }
 
@@ -61,4 +65,24 @@ pub(crate) enum HasStarted {
 /// Returns the underlying causes of an error, nearest first.
 pub(crate) fn causes(error: &dyn std::error::Error) -> Vec<String> {
     std::iter::successors(error.source(), |error| error.source()).map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_engine::Error as Engine;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_connect_is_between_the_hosts_and_an_option_that_the_host_lacks_is_not() {
+        let refused = fathom_sys::Error::new("connect", std::io::ErrorKind::TimedOut);
+        let unreachable = Engine::unreachable(([192, 0, 2, 1], 7).into(), refused);
+        let peer = Engine::Peer { what: "took no connection".to_owned() };
+        let lacks = Engine::Unsupported { what: "no such congestion control".to_owned(), hint: None };
+        let is_between = |error: &Engine| AgentFailure::of_engine(error, HasStarted::No).is_between_hosts;
+        assert!(is_between(&unreachable) && is_between(&peer));
+        assert!(!is_between(&lacks));
+        let plain = serde_json::to_string(&AgentFailure::of_engine(&lacks, HasStarted::No)).unwrap();
+        assert!(!plain.contains("is_between_hosts"), "{plain}");
+    }
 }

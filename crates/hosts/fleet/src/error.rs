@@ -263,7 +263,7 @@ impl Error {
     /// Converts an error about a member for the controller of its head.
     pub(crate) fn to_failure(&self) -> AgentFailure {
         let (message, hint) = (self.without_host(), self.hint().map(str::to_owned));
-        AgentFailure { class: self.class(), message, hint, causes: self.causes() }
+        AgentFailure { hint, causes: self.causes(), ..AgentFailure::new(self.class(), message) }
     }
 
     /// Returns the text of an error about a host without the name of that host, which the reader adds.
@@ -324,6 +324,12 @@ impl Error {
             Self::Push { hint, .. } => Some(hint),
             _ => None,
         }
+    }
+
+    /// Whether a role failed because the other side could not be reached, or did not do its part.
+    #[must_use]
+    pub fn is_between_hosts(&self) -> bool {
+        matches!(self, Self::RoleFailed { failure, .. } if failure.is_between_hosts)
     }
 
     /// Returns the underlying causes, nearest first; an agent's causes are treated like our own.

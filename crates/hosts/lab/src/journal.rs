@@ -271,6 +271,31 @@ pub fn stale(state: &StateFolder) -> Result<Vec<StoredJournal>> {
     Ok(all.into_iter().filter(StoredJournal::is_stale).collect())
 }
 
+/// Removes the journals of killed runs of which nothing is left, and returns the names of the others, which need [`undo_stale`].
+///
+/// Ends no process and changes nothing else, so a run may do it for others. Journals that cannot be read or removed are passed over.
+///
+/// # Errors
+/// If the folder cannot be listed.
+pub fn forget_ended(state: &StateFolder) -> Result<Vec<LabName>> {
+    let stale = journals(state)?.into_iter().flatten().filter(StoredJournal::is_stale);
+    let is_needed = |journal: &StoredJournal| match journal.reread() {
+        Some(now) if now.entries().iter().all(is_gone) => remove(&now.path).is_err(),
+        // Someone else has undone it meanwhile.
+        found => found.is_some(),
+    };
+    Ok(stale.filter(is_needed).map(|journal| journal.contents.run).collect())
+}
+
+/// Whether there is nothing to undo for an entry. Whether a setting is still changed is not known: it may be that of another namespace.
+fn is_gone(entry: &Entry) -> bool {
+    match entry {
+        Entry::Process(process) => !process.is_alive(),
+        Entry::File(path) | Entry::ControlGroup(path) => matches!(path.try_exists(), Ok(false)),
+        Entry::Lab(_) | Entry::Sysctl { .. } => false,
+    }
+}
+
 /// Undoes the journals of killed runs and returns their names.
 pub(crate) fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
     let mut undone = Vec::new();

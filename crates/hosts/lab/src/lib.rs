@@ -35,7 +35,7 @@ pub use access::{down, list, undo_stale};
 pub use device::{Device, DeviceRecord};
 pub use error::{Error, Result};
 pub use host::{Host, Interface};
-pub use journal::{Entry, Journal, StoredJournal, stale};
+pub use journal::{Entry, Journal, StoredJournal, forget_ended, stale};
 pub use lab::Lab;
 pub use members::EndedProgram;
 pub use name::LabName;

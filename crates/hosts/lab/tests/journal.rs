@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
-use fathom_lab::{Entry, Error, Journal, LabName, StateFolder, stale, undo_stale};
+use fathom_lab::{Entry, Error, Journal, LabName, StateFolder, forget_ended, stale, undo_stale};
 use fathom_sys::process::ProcessIdentity;
 use std::{
     fs,
@@ -89,6 +89,35 @@ fn what_a_killed_run_left_behind_is_undone_by_identity() {
     assert!(undo_stale(&state).unwrap().is_empty());
     other.kill().unwrap();
     other.wait().unwrap();
+    left.wait().unwrap();
+}
+
+#[test]
+fn a_killed_run_of_which_nothing_is_left_is_forgotten_and_another_one_is_named() {
+    let (_folder, state) = folder();
+    let mut left = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+    let ProcessIdentity { pid, start_ticks } = ProcessIdentity::of(left.id()).unwrap();
+    let kept = state.path().join("kept");
+    let setting = serde_json::json!({ "sysctl": { "path": "/proc/sys/net/ipv4/ip_forward", "old": "0" } });
+    let gone = serde_json::json!({ "process": { "pid": pid, "start_ticks": start_ticks - 1 } });
+    let live = Journal::begin(&state, &name("live")).unwrap();
+    for entry in [
+        serde_json::json!({ "process": { "pid": pid, "start_ticks": start_ticks } }),
+        serde_json::json!({ "file": kept }),
+        setting,
+    ] {
+        fs::write(&kept, "").unwrap();
+        leave_behind(&state, &serde_json::json!([entry, gone]));
+        assert_eq!(forget_ended(&state).unwrap(), [name("killed")], "{entry}");
+        assert_eq!(stale(&state).unwrap()[0].entries().len(), 2, "{entry}");
+    }
+    fs::remove_file(&kept).unwrap();
+    leave_behind(&state, &serde_json::json!([gone, { "file": kept }]));
+    assert_eq!(forget_ended(&state).unwrap(), []);
+    assert!(stale(&state).unwrap().is_empty() && !state.path().join("killed.json").exists());
+    assert!(state.path().join("live.json").exists(), "its owner lives");
+    live.finish().unwrap();
+    left.kill().unwrap();
     left.wait().unwrap();
 }
 

@@ -242,6 +242,11 @@ pub(crate) fn conservation(
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
     discount_duplicates(&mut drops, passed_on.min(u64::try_from(n_twice).unwrap_or(0)));
+    // What is above that was sent by strangers.
+    let n_strange = u64::try_from(unexplained(n_sent, n_received, &drops).saturating_neg()).unwrap_or(0);
+    if let Some(filter) = drops.iter_mut().find(|drop| drop.place == PORT_FILTER) {
+        filter.n_dropped = filter.n_dropped.saturating_sub(n_strange);
+    }
     Some(Conservation {
         what: if ways.len() > 1 { format!("{what} both ways") } else { what.to_owned() },
         n_intended: counted(|way| way.from.0, count::INTENDED),
@@ -354,10 +359,15 @@ fn ring_drops<'a>(
     })
 }
 
-/// Returns the drops of the receiving socket: damaged datagrams, and datagrams that did not fit in its buffer.
+/// The filter of a port, which takes packets of the other side alone.
+const PORT_FILTER: &str = "receiver's port filter";
+
+/// Returns the drops of the receiving socket: damaged datagrams, those of addresses that may not send to it, and datagrams that did not
+/// fit in its buffer.
 ///
-/// A socket counts both as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18). The host's counter of UDP
-/// buffer errors includes the drops of the socket, so the larger of the two counts, once.
+/// A socket counts all of them as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18, and what its filter drops).
+/// The host's counter of UDP buffer errors has the full buffers alone: if it is 0, none was full, and only a lack of memory drops too.
+/// Otherwise the larger of the two counts, once, because the host counts a super-buffer as one.
 fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receivers: &[&str]) -> Vec<Drops> {
     let of_host = |counter: &str| {
         let is_known = |receiver: &&str| layer == Layer::Udp && was_sampled(trials, receiver, counter);
@@ -367,9 +377,15 @@ fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receivers: &[&str]) -
     let damaged = of_host(host::UDP_IN_CSUM_ERRORS);
     let own = total(trials, to, count::SOCKET_DROPPED).map(|own| own.saturating_sub(damaged.unwrap_or(0)));
     let full = of_host(host::UDP_RCVBUF_ERRORS);
+    let is_memory_out = of_host(host::UDP_MEM_ERRORS) > Some(0);
+    let own = own.filter(|_| full != Some(0) || is_memory_out);
     let counter = if full > own { host::UDP_RCVBUF_ERRORS } else { count::SOCKET_DROPPED };
+    // If something arrived, what the filter dropped may have been sent by strangers.
+    let has_nothing = total(trials, to, count::RECEIVED).unwrap_or(0) == 0;
+    let strange = total(trials, to, count::PORT_DROPPED).filter(|_| full.is_some() && has_nothing);
     let places = [
         ("receiver's checksum test", host::UDP_IN_CSUM_ERRORS, damaged),
+        (PORT_FILTER, count::PORT_DROPPED, strange),
         ("receiver's socket buffer", counter, own.max(full)),
     ];
     let drops = |(place, counter, n): (&str, &str, Option<u64>)| {
@@ -459,6 +475,23 @@ mod tests {
             told("bad-checksums")
         );
         assert!(told("udp-receive-buffer").unwrap().contains("9 dropped"), "{:?}", told("udp-receive-buffer"));
+    }
+
+    #[test]
+    fn what_the_filter_of_the_port_dropped_is_told_there_if_nothing_arrived() {
+        for (n_received, n_full, n_strange, expected) in
+            [(0, 0, 1000, (Some(1000), 0)), (0, 40, 990, (Some(960), 0)), (900, 0, 70, (None, 100))]
+        {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, n_received)]);
+            builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), n_full);
+            builder.total("target", count::SOCKET_DROPPED, n_full);
+            builder.total("target", count::PORT_DROPPED, n_strange);
+            let run = builder.analyzed();
+            let sum = run.tests[0].conservation.as_ref().unwrap();
+            let at_filter = sum.drops.iter().find(|drop| drop.place == PORT_FILTER).map(|drop| drop.n_dropped);
+            assert_eq!((at_filter, sum.n_unexplained), expected, "{n_received} received");
+        }
     }
 
     #[test]

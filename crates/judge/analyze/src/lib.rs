@@ -69,7 +69,7 @@ pub use effect::effect;
 pub use evidence::TestEvidence;
 pub use findings::{FINDING_RULES, FindingRule};
 pub use pairs::{ClockOffsets, join_pairs, merge_records};
-pub use path_check::{ends_in_silence, path_fault};
+pub use path_check::{ends_in_silence, has_carried_nothing, path_fault};
 pub use precision::is_narrow;
 pub use proof::next_intervention;
 pub use summaries::{is_main_rate, value_in};

@@ -204,6 +204,9 @@ fn counted_until(ends: &[Nanos], growth: &[u64], time: Nanos) -> u64 {
     before + u64::try_from(part).unwrap_or(*grown)
 }
 
+/// A note that says how many there were of something, and the same of several pairs, which have one each.
+const OF_EACH: (&str, (&str, &str)) = ("one-target", ("one target answered", "each pair has one target"));
+
 /// Returns the notes of all parts, each once, with how many parts have it unless all do.
 fn notes(parts: &[&Record]) -> Vec<Note> {
     let mut all: Vec<(Note, usize)> = Vec::new();
@@ -214,7 +217,12 @@ fn notes(parts: &[&Record]) -> Vec<Note> {
         }
     }
     let told = |(note, n): (Note, usize)| {
-        let text = if n < parts.len() { format!("{n} of {} pairs: {}", parts.len(), note.text) } else { note.text };
+        let (counted, (of_one, of_each)) = OF_EACH;
+        let text = match n {
+            n if n < parts.len() => format!("{n} of {} pairs: {}", parts.len(), note.text),
+            2.. if note.id == counted => note.text.replacen(of_one, of_each, 1),
+            _ => note.text,
+        };
         Note { text, ..note }
     };
     all.into_iter().map(told).collect()
@@ -414,5 +422,20 @@ mod tests {
         }
         join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
         assert_eq!(trial.records["companions"].notes, [note]);
+    }
+
+    #[test]
+    fn pairs_with_one_target_each_are_not_said_to_have_one_together() {
+        let (mut trial, clocks) = star();
+        let text = "one target answered, so the test cannot show where they went";
+        for link in &mut trial.links {
+            link.records.get_mut(&link.from).unwrap().notes = vec![Note::new("one-target", text)];
+        }
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
+        let told = "each pair has one target, so the test cannot show where they went";
+        assert_eq!(trial.records["companions"].notes[0].text, told);
+        trial.links.truncate(1);
+        join_pairs(&mut trial, ("companions", Some("sut")), &clocks, &[]);
+        assert_eq!(trial.records["companions"].notes[0].text, text, "of one pair");
     }
 }

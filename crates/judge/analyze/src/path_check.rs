@@ -79,14 +79,19 @@ fn wrong_way(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Optio
     }
 }
 
-/// Looks for a trial in which nothing arrived on any side, the warm-up included. An answer may be missing where the question arrived.
 fn cut_off(path: &PathPlan, trial: &Trial, main: Option<&Metric>) -> Option<String> {
-    let Derivation::Rate { side, counter } = &main?.from else { return None };
-    let count = |(_, record): (&str, &Record)| record.totals.get(counter.as_ref()).copied();
-    let counted: Vec<u64> =
-        [Side::Initiator, Side::Responder].into_iter().filter_map(|side| count(record_of(trial, side)?)).collect();
-    let is_nothing = record_of(trial, *side).and_then(count).is_some() && counted.iter().all(|n| *n == 0);
+    let is_nothing = has_carried_nothing(trial, main);
     is_nothing.then(|| format!("the path `{}` carried nothing in round {}", path.name, trial.round + 1))
+}
+
+/// Returns true if nothing arrived on any side in a trial, the warm-up included: the count of its rate is 0. An answer may be missing where
+/// the question arrived.
+#[must_use]
+pub fn has_carried_nothing(trial: &Trial, main: Option<&Metric>) -> bool {
+    let Some(Derivation::Rate { side, counter }) = main.map(|metric| &metric.from) else { return false };
+    let count = |(_, record): (&str, &Record)| record.totals.get(counter.as_ref()).copied();
+    let mut counted = [Side::Initiator, Side::Responder].into_iter().filter_map(|side| count(record_of(trial, side)?));
+    record_of(trial, *side).and_then(count).is_some() && counted.all(|n| n == 0)
 }
 
 /// Returns true if nothing arrived in the last part of the measured time of a trial. A single flow may wait for a retransmission, so that alone

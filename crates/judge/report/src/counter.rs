@@ -45,6 +45,7 @@ const WORDS: &[(&str, &str)] = &[
     ("tcp_timeouts", "retransmission time-outs"),
     ("tcp_dsack_segments", "segments that had arrived already"),
     ("udp_rcvbuf_errors", "no room in the socket"),
+    ("udp_mem_errors", "no memory for UDP sockets"),
     ("udp_sndbuf_errors", "refused by the sending socket"),
     ("udp_in_csum_errors", "wrong checksum"),
     ("socket_dropped", "dropped by the socket"),

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use fathom_run::exit::Exit;
-use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec};
+use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec, own_program};
 
 /// Set in a server that was started as a daemon, so that it does not start another one.
 const DETACHED_VARIABLE: &str = "FATHOM_DETACHED";
@@ -19,7 +19,7 @@ pub(super) fn is_detached() -> bool {
 
 /// Starts this program again in a session of its own, as the server.
 pub(super) fn detach() -> anyhow::Result<Exit> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
+    let mut command = Command::new(own_program::path());
     let mut words = std::env::args_os();
     if let Some(name) = words.next() {
         // Keeps the program name, because a link with that name selects the drop-in.

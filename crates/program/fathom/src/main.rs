@@ -9,8 +9,10 @@ mod options;
 use std::{env, process::ExitCode};
 
 use fathom_run::exit;
+use fathom_sys::process::own_program;
 
 fn main() -> ExitCode {
+    own_program::keep_name();
     std::panic::set_hook(Box::new(exit::print_panic));
     let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     // A panic unwinds through all guards, which undo their changes, and ends here.

@@ -5,7 +5,10 @@ use std::process::Command;
 use fathom_lab::device::{self, Policer, Program, ProgramGuard, ProgramLoader};
 use fathom_model::units::PerSec;
 use fathom_packet::xdp::{PolicerLimit, Redirect, RedirectTarget, policed_redirect};
-use fathom_sys::bpf::{XdpLink, XdpMode};
+use fathom_sys::{
+    bpf::{XdpLink, XdpMode},
+    process::own_program,
+};
 use fathom_wire::MacAddress;
 
 /// Attaches programs of crate `packet` to interfaces in native mode: in the slower generic mode it would be a different device.
@@ -37,7 +40,7 @@ impl ProgramLoader for PacketPrograms {
     }
 
     fn process(&self, words: &[String]) -> std::io::Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(own_program::path());
         command.args(words);
         Ok(command)
     }

@@ -5,7 +5,7 @@ mod heads;
 mod paths;
 mod plan_pods;
 
-use std::{collections::BTreeMap, env, net::IpAddr, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, env, net::IpAddr, process::Command};
 
 use anyhow::Context as _;
 use fathom_fleet::{
@@ -18,7 +18,7 @@ use fathom_model::{
 };
 use fathom_sys::{
     netlink::namespace::Namespaces,
-    process::{ProcessIdentity, affinity, effective_user},
+    process::{ProcessIdentity, affinity, effective_user, own_program},
 };
 
 pub(crate) use self::agents::address_towards;
@@ -32,23 +32,20 @@ use crate::{
     registry,
 };
 
-/// Returns the path of this program, to start it again as an agent or as the holder of a lab.
-pub fn own_program() -> anyhow::Result<PathBuf> {
-    env::current_exe().context("cannot find this program's own file")
-}
-
 /// Returns the command that starts this program as the holder of a lab.
-pub fn holder_program() -> anyhow::Result<Command> {
-    let mut command = Command::new(own_program()?);
+#[must_use]
+pub fn holder_program() -> Command {
+    let mut command = Command::new(own_program::path());
     command.args(["lab", "hold"]);
-    Ok(command)
+    command
 }
 
 /// Returns the command that starts this program as the guard of a fault.
-pub fn guard_program() -> anyhow::Result<Command> {
-    let mut command = Command::new(own_program()?);
+#[must_use]
+pub fn guard_program() -> Command {
+    let mut command = Command::new(own_program::path());
     command.args(["lab", "guard"]);
-    Ok(command)
+    command
 }
 
 /// Converts an error of the fleet into a user error.
@@ -159,6 +156,7 @@ impl Hosts {
     ) -> anyhow::Result<(Self, BTreeMap<String, UserError>)> {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
+        tell_leftovers(&state);
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
         let heads = Heads::of(plan)?;
         let fleet = Fleet::new(registry::TOOL);
@@ -392,6 +390,15 @@ impl Hosts {
     }
 }
 
+/// Says what killed runs left behind, if something is left. A folder that cannot be read fails with the journal of this run.
+fn tell_leftovers(state: &StateFolder) {
+    let left = fathom_lab::forget_ended(state).unwrap_or_default();
+    if !left.is_empty() {
+        let names: Vec<_> = left.iter().map(ToString::to_string).collect();
+        eprintln!("note: killed before it could clean up: {}; undo it with: fathom lab down --stale", names.join(", "));
+    }
+}
+
 /// The labs of a plan: the one that the run builds, and those that are up.
 #[derive(Default)]
 pub(crate) struct PlanLabs {
@@ -515,7 +522,7 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
     }
     options.has_direct_wire = plan.direct_wire;
     options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_error(&error))?;
-    Lab::build_with(preset, &options, holder_program()?, &PacketPrograms).map_err(|error| {
+    Lab::build_with(preset, &options, holder_program(), &PacketPrograms).map_err(|error| {
         lab_error(&error)
             .with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
             .into()

@@ -8,8 +8,8 @@ use std::{
     io,
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -35,6 +35,15 @@ pub(crate) enum Guard {
     Program,
 }
 
+/// Why the kernel keeps no strangers away from a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfiltered {
+    /// Only `CAP_NET_ADMIN` may filter the packets of a TCP socket.
+    Privilege,
+    /// MPTCP sockets have no filter.
+    Multipath,
+}
+
 /// The guarded sockets of one role.
 #[derive(Debug, Clone)]
 pub(super) struct GuardedSockets(Option<Arc<SocketGuards>>);
@@ -43,7 +52,7 @@ pub(super) struct GuardedSockets(Option<Arc<SocketGuards>>);
 struct SocketGuards {
     /// Duplicate descriptors, for reading the drop counts at the end.
     filtered: Mutex<Vec<Socket>>,
-    is_program_guard: AtomicBool,
+    unfiltered: OnceLock<Unfiltered>,
     n_reset: AtomicU64,
 }
 
@@ -68,8 +77,12 @@ impl GuardedSockets {
     }
 
     pub(super) fn n_reset(&self) -> Option<u64> {
-        let guards = self.0.as_ref().filter(|guards| guards.is_program_guard.load(Ordering::Relaxed))?;
-        Some(guards.n_reset.load(Ordering::Relaxed))
+        self.unfiltered()?;
+        Some(self.0.as_ref()?.n_reset.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn unfiltered(&self) -> Option<Unfiltered> {
+        self.0.as_ref()?.unfiltered.get().copied()
     }
 }
 
@@ -131,18 +144,19 @@ impl AllowedPeers {
         };
         match outcome {
             Ok(()) => Ok(Guard::Kernel),
-            Err(error) if is_filter_refused(&error) => Ok(self.leave_to_program()),
+            Err(error) if is_filter_refused(&error) => Ok(self.leave_to_program(Unfiltered::Privilege)),
             Err(error) => Err(error),
         }
     }
 
-    /// Remembers that a listener of the role has no filter.
-    pub(crate) fn leave_to_program(&self) -> Guard {
+    /// Remembers why a listener of the role has no filter.
+    pub(crate) fn leave_to_program(&self, why: Unfiltered) -> Guard {
         if self.networks.is_empty() {
             return Guard::Kernel;
         }
         if let Some(guards) = &self.guarded.0 {
-            guards.is_program_guard.store(true, Ordering::Relaxed);
+            // A role has listeners of one kind, so the first reason is that of all.
+            let _ = guards.unfiltered.set(why);
         }
         Guard::Program
     }

@@ -20,7 +20,7 @@ use std::{
 use fathom_model::units::Bytes;
 pub(crate) use guests::Guard;
 use guests::GuardedSockets;
-pub use guests::{AllowedPeers, is_filter_refused};
+pub use guests::{AllowedPeers, Unfiltered, is_filter_refused};
 pub use network::{Network, NetworkError};
 use socket2::SockAddr;
 
@@ -172,6 +172,12 @@ impl Policy {
     #[must_use]
     pub fn n_reset(&self) -> Option<u64> {
         self.guarded.n_reset()
+    }
+
+    /// Why the kernel keeps no strangers away from the listeners of this role; `None` if it does.
+    #[must_use]
+    pub fn unfiltered(&self) -> Option<Unfiltered> {
+        self.guarded.unfiltered()
     }
 
     /// Restricts the policy to the networks that the user allows; this never widens the limits of a served host.

@@ -7,6 +7,7 @@ pub mod confinement;
 pub mod interrupt;
 pub mod limits;
 pub mod lua;
+pub mod own_program;
 pub mod signal;
 pub mod streams;
 pub mod threads;

@@ -15,7 +15,7 @@ use socket2::Socket;
 use super::{error_of, not_now, set_reset_on_close, stream};
 use crate::{
     Error, Result,
-    policy::{AllowedPeers, Guard, Network},
+    policy::{AllowedPeers, Guard, Network, Unfiltered},
 };
 
 /// The most connections of strangers that one call resets, so that a flood of them keeps no caller from its other work.
@@ -45,7 +45,10 @@ impl Listener {
     /// they are allowed. Where sending to them would be wrong, do not listen.
     #[must_use]
     pub fn multipath(socket: Socket, guests: &AllowedPeers) -> Self {
-        Self { socket, check: (guests.leave_to_program() == Guard::Program).then(|| Box::new(guests.clone())) }
+        Self {
+            socket,
+            check: (guests.leave_to_program(Unfiltered::Multipath) == Guard::Program).then(|| Box::new(guests.clone())),
+        }
     }
 
     /// Lets connections queue.
@@ -298,6 +301,7 @@ mod tests {
             assert!(accept(listener).unwrap().is_some());
         }
         assert_eq!((policy.n_reset(), policy.n_dropped()), (Some(2), 0));
+        assert_eq!(policy.unfiltered(), Some(Unfiltered::Privilege));
     }
 
     #[test]
@@ -306,6 +310,10 @@ mod tests {
         assert!(!listener.is_checked());
         let multipath = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         assert!(!Listener::multipath(multipath, &AllowedPeers::anybody()).is_checked());
+        let policy = Policy::anything().of_one_role(ResolvedNames::new());
+        let multipath = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        assert!(Listener::multipath(multipath, &policy.guests(&["127.0.0.9".parse().unwrap()], None)).is_checked());
+        assert_eq!((policy.unfiltered(), policy.n_reset()), (Some(Unfiltered::Multipath), Some(0)));
     }
 
     /// Runs something on a thread without any capability.

@@ -3,8 +3,12 @@
 use std::sync::mpsc::Receiver;
 
 use fathom_engine::{LiveProgress, StopFlag, TestKind, TrialContext, find};
-use fathom_model::{Note, Record, Role, names::count};
-use fathom_sys::clock;
+use fathom_model::{
+    HostRecord, Layer, Note, Record, Role,
+    names::{count, host},
+    record::Series,
+};
+use fathom_sys::{clock, policy::Unfiltered};
 
 use super::{
     AgentConfig, RoleLog, StartTime,
@@ -100,42 +104,129 @@ impl RoleTask {
         let session = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
         let watch = observer.map(|observer| HostSampler::start(observer, start));
         let record = test.run(&session);
+        // Before the last sample of the host's counters, which so have every drop of a full queue that is in this count.
+        let n_dropped = policy.n_dropped();
         let (host, unavailable) = watch.map_or((None, Vec::new()), HostSampler::finish);
         let mut record = record.map_err(|error| AgentFailure::of_engine(&error, HasStarted::Yes))?;
         record.notes.extend(entered.and_then(|entered| entered.note()));
-        record_dropped(&mut record, policy.n_dropped());
-        record_reset(&mut record, policy.n_reset());
+        let known = host.as_ref().filter(|_| kind.layer() == Layer::Udp).and_then(dropped_by_udp);
+        record_dropped(&mut record, n_dropped, known);
+        if let Some(why) = policy.unfiltered() {
+            record_reset(&mut record, why, policy.n_reset().unwrap_or(0));
+        }
         Ok(RoleOutcome { record, host, unavailable })
     }
 }
 
+/// Returns the datagrams that all UDP sockets of a host dropped for another reason than a filter, if its counters were read: their
+/// buffers were full, there was no memory, or the datagrams were damaged.
+///
+/// What a filter drops is in `InErrors` alone of the host's counters (`udp_queue_rcv_one_skb` of Linux 6.18).
+fn dropped_by_udp(host: &HostRecord) -> Option<u64> {
+    host.series_of(host::UDP_RCVBUF_ERRORS).next()?;
+    let counters = [host::UDP_RCVBUF_ERRORS, host::UDP_MEM_ERRORS, host::UDP_IN_CSUM_ERRORS];
+    Some(counters.into_iter().flat_map(|counter| host.series_of(counter)).map(Series::growth).sum())
+}
+
 /// Records the packets dropped at guarded sockets, beyond the drops that the test itself knows of.
-fn record_dropped(record: &mut Record, n_dropped: u64) {
-    let n_known = record.totals.get(count::SOCKET_DROPPED).copied().unwrap_or(0);
-    let n_strange = n_dropped.saturating_sub(n_known);
+///
+/// A socket has one count for the packets of strangers and for those that found its queue full, so a test of datagrams took the
+/// first for the second. `known` has the second alone: what is above it came from strangers.
+fn record_dropped(record: &mut Record, n_dropped: u64, known: Option<u64>) {
+    let own = record.totals.get(count::SOCKET_DROPPED).copied();
+    let n_strange = n_dropped.saturating_sub(known.or(own).unwrap_or(0));
     if n_strange == 0 {
         return;
     }
+    if let (Some(known), Some(own)) = (known, own) {
+        // The kernel counts a super-buffer once and the test its datagrams, so the rest of its count may be above `known`.
+        let n_full = own.min(known.max(own.saturating_sub(n_strange)));
+        record.totals.insert(count::SOCKET_DROPPED.to_owned(), n_full);
+    }
     record.totals.insert(count::PORT_DROPPED.to_owned(), n_strange);
     let packets = if n_strange == 1 { "1 packet was".to_owned() } else { format!("{n_strange} packets were") };
-    let text = format!(
-        "{packets} dropped at the ports of this test: the source was another address, or the queue of the port was full"
-    );
+    let or_full = if known.is_some() { "" } else { ", or the queue of the port was full" };
+    let text = format!("{packets} dropped at the ports of this test: the source was another address{or_full}");
     record.notes.push(Note { id: "port-dropped".to_owned(), text });
 }
 
-/// Records that the kernel kept no strangers from the TCP ports of the test, and the connections that were reset for that.
-fn record_reset(record: &mut Record, n_reset: Option<u64>) {
-    let Some(n_reset) = n_reset else { return };
+/// Records why the kernel kept no strangers from the ports of the test, and the connections that were reset for that.
+fn record_reset(record: &mut Record, why: Unfiltered, n_reset: u64) {
+    let why = match why {
+        Unfiltered::Privilege => "the kernel filters the ports of TCP only for CAP_NET_ADMIN",
+        Unfiltered::Multipath => "the kernel does not filter ports of MPTCP",
+    };
+    let (id, came) = match n_reset {
+        // That something could have happened is no remark on the numbers.
+        0 => ("port-unfiltered", "no connection of a stranger came to the ports of this test".to_owned()),
+        1 => ("port-reset", "1 connection of a stranger was reset before a byte was read or written".to_owned()),
+        n => ("port-reset", format!("{n} connections of strangers were reset before a byte was read or written")),
+    };
     if n_reset > 0 {
         record.totals.insert(count::PORT_RESET.to_owned(), n_reset);
     }
-    let came = match n_reset {
-        0 => "none came".to_owned(),
-        n => format!("{n} came"),
-    };
-    let text = format!(
-        "the kernel does not filter the ports of this test (TCP: that takes CAP_NET_ADMIN, MPTCP: it has no filter), so connections of strangers are accepted and reset before a byte is read or written; {came}"
-    );
-    record.notes.push(Note { id: "port-reset".to_owned(), text });
+    record.notes.push(Note::new(id, format!("{came}; {why}")));
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Side;
+
+    use super::*;
+
+    fn counted(counters: &[(&str, u64)]) -> HostRecord {
+        let series = counters.iter().map(|(name, n)| Series {
+            name: (*name).to_owned(),
+            of: String::new(),
+            values: vec![7, 7 + *n],
+        });
+        HostRecord { series: series.collect(), ..HostRecord::default() }
+    }
+
+    #[test]
+    fn what_the_filter_of_a_port_dropped_is_not_taken_for_a_full_buffer() {
+        /// The counters of the host, and the drops of the test and of all its sockets.
+        type Counted<'a> = (&'a [(&'a str, u64)], u64, u64);
+        let cases: [(Counted<'_>, (u64, Option<u64>)); 9] = [
+            ((&[(host::UDP_RCVBUF_ERRORS, 0), (host::UDP_IN_CSUM_ERRORS, 0)], 100, 100), (0, Some(100))),
+            ((&[(host::UDP_RCVBUF_ERRORS, 60), (host::UDP_IN_CSUM_ERRORS, 5)], 100, 100), (65, Some(35))),
+            ((&[(host::UDP_RCVBUF_ERRORS, 0), (host::UDP_MEM_ERRORS, 100)], 100, 100), (100, None)),
+            // Other sockets of the host were full too, or this one after its last datagram was read.
+            ((&[(host::UDP_RCVBUF_ERRORS, 500)], 100, 100), (100, None)),
+            ((&[(host::UDP_RCVBUF_ERRORS, 100)], 90, 100), (90, None)),
+            ((&[(host::UDP_RCVBUF_ERRORS, 65)], 100, 130), (65, Some(65))),
+            // Datagrams in super-buffers, which the kernel counts.
+            ((&[(host::UDP_RCVBUF_ERRORS, 10)], 600, 10), (600, None)),
+            ((&[(host::UDP_RCVBUF_ERRORS, 10)], 605, 15), (600, Some(5))),
+            // The counters of the host were not read.
+            ((&[], 100, 130), (100, Some(30))),
+        ];
+        for ((counters, n_own, n_dropped), expected) in cases {
+            let mut record = Record::empty(Side::Responder);
+            record.totals.insert(count::SOCKET_DROPPED.to_owned(), n_own);
+            record_dropped(&mut record, n_dropped, dropped_by_udp(&counted(counters)));
+            let strange = record.totals.get(count::PORT_DROPPED).copied();
+            assert_eq!((record.totals[count::SOCKET_DROPPED], strange), expected, "{counters:?}");
+            let is_unsure = record.notes.iter().any(|note| note.text.contains("queue of the port"));
+            assert_eq!(is_unsure, counters.is_empty(), "{counters:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_without_a_filter_is_told_with_its_one_reason_and_with_who_came() {
+        let told = |why, n| {
+            let mut record = Record::empty(Side::Responder);
+            record_reset(&mut record, why, n);
+            let Note { id, text } = record.notes.remove(0);
+            (id, text, record.totals.get(count::PORT_RESET).copied())
+        };
+        let (id, text, n) = told(Unfiltered::Privilege, 0);
+        assert_eq!((id.as_str(), n), ("port-unfiltered", None));
+        assert!(text.starts_with("no connection of a stranger came") && text.contains("CAP_NET_ADMIN"), "{text}");
+        assert!(!text.contains("MPTCP"), "{text}");
+        let (id, text, n) = told(Unfiltered::Multipath, 2);
+        assert_eq!((id.as_str(), n), ("port-reset", Some(2)));
+        assert!(text.starts_with("2 connections of strangers were reset") && text.contains("MPTCP"), "{text}");
+        assert!(!text.contains("CAP_NET_ADMIN"), "{text}");
+    }
 }

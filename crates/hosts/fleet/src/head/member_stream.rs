@@ -1,16 +1,12 @@
 //! Starts the agents of the members of a group, each in the way that the controller's inventory says.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::{path::Path, thread};
 
 use fathom_engine::StopFlag;
 use fathom_model::plan::HostReach;
 use fathom_sys::{
     netlink::namespace::{Namespaces, NetNs},
-    process::confinement::Confinement,
+    process::{confinement::Confinement, own_program},
 };
 
 use crate::{
@@ -21,7 +17,7 @@ use crate::{
 
 /// Starts the agents of all members; those on other machines at the same time. The results are in the order of the members.
 pub(super) fn start_all(members: &[Member], stop: &StopFlag) -> Vec<Result<AgentStream, Error>> {
-    let program = own_program();
+    let program = own_program::path();
     thread::scope(|scope| {
         let program = program.as_path();
         let in_thread = |reach| {
@@ -37,11 +33,6 @@ pub(super) fn start_all(members: &[Member], stop: &StopFlag) -> Vec<Result<Agent
         });
         started.collect()
     })
-}
-
-/// Returns a path of this program. A copy that was removed as soon as it ran has only that of proc(5).
-fn own_program() -> PathBuf {
-    env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
 const fn is_elsewhere(reach: &MemberReach) -> bool {

@@ -117,9 +117,10 @@ fn full_buffer(seen: &TestEvidence<'_>, why: &str) -> Option<Finding> {
     let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return None };
     let receiver = seen.host_of(to)?;
     let of_host = seen.growth(receiver, host::UDP_RCVBUF_ERRORS, None);
-    // A socket counts damaged datagrams as its own drops too.
+    // A socket also counts damaged datagrams as its drops, and what its filter drops. The host counts neither here.
     let damaged = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
-    let own = seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged);
+    let was_full = of_host > 0 || !seen.has_counter(receiver, host::UDP_RCVBUF_ERRORS);
+    let own = if was_full { seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged) } else { 0 };
     let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)].into_iter();
     let dropped = DropReport {
         id: UdpReceiveBuffer.id(),
@@ -147,6 +148,36 @@ fn larger_buffer(seen: &TestEvidence<'_>, receiver: &str) -> NextStep {
     }
     let room = doubled_sysctl(seen, receiver, "net.core.rmem_default", LEAST.0);
     NextStep::new(format!("sysctl -w net.core.rmem_default={room}")).expected(format!("hold bursts of {}", Bytes(room)))
+}
+
+/// Nothing of the test arrived, because the filter of its port takes no packets from where they come.
+pub(crate) struct PortFilter;
+
+impl FindingRule for PortFilter {
+    fn id(&self) -> &'static str {
+        "port-filter"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
+        let Some(receiver) = seen.host_of(to) else { return Vec::new() };
+        // If some arrived, others that were dropped may be those of strangers.
+        if seen.total(to, count::RECEIVED) > 0 || !seen.has_counter(receiver, host::UDP_RCVBUF_ERRORS) {
+            return Vec::new();
+        }
+        let (sent, strange) = (seen.total(from, count::SENT), seen.total(to, count::PORT_DROPPED));
+        let dropped = DropReport {
+            id: self.id(),
+            short: "port filter",
+            host: receiver,
+            what: format!("the port of the test on {receiver} takes no packets from the address that they come from"),
+            evidence: vec![counter_evidence(receiver, count::PORT_DROPPED, strange)],
+            n: strange.min(sent),
+            of: sent,
+            next: Some(NextStep::new("fathom serve --allow ADDRESS").expected("let packets in from that address too")),
+        };
+        dropped.into_finding(seen).into_iter().collect()
+    }
 }
 
 pub(crate) struct BadChecksum;
@@ -387,6 +418,25 @@ mod tests {
         assert_eq!(finding.explains, Some(0.9));
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.core.rmem_default=40000000");
         assert!(finding.title.ends_with("18,000 dropped of 200,000 (9.0 %)"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_filter_that_drops_everything_is_named_and_no_full_buffer() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(11_618, 0)]);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 0);
+        builder.total("target", count::PORT_DROPPED, 11_620);
+        // A record of before has the drops of the filter as those of the socket.
+        builder.total("target", count::SOCKET_DROPPED, 11_618);
+        assert_eq!(builder.finding("udp-receive-buffer"), None);
+        let finding = builder.finding("port-filter").unwrap();
+        assert!(finding.title.ends_with("11,618 dropped of 11,618 (100 %)"), "{}", finding.title);
+        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(1.0)));
+        let mut some = RunBuilder::new();
+        some.udp_stream(&[(1000, 900)]);
+        some.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 0);
+        some.total("target", count::PORT_DROPPED, 100);
+        assert_eq!(some.finding("port-filter"), None, "strangers may have sent them");
     }
 
     #[test]

@@ -140,6 +140,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::TCP_BACKLOG,
     &nothing_done::NothingDone,
     &drops::BadChecksum,
+    &drops::PortFilter,
     &drops::UdpReceiveBuffer,
     &receive_budget::ReceiveBudget,
     &drops::BacklogDrops,

@@ -10,6 +10,9 @@ use crate::{
     window::host_of,
 };
 
+/// Notes that say what a host is, and nothing about the numbers: they are shown beside the others, and are no finding.
+const NO_FINDING: [&str; 1] = ["port-unfiltered"];
+
 /// Reports every kind of note once per test, with the hosts that wrote it.
 pub(crate) struct EngineNotes;
 
@@ -21,8 +24,8 @@ impl FindingRule for EngineNotes {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let mut by_id: BTreeMap<&str, (&Note, Vec<Evidence>)> = BTreeMap::new();
         let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
-        for (host, note) in records.flat_map(|(key, record)| record.notes.iter().map(move |note| (host_of(key), note)))
-        {
+        let notes = records.flat_map(|(key, record)| record.notes.iter().map(move |note| (host_of(key), note)));
+        for (host, note) in notes.filter(|(_, note)| !NO_FINDING.contains(&note.id.as_str())) {
             let proof = text_evidence(host, &note.id, &note.text);
             let (_, evidence) = by_id.entry(&note.id).or_insert((note, Vec::new()));
             if !evidence.contains(&proof) {
@@ -52,5 +55,14 @@ mod tests {
         let finding = builder.finding("xdp-generic").unwrap();
         assert_eq!((finding.severity, finding.evidence.len()), (Severity::Remark, 1));
         assert_eq!(finding.title, "generic XDP: frames cost more");
+    }
+
+    #[test]
+    fn a_note_about_a_host_alone_is_no_finding() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        let note = Note::new(NO_FINDING[0], "no connection of a stranger came");
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().notes.push(note);
+        assert_eq!(builder.finding(NO_FINDING[0]), None);
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 23] = [
+const COUNTERS: [NamedCounter; 24] = [
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
@@ -30,6 +30,7 @@ const COUNTERS: [NamedCounter; 23] = [
     (host::UDP_NO_PORTS, ("Udp:", "NoPorts")),
     (host::UDP_OUT_DATAGRAMS, ("Udp:", "OutDatagrams")),
     (host::UDP_RCVBUF_ERRORS, ("Udp:", "RcvbufErrors")),
+    (host::UDP_MEM_ERRORS, ("Udp:", "MemErrors")),
     (host::UDP_SNDBUF_ERRORS, ("Udp:", "SndbufErrors")),
     (host::UDP_IN_CSUM_ERRORS, ("Udp:", "InCsumErrors")),
 ];

@@ -14,7 +14,7 @@ use crate::procfs::{ProcFile, fields, lines, number};
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
-const WANTED: [(&str, &str); 18] = [
+const WANTED: [(&str, &str); 19] = [
     (host::IP_IN_HEADER_ERRORS, "Ip6InHdrErrors"),
     (host::IP_IN_ADDRESS_ERRORS, "Ip6InAddrErrors"),
     (host::IP_IN_NO_ROUTES, "Ip6InNoRoutes"),
@@ -31,6 +31,7 @@ const WANTED: [(&str, &str); 18] = [
     (host::UDP_NO_PORTS, "Udp6NoPorts"),
     (host::UDP_OUT_DATAGRAMS, "Udp6OutDatagrams"),
     (host::UDP_RCVBUF_ERRORS, "Udp6RcvbufErrors"),
+    (host::UDP_MEM_ERRORS, "Udp6MemErrors"),
     (host::UDP_SNDBUF_ERRORS, "Udp6SndbufErrors"),
     (host::UDP_IN_CSUM_ERRORS, "Udp6InCsumErrors"),
 ];

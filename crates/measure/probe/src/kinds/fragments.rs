@@ -80,6 +80,11 @@ impl TestKind for FragmentsKind {
         format!("fragments of UDP datagrams{size}")
     }
 
+    /// It ends when the last answer came or is overdue.
+    fn ends_with_its_work(&self, _: &Settings) -> bool {
+        true
+    }
+
     fn options(&self) -> &'static [OptionDoc] {
         options::FRAGMENTS
     }

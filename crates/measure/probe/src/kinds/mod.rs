@@ -146,6 +146,11 @@ impl TestKind for ProbeTest {
         (self.0.title)(settings)
     }
 
+    /// Searches end with their answer, and a series with its last probe, if their number is given.
+    fn ends_with_its_work(&self, settings: &Settings) -> bool {
+        self.0.name != SERIES.0.name || settings.count("count").is_some()
+    }
+
     fn options(&self) -> &'static [OptionDoc] {
         self.0.options
     }
@@ -165,6 +170,19 @@ impl TestKind for ProbeTest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_ends_with_its_answer_and_a_series_with_its_last_probe() {
+        let ends = |kind: &dyn TestKind, settings: Settings| {
+            kind.ends_with_its_work(&settings.complete(kind.options()).unwrap())
+        };
+        let target = || Settings::default().with("host", "192.0.2.7");
+        for kind in [&MTU, &ROUTE, &PORTS] as [&dyn TestKind; 3] {
+            assert!(ends(kind, target()), "{}", kind.name());
+        }
+        assert!(ends(&FRAGMENTS, Settings::default()));
+        assert!(ends(&SERIES, target().with("count", "3")) && !ends(&SERIES, target().with("interval", "1s")));
+    }
 
     #[test]
     fn a_few_packets_are_at_the_pace_of_ping_and_a_flood_or_a_scan_is_not() {

@@ -280,11 +280,8 @@ fn frame_backends() -> Check {
 fn threaded_napi() -> Check {
     const WHAT: &str = "devices on own cores";
     let options = Options { device: Some(Device::Router), device_core: hosts::device_core(), ..Options::default() };
-    let built = hosts::holder_program().ok().map(|holder| {
-        let preset = preset::find("pair").expect("the first of all presets");
-        Lab::build(preset, &options, holder)
-    });
-    let Some(Ok(lab)) = built else {
+    let preset = preset::find("pair").expect("the first of all presets");
+    let Ok(lab) = Lab::build(preset, &options, hosts::holder_program()) else {
         return Check::of(WHAT, CheckState::Lacks, "no lab can be built", &["see network namespaces above"]);
     };
     let record = lab.device().expect("it was built with one");

@@ -155,7 +155,7 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     options.device = given.get_one::<String>("device").map(|device| device.parse()).transpose()?;
     let lifetime = measurement::duration_option(given, "for", Nanos::from_secs(3600))?;
     let state = StateFolder::from_environment()?;
-    holder::up(hosts::holder_program()?, &LabSpec { name: &name, state: &state, preset, options: &options, lifetime })?;
+    holder::up(hosts::holder_program(), &LabSpec { name: &name, state: &state, preset, options: &options, lifetime })?;
     if let Some(signal) = signals.received() {
         fathom_lab::down(&state, &name)?;
         eprintln!("interrupted: lab {name} was taken down again");
@@ -254,7 +254,7 @@ fn fault(given: &ArgMatches) -> anyhow::Result<Exit> {
             let values =
                 fault.values_of(given.get_many::<String>("values").into_iter().flatten().map(String::as_str))?;
             let place = FaultPlace { state: &state, name: &name, lab: &lab, host: text("host") };
-            fault::plant(&place, fault, &values, hosts::guard_program()?)?
+            fault::plant(&place, fault, &values, hosts::guard_program())?
         }
         _ => fault::remove(&state, &name, &lab, text("fault"))?,
     };

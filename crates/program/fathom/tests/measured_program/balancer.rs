@@ -314,7 +314,14 @@ fn what_a_device_loses_when_it_is_killed_is_told_as_the_effect_of_that() {
     let event = ["--at", "500ms kill-device=dut"];
     let twice = ["--at", "100ms kill-device=dut", "--rounds", "2"];
     test(&twice).refused(2, &["a killed device does not come back", "--rounds 1"]);
-    let run = test(&event).run();
+    // The file of this program is gone before the event, as after an upgrade.
+    let copy = stage.path("it's fathom");
+    std::fs::copy(stage.program(), &copy).unwrap();
+    let mut upgraded = stage.command("sh");
+    upgraded.args(["-c", r#"exec 3<"$0"; rm "$0"; exec /proc/self/fd/3 "$@""#]).arg(&copy).args(words);
+    upgraded.args(["--lab", "killed", "--json"]).args(event);
+    let run = stage.spawn(upgraded).ends().run();
+    assert!(!copy.exists());
     let [effect] = &run.tests[0].targets.as_ref().unwrap().effects[..] else { panic!("one event") };
     assert_eq!((effect.event.status, effect.n_own, effect.n_flows), (Some(0), 20, 20), "{effect:?}");
     let found = run.findings.iter().find(|finding| finding.id == "targets-lost-by-event").unwrap();

@@ -112,8 +112,11 @@ fn a_thread_that_cannot_be_had_is_an_error_and_leaves_nothing() {
     assert!(failures.count() > 0, "nothing of what was tried has too few threads");
 }
 
+/// A run that follows one that was killed.
+const NEXT_RUN: [&str; 9] = ["tcp", "--lab", "pair", "--rounds", "1", "--warmup", "0s", "--duration", "200ms"];
+
 #[test]
-fn a_killed_run_leaves_only_a_journal_and_that_is_undone() {
+fn a_killed_run_leaves_only_a_journal_and_the_next_run_removes_it() {
     if lacks_root() {
         return;
     }
@@ -123,7 +126,10 @@ fn a_killed_run_leaves_only_a_journal_and_that_is_undone() {
     drop(run);
     until(|| processes(&stage).is_empty().then_some(()));
     assert_eq!(stage.journals().len(), 1, "what was done is written down");
-    stage.fathom(["lab", "down", "--stale"]).succeeded();
+    let next = stage.fathom(NEXT_RUN).succeeded();
+    assert!(!next.stderr.contains("--stale"), "{}", next.stderr);
+    let said = stage.fathom(["lab", "down", "--stale"]).succeeded().stderr;
+    assert!(said.contains("nothing was left behind"), "{said}");
     traces.are_gone(&stage);
 }
 
@@ -142,6 +148,9 @@ fn a_lab_whose_holder_was_killed_is_undone() {
         Pidfd::open(holder).unwrap().kill().unwrap();
     }
     until(|| processes(&stage).is_empty().then_some(()));
+    let next = stage.fathom(NEXT_RUN).succeeded();
+    let told = "note: killed before it could clean up: lab-orphan; undo it with: fathom lab down --stale";
+    assert!(next.stderr.contains(told), "{}", next.stderr);
     stage.fathom(["lab", "down", "--stale"]).succeeded();
     traces.are_gone(&stage);
     assert_eq!(stage.fathom(["lab", "list"]).succeeded().stdout, "");

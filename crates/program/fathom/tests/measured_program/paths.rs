@@ -257,10 +257,52 @@ fn a_served_host_that_does_not_know_an_address_of_its_controller_is_told_with_th
         let times = ["--rounds", "1", "--warmup", "0ms", "--duration", "200ms", "--json"];
         lab.fathom("a", &[&words[..], &times].concat())
     };
-    let named = ["`target` knows this machine as 198.18.2.1", "fathom serve --allow 198.18.0.1"];
+    let named = ["target expects this machine at 198.18.2.1", "on target, run: fathom serve --allow 198.18.0.1"];
     compare(&key).refused(3, &named);
     drop(server);
     let (_server, key) = lab.serve(&["--allow", "198.18.0.1"]);
     let run = compare(&key).run();
     assert!(run.tests.iter().all(|test| test.trials.len() == 1), "{:?}", run.completeness);
+}
+
+#[test]
+fn what_a_served_host_drops_of_an_address_that_it_does_not_know_is_told_as_that() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let up = ["lab", "up", "pair", "--name", "two-links", "--device", "router", "--direct-wire", "--for", "5min"];
+    let lab = stage.lab_with(&up, "two-links");
+    let (_server, key) = lab.serve(&[]);
+    let rack = format!(
+        "[hosts.me]\nlauncher = \"self\"\n[hosts.srv]\nlauncher = \"tls\"\ncontrol = \"198.18.2.2\"\n\
+         data = \"198.18.1.1\"\nkey = \"{key}\"\n"
+    );
+    let hosts = stage.path("rack.toml");
+    fs::write(&hosts, format!("schema = \"fathom.hosts/1\"\n{rack}")).unwrap();
+    let measure = |words: &[&str]| {
+        let ends = ["--hosts", hosts.to_str().unwrap(), "--from", "me", "--to", "srv"];
+        let times = ["--rounds", "1", "--warmup", "0ms", "--duration", "300ms", "--json"];
+        lab.fathom("a", &[words, &ends, &times].concat())
+    };
+    let sentence = "srv expects this machine at 198.18.2.1, but test traffic comes from 198.18.0.1";
+    let fix = "on srv, run: fathom serve --allow 198.18.0.1";
+    measure(&["tcp"]).refused(3, &[sentence, fix]);
+    let elsewhere = measure(&["tcp", "--congestion", "nosuch"]).code(3).stderr;
+    assert!(elsewhere.contains("modprobe") && !elsewhere.contains("--allow"), "{elsewhere}");
+    for words in [&["tcp", "--test", "crr"][..], &["http"], &["udp", "--test", "rr"], &["udp", "--rate", "1M"]] {
+        let run = measure(words).run();
+        let told = format!("{:?}", run.completeness);
+        assert!(told.contains(sentence) && told.contains(fix), "{words:?}: {told}");
+        let ids: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
+        assert!(!ids.contains(&"udp-receive-buffer"), "{words:?}: {ids:?}");
+        if words.contains(&"--rate") {
+            let records: Vec<_> = run.tests[0].trials[0].records.values().collect();
+            let sum = |name: &str| records.iter().filter_map(|record| record.totals.get(name)).sum::<u64>();
+            assert_eq!((sum("socket_dropped"), sum("port_dropped")), (0, sum("sent")));
+            assert!(ids.contains(&"port-filter"), "{ids:?}");
+            let drops = &run.tests[0].conservation.as_ref().unwrap().drops;
+            assert!(drops.iter().any(|drop| drop.place == "receiver's port filter" && drop.n_dropped > 0), "{drops:?}");
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub(super) fn estimate_text(plan: &CheckedPlan) -> String {
     };
     if tests.iter().all(|test| test.kind.ends_with_its_work(&test.options)) {
         let parts = rounds_text(plan);
-        return format!("{tests_text}{parts}, until everything is sent: at most {}", rounded_text(longest));
+        return format!("{tests_text}{parts}, until done: at most {}", rounded_text(longest));
     }
     let parts = match tests.iter().find_map(|test| test.search()) {
         Some(search) => format!("up to {} trials", search.bounds.budget.n_trials),
@@ -126,6 +126,16 @@ mod tests {
         assert_eq!(estimate_text(&planned(&two)), "2 tests, 5 rounds after a warm-up of up to 1 s: up to about 40 s");
         let short = PLAN.replace("rounds = 5", "rounds = 1").replace("\"1s\"", "\"0s\"");
         assert_eq!(estimate_text(&planned(&short)), "1 round of 2 s: up to about 3 s");
+    }
+
+    #[test]
+    fn a_test_that_ends_with_its_work_says_no_measured_time_but_the_bound() {
+        let probe = PLAN.replace("rounds = 5", "rounds = 1").replace("\"1s\"", "\"0s\"").replace("\"2s\"", "\"120s\"");
+        let told = "1 round, until done: at most 3 min";
+        assert_eq!(estimate_text(&planned(&probe.replace("tcp_stream", "probe_mtu"))), told);
+        let two = format!("{probe}{}", probe[probe.find("[[tests]]").unwrap()..].replace("\"a\"", "\"b\""));
+        let one_searches = two.replacen("tcp_stream", "probe_mtu", 1);
+        assert!(estimate_text(&planned(&one_searches)).contains("up to about"), "the other one takes its time");
     }
 
     #[test]

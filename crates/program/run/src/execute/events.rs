@@ -14,7 +14,7 @@ use fathom_model::{EventRecord, EventSpan, Plan, units::Nanos};
 use fathom_sys::{
     clock,
     netlink::namespace::Namespaces,
-    process::{signal, threads},
+    process::{own_program, signal, threads},
 };
 
 use super::{
@@ -153,9 +153,7 @@ const BUILT_INS: &[BuiltIn] = &[
         form: "kill-device=HOST",
         // Whoever holds the lab started the balancer, so only that can start it again.
         what: |about| {
-            let program = std::env::current_exe().ok()?;
-            let program = program.to_string_lossy().replace('\'', r"'\''");
-            let kill = format!("exec '{program}' balancer kill");
+            let kill = format!("exec {} balancer kill", own_program::shell_word());
             (!about.is_empty()).then(|| (about.to_owned(), BuiltInAction::Final(kill)))
         },
     },

@@ -4,7 +4,10 @@ use std::{cell::RefCell, collections::BTreeSet, io, net::IpAddr};
 
 use fathom_fleet::{Disconnected, EXACT_PAIRS_MAX, Error, ErrorClass};
 use fathom_model::{
-    Link, Metric, OnLoss, Plan, Run, TestRun, Trial, names::host::DEVICE_COUNTERS, plan::HostReach, run::Completeness,
+    Link, Metric, OnLoss, Plan, Run, TestRun, Trial,
+    names::{count, host::DEVICE_COUNTERS},
+    plan::HostReach,
+    run::Completeness,
 };
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
@@ -381,7 +384,10 @@ impl RunExecutor<'_> {
         if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
             run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].full_name()) };
         }
-        let Some(error) = error else { return Ok(true) };
+        let Some(error) = error else {
+            tell_unknown_addresses(test, run, hosts);
+            return Ok(true);
+        };
         let goes_on = self.continues_after(&error, (test, round), &mut run.tests[idx], &mut run.completeness, hosts)?;
         let why = run.tests[idx].unavailable.clone();
         for paired in paired_runs(&mut run.tests, test).into_iter().skip(1) {
@@ -510,7 +516,7 @@ impl RunExecutor<'_> {
                 Ok(false)
             }
             _ if is_alone && into.trials.is_empty() && into.curve.is_none() && !has_results(into) => {
-                Err(hosts.with_allowance(fleet_error(error), test.path.as_deref()).into())
+                Err(with_allowance(fleet_error(error), error, test, hosts).into())
             }
             // The rounds before it have results, and the next one may have. A trial that failed may have left a record of one side.
             _ if matches!(test.method, TestMethod::Rounds) && into.trials.iter().any(|trial| trial.round < round) => {
@@ -518,11 +524,11 @@ impl RunExecutor<'_> {
                 Ok(true)
             }
             ErrorClass::Preflight | ErrorClass::Usage => {
-                into.unavailable = Some(reason(error) + &hosts.allowance(test.path.as_deref()));
+                into.unavailable = Some(reason_with_allowance(error, test, hosts));
                 Ok(true)
             }
             ErrorClass::Failed => {
-                let why = reason(error) + &hosts.allowance(test.path.as_deref());
+                let why = reason_with_allowance(error, test, hosts);
                 add_reason(completeness, format!("{}: {why}", into.name));
                 into.unavailable = Some(why);
                 Ok(true)
@@ -537,10 +543,46 @@ struct Interrupted;
 /// Makes a run incomplete for one more reason.
 fn add_reason(completeness: &mut Completeness, why: String) {
     let reason = match completeness {
-        Completeness::Incomplete { reason } if *reason != why => format!("{reason}; {why}"),
-        _ => why,
+        Completeness::Incomplete { reason } if reason.contains(&why) => return,
+        Completeness::Incomplete { reason } => format!("{reason}; {why}"),
+        Completeness::Complete => why,
     };
     *completeness = Completeness::Incomplete { reason };
+}
+
+/// Adds what a served host may need to an error of the way to it; other errors have nothing to do with that.
+fn with_allowance(user_error: UserError, error: &Error, test: &CheckedTest, hosts: &Hosts) -> UserError {
+    if error.is_between_hosts() { hosts.with_allowance(user_error, test.path.as_deref()) } else { user_error }
+}
+
+/// Returns the same as one text.
+fn reason_with_allowance(error: &Error, test: &CheckedTest, hosts: &Hosts) -> String {
+    let allowances = if error.is_between_hosts() { hosts.allowances(test.path.as_deref()) } else { Vec::new() };
+    [vec![reason(error)], allowances].concat().join("; ")
+}
+
+/// Says why the newest trial of a test carried nothing, if a served host takes nothing from the address that this machine has on the path: many
+/// tests count what is refused, and end without an error.
+fn tell_unknown_addresses(test: &CheckedTest, run: &mut Run, hosts: &Hosts) {
+    let allowances = hosts.allowances(test.path.as_deref());
+    let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));
+    let is_nothing = |run: &&mut TestRun| {
+        run.trials.last().is_some_and(|trial| match main {
+            Some(_) => fathom_analyze::has_carried_nothing(trial, main),
+            None => has_refused(trial),
+        })
+    };
+    if !allowances.is_empty() && paired_runs(&mut run.tests, test).iter().any(is_nothing) {
+        for why in allowances {
+            add_reason(&mut run.completeness, why);
+        }
+    }
+}
+
+/// Whether ports of a trial turned packets or connections of others away.
+fn has_refused(trial: &Trial) -> bool {
+    let counters = [count::PORT_DROPPED, count::PORT_RESET];
+    trial.records.values().any(|record| counters.iter().any(|name| record.totals.get(*name) > Some(&0)))
 }
 
 /// Returns true if the newest trial of a compared test failed, or shows that its path gives no number. Then the run ends.
@@ -554,12 +596,10 @@ fn ends_comparison(
     run: &mut Run,
     hosts: &Hosts,
 ) -> Result<bool, UserError> {
-    let nothing_measured = |user_error: UserError| {
-        hosts.with_allowance(user_error, test.path.as_deref()).with_line("in", format!("test `{}`", test.name))
-    };
+    let place = || format!("test `{}`", test.name);
     if let Some(error) = error {
         if round == 0 {
-            return Err(nothing_measured(fleet_error(error)));
+            return Err(with_allowance(fleet_error(error), error, test, hosts).with_line("in", place()));
         }
         run.tests[test.idx].unavailable = Some(reason(error));
         run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
@@ -571,7 +611,12 @@ fn ends_comparison(
     match fault {
         None => Ok(false),
         Some(why) if round == 0 => {
-            Err(nothing_measured(UserError::new(Exit::Preflight, format!("nothing is measured: {why}"))))
+            let user_error = UserError::new(Exit::Preflight, format!("nothing is measured: {why}"));
+            let is_nothing =
+                of_test.trials.last().is_some_and(|trial| fathom_analyze::has_carried_nothing(trial, main));
+            let user_error =
+                if is_nothing { hosts.with_allowance(user_error, test.path.as_deref()) } else { user_error };
+            Err(user_error.with_line("in", place()))
         }
         Some(why) => {
             run.completeness = Completeness::Incomplete { reason: why };

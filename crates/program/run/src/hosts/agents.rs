@@ -33,9 +33,12 @@ use fathom_model::{
     shell::{shell_word, shell_words},
     units::Nanos,
 };
-use fathom_sys::{clock, process::signal};
+use fathom_sys::{
+    clock,
+    process::{own_program, signal},
+};
 
-use super::{PathHost, PlanLabs, fleet_error, no_lab_error, own_program};
+use super::{PathHost, PlanLabs, fleet_error, no_lab_error};
 use crate::{
     exit::{Exit, UserError, lab_error},
     target,
@@ -279,10 +282,9 @@ fn ssh_agent(name: &str, host: &SshHost, logins: &LoginLimit, stop: &StopFlag) -
     let refused = |error: Error| start_error(name, &reach, &error, None);
     let route = ssh::route(host);
     let address = host.data.map_or_else(|| ssh_address(name, host, route.as_ref()), Ok)?;
-    let program = own_program().map_err(|error| UserError::from_error(Exit::Preflight, &error))?;
     let first_hop = route.map_or_else(|| host.address.clone(), |route| route.first_hop);
     let turn = logins.turn(first_hop, stop).ok_or_else(|| refused(Error::Interrupted))?;
-    let link = ssh::ssh(host, &program, stop).and_then(|link| link.logged_in(stop)).map_err(refused)?;
+    let link = ssh::ssh(host, &own_program::path(), stop).and_then(|link| link.logged_in(stop)).map_err(refused)?;
     drop(turn);
     Ok((link, elsewhere(address)))
 }
@@ -427,7 +429,7 @@ fn ssh_error(name: &str, host: &SshHost, loss: &Disconnected, end: &ProcessEnd) 
 }
 
 fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
-    let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_error(&error))?;
+    let link = launcher::self_exec(&own_program::path()).map_err(|error| fleet_error(&error))?;
     let place = PathHost {
         address,
         interface: None,
@@ -490,7 +492,8 @@ fn resolve(address: &str) -> Result<SocketAddr, UserError> {
 fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStream, PathHost)> {
     let (place, reached) = lab_place(lab, host, lab_name)?;
     let host = lab.host(host).map_err(|error| lab_error(&error))?;
-    let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
+    let link =
+        launcher::namespace(&own_program::path(), host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
     Ok((link, place))
 }
 

@@ -69,10 +69,9 @@ impl Hosts {
         })
     }
 
-    /// Returns the same as a part of a sentence; empty without such a host.
-    pub fn allowance(&self, path: Option<&str>) -> String {
-        let of = |unknown: &UnknownAddress| format!("; {}: {} on {}", unknown.why(), unknown.command(), unknown.server);
-        self.unknown_on(path).map(of).collect::<Vec<_>>().concat()
+    /// Returns the same as sentences; none if the served hosts know this machine as it is on the path.
+    pub fn allowances(&self, path: Option<&str>) -> Vec<String> {
+        self.unknown_on(path).map(|unknown| format!("{}; {}", unknown.why(), unknown.fix())).collect()
     }
 
     fn unknown_on(&self, path: Option<&str>) -> impl Iterator<Item = &UnknownAddress> {
@@ -175,16 +174,12 @@ fn unknown_addresses(
 impl UnknownAddress {
     fn why(&self) -> String {
         let Self { path, server, known, used } = self;
-        let place = path.as_ref().map_or("towards its test address".to_owned(), |path| format!("on `{path}`"));
-        format!("`{server}` knows this machine as {known}, and {place} it is {used}")
-    }
-
-    fn command(&self) -> String {
-        format!("fathom serve --allow {}", self.used)
+        let place = path.as_ref().map_or(String::new(), |path| format!("on the path `{path}` "));
+        format!("{server} expects this machine at {known}, but {place}test traffic comes from {used}")
     }
 
     fn fix(&self) -> String {
-        format!("{}        # on {}", self.command(), self.server)
+        format!("on {}, run: fathom serve --allow {}", self.server, self.used)
     }
 }
 
@@ -315,8 +310,8 @@ mod tests {
             found.iter().map(|unknown| (unknown.why(), unknown.fix())).collect::<Vec<_>>()
         };
         assert_eq!(unknown(own(1)), []);
-        let why = "`target` knows this machine as 10.0.1.9, and towards its test address it is 10.0.2.9";
-        let fix = "fathom serve --allow 10.0.2.9        # on target";
+        let why = "target expects this machine at 10.0.1.9, but test traffic comes from 10.0.2.9";
+        let fix = "on target, run: fathom serve --allow 10.0.2.9";
         assert_eq!(unknown(own(2)), [(why.to_owned(), fix.to_owned())]);
     }
 

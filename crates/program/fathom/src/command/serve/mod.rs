@@ -29,7 +29,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     policy::Network,
-    process::{self, ParentBond, ProcessPlace, ProcessSpec, signal},
+    process::{self, ParentBond, ProcessPlace, ProcessSpec, own_program, signal},
     socket::are_connections_filtered,
 };
 
@@ -45,7 +45,7 @@ use super::measurement::{self, AGENT_PORT};
 use fathom_run::{
     exit::{Exit, UserError},
     files::{self, FileReaders},
-    hosts::{self, fleet_error},
+    hosts::fleet_error,
 };
 
 const EXAMPLES: &str = "\
@@ -251,7 +251,6 @@ fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
 
 /// Starts an agent for each controller.
 struct AgentLauncher {
-    program: PathBuf,
     arguments: Vec<String>,
     /// The file in which agents see each other. It has no name, only a descriptor.
     _role_log: File,
@@ -268,12 +267,12 @@ impl AgentLauncher {
         }
         let roster = process::shared_file()?;
         arguments.extend(["--roster".to_owned(), format!("/dev/fd/{}", roster.as_raw_fd())]);
-        Ok(Self { program: hosts::own_program()?, arguments, _role_log: roster })
+        Ok(Self { arguments, _role_log: roster })
     }
 
     fn start(&self, peer: SocketAddr, stream: UnixStream) -> anyhow::Result<()> {
         let output = stream.try_clone()?;
-        let mut command = Program::new(&self.program);
+        let mut command = Program::new(own_program::path());
         command.args(&self.arguments).args(["--only", &peer.ip().to_canonical().to_string()]);
         command.stdin(OwnedFd::from(stream)).stdout(OwnedFd::from(output)).stderr(Stdio::inherit());
         let mut agent = ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }.spawn()?;

@@ -59,7 +59,9 @@ fn is_explained(seen: &TestEvidence<'_>) -> bool {
         let largest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or(Nanos::ZERO);
         ratio(largest.0, anatomy.median().0).is_some_and(|share| share >= gap::HALF)
     });
-    seen.run.findings.iter().any(is_cause) || gap::reaches_a_limit(seen) || has_part
+    // A host that was lost took its share of the rate along.
+    let has_lost = seen.test.trials.iter().any(|trial| !trial.lost.is_empty());
+    seen.run.findings.iter().any(is_cause) || gap::reaches_a_limit(seen) || has_part || has_lost
 }
 
 /// Returns the causes that explain less than half of what the test lacks, the largest first.
@@ -297,6 +299,19 @@ mod tests {
         assert!(found.clue.unwrap().starts_with("its rate varies by 0 % only"));
         builder.growth_per_interval(|interval| 1000 + 300 * (interval % 3));
         assert_eq!(of_first(&builder).unwrap().clue, None, "what varies is not paced");
+        builder.run.tests[0].trials[1].lost = vec!["companion".to_owned()];
+        assert_eq!(of_first(&builder), None, "a lost host took its share along");
+    }
+
+    #[test]
+    fn a_core_that_is_full_is_not_ruled_out() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[12_500_000, 12_500_000]);
+        builder.wire("1000000000", "1500");
+        builder.cpu("client", "cpu0", [45, 41, 5, 0]);
+        let found = of_first(&builder).unwrap();
+        assert!(found.ruled_out.iter().all(|it| !it.starts_with("cores")), "{found:?}");
+        assert!(found.not_seen.iter().any(|it| it.starts_with("whether cores hold it back")), "{found:?}");
     }
 
     #[test]

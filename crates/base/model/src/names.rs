@@ -350,7 +350,7 @@ pub mod count {
     pub const SERVER_FAILURES: &str = "status_5xx";
     /// Requests still waiting for their answer when the trial ended.
     pub const UNFINISHED: &str = "unfinished";
-    /// Those of them that had waited for a second, and ten times as long as 99 % of the answers took.
+    /// Connections whose request had waited, when the trial ended, ten times as long as 99 % of the answers took, and 250 ms at least.
     pub const STUCK: &str = "stuck";
     /// Connections opened.
     pub const CONNECTIONS: &str = "connections";

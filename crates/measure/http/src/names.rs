@@ -12,6 +12,8 @@ pub const CLOSED_BY_SERVER: &str = "closed_by_server";
 pub const NOT_AWAITED: &str = "left";
 /// Requests still waiting for their answer when the trial ended.
 pub const UNFINISHED: &str = count::UNFINISHED;
+/// Connections that got no answer: their requests had waited far longer than others take when the trial ended.
+pub const STUCK: &str = count::STUCK;
 /// Requests that were due and never sent, because no connection became free before the end.
 pub const NOT_STARTED: &str = "not_started";
 /// Requests sent after the last one that a connection answered, and sent again on another connection.

@@ -65,6 +65,8 @@ pub enum Cause {
     NoPort,
     /// The process or the host has no file descriptor left (EMFILE, ENFILE).
     NoDescriptor,
+    /// This host does not let it out: a filter rule (EPERM) or a route (EACCES).
+    Forbidden,
     /// Full-size segments are retransmitted and never acknowledged.
     NeverAcknowledged,
     /// Another cause, in words.
@@ -72,7 +74,7 @@ pub enum Cause {
 }
 
 /// The causes with fixed words.
-const CAUSES: [(&str, Cause); 8] = [
+const CAUSES: [(&str, Cause); 9] = [
     ("timeout", Cause::Timeout),
     ("unanswered", Cause::Unanswered),
     ("the answer did not end", Cause::Incomplete),
@@ -80,6 +82,7 @@ const CAUSES: [(&str, Cause); 8] = [
     ("connection reset by peer", Cause::Reset),
     ("no local port is free", Cause::NoPort),
     ("no descriptors left", Cause::NoDescriptor),
+    ("permission denied", Cause::Forbidden),
     ("full-size segments are sent again and never acknowledged", Cause::NeverAcknowledged),
 ];
 

@@ -162,6 +162,8 @@ pub mod host {
     pub const TCP_SYN_COOKIES: &str = "tcp_syn_cookies";
     /// SYNs dropped because a SYN queue was full (`TcpExt: TCPReqQFullDrop`).
     pub const TCP_SYN_QUEUE_DROPS: &str = "tcp_syn_queue_drops";
+    /// Acknowledgments that TCP sent when the time for which it delays them was over (`TcpExt: DelayedACKs`).
+    pub const TCP_DELAYED_ACKS: &str = "tcp_delayed_acks";
     /// How often TCP came under memory pressure (`TcpExt: TCPMemoryPressures`).
     pub const TCP_MEMORY_PRESSURES: &str = "tcp_memory_pressures";
     /// Segments dropped because the backlog of a socket was full (`TcpExt: TCPBacklogDrop`).
@@ -346,6 +348,12 @@ pub mod count {
     pub const TRANSACTIONS: &str = "transactions";
     /// Requests with a response, whatever its status.
     pub const REQUESTS: &str = "requests";
+    /// Answers whose status says that the server failed: 500 to 599.
+    pub const SERVER_FAILURES: &str = "status_5xx";
+    /// Requests still waiting for their answer when the trial ended.
+    pub const UNFINISHED: &str = "unfinished";
+    /// Connections whose request had waited, when the trial ended, ten times as long as 99 % of the answers took, and 250 ms at least.
+    pub const STUCK: &str = "stuck";
     /// Connections opened.
     pub const CONNECTIONS: &str = "connections";
     /// Datagrams, frames or requests that the kernel accepted.

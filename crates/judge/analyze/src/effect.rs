@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Better, Derivation, Effect, Finding, Intervention, InterventionAim, Metric, Proof, ProofOutcome, Severity, Summary,
-    TestRun, Unit,
+    TestRun, Trial, Unit,
+    names::tcp,
     run::Host,
-    units::{grouped, percent, rounded, significant},
+    units::{Bytes, approximate, grouped, percent, rounded, significant},
 };
 
 use crate::summaries::summary_of;
@@ -18,6 +19,11 @@ use crate::summaries::summary_of;
 const GONE: f64 = 0.01;
 /// Notes that say that the kernel did not grant the change.
 const NOT_GRANTED: [&str; 2] = ["receive-buffer-smaller", "send-buffer-smaller"];
+
+/// The id of the cause that a peer's window is too small.
+const RECEIVE_WINDOW: &str = "receive-window";
+/// A window that grows by less than a tenth did not follow its buffer, which grows fourfold or more.
+const WIDER: f64 = 1.1;
 
 /// What a change means beyond proof and refutation: the option, and the meaning of an effect and of none.
 const MEANINGS: [(&str, &str, &str); 5] = [
@@ -36,6 +42,12 @@ pub fn effect(intervention: &Intervention, metric: &Metric, hosts: &BTreeMap<Str
     let comparison = Comparison::of(&unchanged, &changed)?;
     let (outcome, text) = if not_granted(intervention) {
         (ProofOutcome::Open, format!("`{}` was not granted by the kernel of a host", intervention.change()))
+    } else if let Some(window) = window_that_stayed(intervention) {
+        let change = intervention.change();
+        (
+            ProofOutcome::Open,
+            format!("`{change}` did not widen the window, which was {window} at most: that shows nothing"),
+        )
     } else {
         let outcome = comparison.outcome(intervention);
         (outcome, text(intervention, outcome, &comparison))
@@ -47,6 +59,18 @@ pub fn effect(intervention: &Intervention, metric: &Metric, hosts: &BTreeMap<Str
 fn not_granted(intervention: &Intervention) -> bool {
     let records = intervention.changed.iter().flat_map(|trial| trial.records.values());
     records.flat_map(|record| &record.notes).any(|note| NOT_GRANTED.contains(&note.id.as_str()))
+}
+
+/// Returns the window of a test whose cause is a small one, if a larger buffer left it as small as it was: something else holds it.
+fn window_that_stayed(intervention: &Intervention) -> Option<Bytes> {
+    let is_about = intervention.cause.as_deref() == Some(RECEIVE_WINDOW) && intervention.option == "buffer";
+    let widest = |trials: &[Trial]| {
+        let flows = trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.flows);
+        let samples = flows.flat_map(|flow| &flow.samples);
+        samples.filter_map(|sample| sample.values.get(tcp::SND_WND_BYTES).copied()).max()
+    };
+    let (before, after) = (widest(&intervention.unchanged)?, widest(&intervention.changed)?);
+    (is_about && approximate(after) < WIDER * approximate(before)).then_some(Bytes(after))
 }
 
 /// The two values of an intervention with their intervals.
@@ -233,7 +257,7 @@ pub(crate) fn with_proof(finding: Finding, test: &TestRun) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{NoCause, Run, Trial, names::host};
+    use fathom_model::{NoCause, Run, names::host, units::Nanos};
 
     use super::*;
     use crate::run_builder::{RunBuilder, loss, throughput};
@@ -314,6 +338,29 @@ mod tests {
         let note = fathom_model::Note { id: NOT_GRANTED[0].to_owned(), text: String::new() };
         clear.changed[0].records.get_mut("target").unwrap().notes.push(note);
         assert_eq!(told(&clear, &throughput()).0, ProofOutcome::Open, "a change that was not granted shows nothing");
+    }
+
+    #[test]
+    fn a_larger_buffer_that_left_the_window_as_it_was_refutes_nothing() {
+        let with_window = |bytes: u64| {
+            let mut trials = stream(&[11_750_000, 11_760_000]);
+            for record in trials.iter_mut().filter_map(|trial| trial.records.get_mut("client")) {
+                let values = [(tcp::SND_WND_BYTES.to_owned(), bytes)].into();
+                let sample = fathom_model::record::FlowSample { at_ns: Nanos(1), values };
+                record.flows = vec![fathom_model::record::Flow { id: "a:1 b:2".to_owned(), samples: vec![sample] }];
+            }
+            trials
+        };
+        let of = |cause: &str, after: u64| {
+            let trials = (with_window(65_536), with_window(after));
+            told(&Intervention { cause: Some(cause.to_owned()), ..tried(BUFFER, &throughput(), trials) }, &throughput())
+        };
+        let (outcome, text) = of(RECEIVE_WINDOW, 65_536);
+        assert_eq!(outcome, ProofOutcome::Open);
+        let words = "`--buffer 4MiB` did not widen the window, which was 64 KiB at most: that shows nothing";
+        assert_eq!(text, words);
+        assert_eq!(of(RECEIVE_WINDOW, 4 << 20).0, ProofOutcome::Refuted);
+        assert_eq!(of("send-buffer", 65_536).0, ProofOutcome::Refuted, "its buffer is another one");
     }
 
     #[test]

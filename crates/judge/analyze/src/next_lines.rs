@@ -128,9 +128,11 @@ const SETTINGS: &[&str] = &[
     "net.ipv4.neigh.default.gc_thresh3",
     "net.ipv4.tcp_max_tw_buckets",
     "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_moderate_rcvbuf",
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_syncookies",
     "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_window_scaling",
     "net.ipv4.tcp_wmem",
     "net.netfilter.nf_conntrack_max",
 ];

@@ -37,6 +37,7 @@ const WORDS: &[(&str, &str)] = &[
     ("tcp_time_wait_overflows", "no room in TIME-WAIT"),
     ("tcp_listen_overflows", "accept queue full"),
     ("tcp_syn_queue_drops", "SYN queue full"),
+    ("tcp_delayed_acks", "acknowledgments sent late"),
     ("tcp_syn_retrans", "SYNs retransmitted"),
     ("udp_no_ports", "no listener on the port"),
     ("connect_time_ns", "time to connect"),

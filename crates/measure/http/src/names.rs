@@ -1,5 +1,7 @@
 //! Names of counters that only requests have; the others are in `fathom_model::names`.
 
+use fathom_model::names::count;
+
 /// Requests that ended, whether answered or failed; failed connects are included.
 pub const ATTEMPTS: &str = "attempts";
 /// Failures; the errors of the record list them by cause.
@@ -9,13 +11,15 @@ pub const CLOSED_BY_SERVER: &str = "closed_by_server";
 /// Requests that were complete once they were sent, because their answers were not awaited; only with `leave`.
 pub const NOT_AWAITED: &str = "left";
 /// Requests still waiting for their answer when the trial ended.
-pub const UNFINISHED: &str = "unfinished";
+pub const UNFINISHED: &str = count::UNFINISHED;
+/// Connections that got no answer: their requests had waited far longer than others take when the trial ended.
+pub const STUCK: &str = count::STUCK;
 /// Requests that were due and never sent, because no connection became free before the end.
 pub const NOT_STARTED: &str = "not_started";
 /// Requests sent after the last one that a connection answered, and sent again on another connection.
 pub const RESENT: &str = "asked_again";
 /// Answers by status class; `other` is 600 and above.
-pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", "status_5xx", "status_other"];
+pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", count::SERVER_FAILURES, "status_other"];
 /// Requests that a responder refused with an error status.
 pub const REJECTED: &str = "rejected";
 /// Connections that a responder closed because the client was too slow.

@@ -10,6 +10,7 @@ use super::{
     FindingRule,
     host_drops::{ACCEPT_QUEUE_STEP, SYN_QUEUE_STEP},
     planned_event::PLANNED_EVENT,
+    retransmissions::where_no_counter_shows,
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
@@ -78,7 +79,8 @@ impl FindingRule for ConnectDelays {
             }
             SynLoss::Unknown => {
                 let title = format!(
-                    "SYNs of {from} or their answers were lost where no counter of these hosts shows it: {waits}"
+                    "SYNs of {from} or their answers were lost where {}: {waits}",
+                    where_no_counter_shows(seen)
                 );
                 let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there) and at firewalls";
                 ("syn loss", title, NextStep::new("ss -tn state syn-sent").on(from).expected(expected))
@@ -150,6 +152,11 @@ mod tests {
     fn lost_syns_without_a_counter_are_told_and_single_ones_are_not() {
         assert_eq!(connecting(24).finding("connect-delays").unwrap().short, "syn loss");
         assert_eq!(connecting(0).finding("connect-delays"), None);
+        let mut unread = connecting(24);
+        unread.run.tests[0].to = None;
+        let title = unread.finding("connect-delays").unwrap().title;
+        let words = "SYNs of client or their answers were lost where no counter of client shows it; the counters of the server's host were not read: 12 %";
+        assert!(title.starts_with(words), "{title}");
     }
 
     #[test]

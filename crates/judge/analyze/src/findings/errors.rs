@@ -6,7 +6,7 @@ use fathom_model::{
     Cause, Failure, Finding, NextStep, Record, Severity, Stage,
     names::{
         count,
-        host::{TCP_OUT_RESETS, UDP_NO_PORTS},
+        host::{NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
     },
     units::{grouped, percent, ratio},
 };
@@ -69,6 +69,17 @@ const KNOWN: &[KnownCause] = &[
         always_matters: false,
         title: refused_title,
         next: |seen, host| Some(refused_next(seen, host)),
+    },
+    KnownCause {
+        cause: Cause::Forbidden,
+        id: "filter-drops",
+        short: "firewall",
+        always_matters: false,
+        title: forbidden_title,
+        next: |_, host| {
+            let command = NextStep::new("nft -a list ruleset; ip route").on(host);
+            Some(command.expected("show a rule for packets on their way out, or a route that prohibits"))
+        },
     },
     KnownCause {
         cause: Cause::Reset,
@@ -140,6 +151,22 @@ fn refused_next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
         Some(other) => next.on(other),
         None => next.expected("show, at the other end, the ports that programs listen on"),
     }
+}
+
+/// Returns who does not let packets of a host out: the rule that counted most of them, if one did.
+fn forbidden_title(seen: &TestEvidence<'_>, host: &str) -> String {
+    match seen.growth_by_instance(host, NFT_DROPPED).first() {
+        Some((rule, n)) => {
+            format!("a firewall rule on {host} ({rule}) refuses what it sends, and dropped {}", grouped(*n))
+        }
+        None => format!("a firewall rule or a route on {host} refuses what it sends"),
+    }
+}
+
+/// Returns true if a host refused what this test sent from it, so that it could send less.
+pub(super) fn are_sends_forbidden(seen: &TestEvidence<'_>) -> bool {
+    let mut errors = seen.test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors);
+    errors.any(|(failure, _)| failure.cause == Cause::Forbidden)
 }
 
 /// Returns who reset connections of a host, by the resets that TCP of the other host counts. A firewall's resets are not among them.
@@ -273,6 +300,31 @@ mod tests {
         assert!(builder.finding("connect-delays").is_some_and(|finding| finding.severity == Severity::HoldsBack));
         add(&mut builder, "read: timeout");
         assert_eq!(builder.finding("errors").unwrap().severity, Severity::HoldsBack);
+    }
+
+    #[test]
+    fn what_this_host_may_not_send_is_told_with_the_rule_and_not_blamed_on_the_generator() {
+        let forbidden = |rule: bool, error: &str| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(300, 300)]);
+            builder.total("client", count::INTENDED, 1_000);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add(error, 691_042);
+            if rule {
+                builder.host_counter("client", (NFT_DROPPED, "inet t out 4"), 334_702);
+            }
+            builder
+        };
+        let run = forbidden(true, "sendmmsg: permission denied").analyzed();
+        let (first, words) =
+            (&run.findings[0], "a firewall rule on client (inet t out 4) refuses what it sends, and dropped 334,702");
+        assert_eq!((first.id.as_str(), first.severity), ("filter-drops", Severity::HoldsBack));
+        assert!(first.title.starts_with(words), "{}", first.title);
+        let offered = |builder: RunBuilder| builder.finding("offered-too-little").unwrap().severity;
+        assert_eq!(offered(forbidden(true, "sendmmsg: permission denied")), Severity::Remark);
+        let title = forbidden(false, "sendmmsg: permission denied").finding("filter-drops").unwrap().title;
+        assert!(title.starts_with("a firewall rule or a route on client refuses what it sends: "), "{title}");
+        assert_eq!(offered(forbidden(false, "sendmmsg: timeout")), Severity::Invalidates);
     }
 
     fn with_errors(n: u64) -> RunBuilder {

@@ -30,6 +30,11 @@ const WMEM: &str = "net.ipv4.tcp_wmem";
 /// The kernel's defaults of `tcp_rmem` and `tcp_wmem`: least, usual, most.
 const RMEM_USUAL: [u64; 3] = [4096, 131_072, 6 << 20];
 const WMEM_USUAL: [u64; 3] = [4096, 16_384, 4 << 20];
+/// Settings without which a window stays small, whatever the buffer may hold.
+const WINDOW_SCALING: &str = "net.ipv4.tcp_window_scaling";
+const MODERATE_RCVBUF: &str = "net.ipv4.tcp_moderate_rcvbuf";
+/// A window is about half of its buffer. One that is this many times smaller is not held by the largest buffer.
+const FAR_BELOW: u64 = 8;
 /// Connections that were busy for less than this are ignored.
 const BUSY_MIN: Nanos = Nanos::from_millis(100);
 
@@ -66,7 +71,7 @@ impl FindingRule for ReceiveWindow {
             seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
                 .evidence([ratio_evidence(sender, format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)])
                 .explains(gap::explained_by_time(seen, share))
-                .next(larger_receive_buffer(seen, receiver)),
+                .next(larger_window(seen, (sender, receiver), widest_window(seen, side))),
         ]
     }
 
@@ -91,7 +96,7 @@ impl ReceiveWindow {
         seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
             .evidence(bound.evidence(sender, tcp::SND_WND_BYTES))
             .explains(gap::explained_by_time(seen, bound.share))
-            .next(larger_receive_buffer(seen, receiver))
+            .next(larger_window(seen, (sender, receiver), Some(bound.size)))
     }
 }
 
@@ -236,6 +241,53 @@ fn growth(flow: &Flow, name: &str) -> u64 {
     }
 }
 
+/// Returns the widest window that the connections of a sender were offered in the newest trial.
+fn widest_window(seen: &TestEvidence<'_>, side: Side) -> Option<Bytes> {
+    let records = seen.trials().last()?.records.values().filter(|record| record.side == side);
+    records.flat_map(|record| &record.flows).filter_map(|flow| largest(flow, tcp::SND_WND_BYTES)).max().map(Bytes)
+}
+
+/// Suggests what may widen a window: a larger buffer, unless the receiver's buffer may be far larger already.
+fn larger_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), window: Option<Bytes>) -> NextStep {
+    let sizes = seen.environment(receiver).and_then(|facts| facts.get("sysctl", RMEM));
+    let most = || sizes?.split_whitespace().nth(2)?.parse().ok();
+    let asked = seen.test.options.size("buffer");
+    let room = asked.map(|asked| asked.0).or_else(most);
+    let is_held = window.zip(room).is_some_and(|(window, room)| window.0.saturating_mul(FAR_BELOW) <= room);
+    if is_held {
+        return what_holds_window(seen, (sender, receiver));
+    }
+    let larger = asked.and(larger_stream_buffer(seen, receiver, RMEM));
+    match larger.and_then(|larger| seen.repeat_with_option("buffer", &larger.to)) {
+        Some(command) => NextStep::new(command).expected("let more data be on its way at once"),
+        None => larger_receive_buffer(seen, receiver),
+    }
+}
+
+/// Suggests to turn on what lets a window grow, or to look for what keeps it small.
+fn what_holds_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str)) -> NextStep {
+    let is_off = |host: &str, name: &str| {
+        seen.environment(host).and_then(|facts| facts.get("sysctl", name)).is_some_and(|value| value.trim() == "0")
+    };
+    let without_scaling = [receiver, sender].into_iter().find(|host| is_off(host, WINDOW_SCALING));
+    if let Some(host) = without_scaling {
+        return NextStep::new(format!("sysctl -w {WINDOW_SCALING}=1"))
+            .on(host)
+            .expected("let the window of new connections grow beyond 64 KiB");
+    }
+    if seen.test.options.size("buffer").is_none() && is_off(receiver, MODERATE_RCVBUF) {
+        return NextStep::new(format!("sysctl -w {MODERATE_RCVBUF}=1"))
+            .on(receiver)
+            .expected("let the kernel enlarge the buffer, and with it the window");
+    }
+    let shown = "sysctl net.ipv4.tcp_window_scaling net.ipv4.tcp_moderate_rcvbuf";
+    let address = seen.run.hosts.get(sender).and_then(|host| host.address.as_deref());
+    let with_route = address.map(|address| format!("{shown}; ip route get {address}"));
+    NextStep::new(with_route.unwrap_or_else(|| shown.to_owned()))
+        .on(receiver)
+        .expected("show what keeps the window small, as the buffer may be larger: a 0, or a `window` of the route")
+}
+
 /// Suggests a larger receive buffer for TCP sockets that do not choose their own, which `rmem_max` does not limit.
 pub(super) fn larger_receive_buffer(seen: &TestEvidence<'_>, host: &str) -> NextStep {
     larger_buffer(seen, host, RMEM, RMEM_USUAL)
@@ -319,33 +371,35 @@ mod tests {
         assert_eq!(builder.finding("receive-window"), None);
     }
 
+    /// A stream whose receiver offers a window of this size all the time, each round trip of which carries it.
+    fn small(wnd: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        let values = [
+            (tcp::BUSY_NS, 2_000_000_000),
+            (tcp::BYTES_ACKED, 135_000_000),
+            (tcp::RTT_NS, 27_000),
+            (tcp::SND_WND_BYTES, wnd),
+            (tcp::CWND_SEGMENTS, 146),
+            (tcp::SND_MSS_BYTES, 1448),
+        ];
+        let of = |share: u64| {
+            values
+                .iter()
+                .map(|(name, value)| {
+                    ((*name).to_owned(), if *name == tcp::BYTES_ACKED { value * share } else { *value })
+                })
+                .collect()
+        };
+        let at = |ms: u64, values| FlowSample { at_ns: Nanos::from_millis(ms), values };
+        let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, of(0)), at(1200, of(1))] };
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+        builder.cpu("client", "cpu0", [40, 59, 0, 0]);
+        builder
+    }
+
     #[test]
     fn a_window_that_each_round_trip_fills_is_named_although_the_kernel_calls_the_sender_busy() {
-        let small = |wnd: u64| {
-            let mut builder = RunBuilder::new();
-            builder.tcp_stream(&[1000]);
-            let values = [
-                (tcp::BUSY_NS, 2_000_000_000),
-                (tcp::BYTES_ACKED, 135_000_000),
-                (tcp::RTT_NS, 27_000),
-                (tcp::SND_WND_BYTES, wnd),
-                (tcp::CWND_SEGMENTS, 146),
-                (tcp::SND_MSS_BYTES, 1448),
-            ];
-            let of = |share: u64| {
-                values
-                    .iter()
-                    .map(|(name, value)| {
-                        ((*name).to_owned(), if *name == tcp::BYTES_ACKED { value * share } else { *value })
-                    })
-                    .collect()
-            };
-            let at = |ms: u64, values| FlowSample { at_ns: Nanos::from_millis(ms), values };
-            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, of(0)), at(1200, of(1))] };
-            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
-            builder.cpu("client", "cpu0", [40, 59, 0, 0]);
-            builder
-        };
         let run = small(4608).analyzed();
         assert_eq!(run.findings[0].id, "receive-window", "{:#?}", run.findings);
         assert!(run.findings[0].title.contains("at most 4.50 KiB"), "{}", run.findings[0].title);
@@ -382,5 +436,36 @@ mod tests {
             builder.finding("send-buffer").is_some()
         };
         assert_eq!([39, 33, 20].map(|ms| found(Nanos::from_millis(ms))), [true, true, false]);
+    }
+
+    #[test]
+    fn where_the_buffer_may_be_far_larger_the_next_step_is_what_keeps_the_window_small() {
+        let next = |settings: &[(&str, &str, &str)]| {
+            let mut builder = small(4608);
+            for (host, name, value) in settings {
+                builder.run.hosts.get_mut(*host).unwrap().environment.note("sysctl", name, *value);
+            }
+            let step = builder.finding("receive-window").unwrap().next.unwrap();
+            (step.command, step.on.unwrap())
+        };
+        let large = ("target", RMEM, "4096 131072 33554432");
+        let shown = format!("sysctl {WINDOW_SCALING} {MODERATE_RCVBUF}; ip route get 198.18.0.1");
+        assert_eq!(next(&[large]), (shown, "target".to_owned()));
+        let scaling = (format!("sysctl -w {WINDOW_SCALING}=1"), "client".to_owned());
+        assert_eq!(next(&[large, ("client", WINDOW_SCALING, "0")]), scaling);
+        let moderate = (format!("sysctl -w {MODERATE_RCVBUF}=1"), "target".to_owned());
+        assert_eq!(next(&[large, ("target", MODERATE_RCVBUF, "0")]), moderate);
+        let tiny = next(&[("target", RMEM, "4096 8192 8192")]);
+        assert!(tiny.0.starts_with("sysctl -w net.ipv4.tcp_rmem="), "{tiny:?}");
+    }
+
+    #[test]
+    fn a_buffer_that_the_test_asks_for_is_enlarged_by_the_same_option() {
+        let mut builder = small(4608);
+        builder.run.command = "fathom tcp 198.18.0.2 --buffer 8KiB".to_owned();
+        builder.run.tests[0].options.set("buffer", "8KiB");
+        builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", RMEM, "4096 131072 131072");
+        let step = builder.finding("receive-window").unwrap().next.unwrap();
+        assert_eq!((step.command.as_str(), step.on), ("fathom tcp 198.18.0.2 --buffer 1MiB", None));
     }
 }

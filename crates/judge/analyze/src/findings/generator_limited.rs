@@ -6,7 +6,7 @@ use fathom_model::{
     units::{approximate, percent, ratio},
 };
 
-use super::{FindingRule, other_programs::OtherPrograms};
+use super::{FindingRule, errors::are_sends_forbidden, other_programs::OtherPrograms};
 use crate::change::{Change, another_core};
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 use crate::gap::HALF;
@@ -24,6 +24,8 @@ const OFFERED_MIN: f64 = 0.9;
 /// At this share of the sent packets and above, everything counts as arrived, because the window cuts off a little at both
 /// ends.
 const ALL_CAME: f64 = 0.99;
+/// Makes a sender slow only if it is on the way out of its host, where it refuses what is sent.
+const FILTER_DROPS: &str = "filter-drops";
 /// Queueing disciplines that limit a sender to a rate.
 const SHAPERS: [&str; 6] = ["tbf", "htb", "hfsc", "cake", "cbs", "netem"];
 
@@ -36,7 +38,11 @@ impl FindingRule for GeneratorLimited {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs"]
+        &["local-shaper", "cpu-quota", "other-programs", FILTER_DROPS]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        cause == FILTER_DROPS && !are_sends_forbidden(seen)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -119,10 +125,13 @@ impl FindingRule for OfferedTooLittle {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs"]
+        &["local-shaper", "cpu-quota", "other-programs", FILTER_DROPS]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        if cause == FILTER_DROPS {
+            return !are_sends_forbidden(seen);
+        }
         // Far below the asked rate, the test is not the one that was asked for, whoever took the sender's time.
         cause == OtherPrograms.id() && seen.offered().is_some_and(|offered| offered.share < OFFERED_MIN)
     }

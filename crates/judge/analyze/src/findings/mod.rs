@@ -46,6 +46,7 @@ mod retransmissions;
 mod ring_drops;
 mod rule;
 mod scan;
+mod server_failures;
 mod server_saturated;
 mod server_time;
 mod slow_host;
@@ -80,6 +81,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link_down::LinkDown,
     &path_fault::PathFault,
     &errors::ErrorCauses,
+    &server_failures::ServerFailures,
+    &server_failures::StuckConnections,
     &limit::LimitFound,
     &benchmark::BenchmarkHeadline,
     &scan::OptionScan,

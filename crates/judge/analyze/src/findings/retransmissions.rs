@@ -4,12 +4,12 @@ use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
         DEV_RX_DROPPED, DEV_TX_DROPPED, IP_IN_DISCARDS, IP_OUT_DISCARDS, NFT_DROPPED, QDISC_DROPPED, SOFTNET_DROPPED,
-        TCP_DSACK_SEGMENTS, TCP_IN_ERRORS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
+        TCP_DSACK_SEGMENTS, TCP_IN_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent, ratio},
 };
 
-use super::{FindingRule, planned_event::PLANNED_EVENT};
+use super::{FindingRule, host_drops::ACCEPT_QUEUE_STEP, planned_event::PLANNED_EVENT};
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
@@ -24,7 +24,7 @@ const RESENT_MIN: u64 = 10;
 /// If at least this share of the retransmitted segments had already arrived, segments were reordered, not lost.
 const NEEDLESS: f64 = 0.5;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
-const DROPS: [(&str, &str); 8] = [
+const DROPS: [(&str, &str); 9] = [
     (DEV_TX_DROPPED, "at a device"),
     (DEV_RX_DROPPED, "at a device"),
     (IP_OUT_DISCARDS, "by ip"),
@@ -33,7 +33,12 @@ const DROPS: [(&str, &str); 8] = [
     (SOFTNET_DROPPED, "in the backlog of a core"),
     (NFT_DROPPED, "by a filter rule"),
     (QDISC_DROPPED, "in a queueing discipline"),
+    // The end of a handshake, and the first data behind it, are sent again until there is room.
+    (TCP_LISTEN_OVERFLOWS, "in an accept queue"),
 ];
+
+/// The short name of a finding whose segments found no room in an accept queue.
+const LISTEN_QUEUE: &str = "listen queue";
 
 /// Compares retransmitted with sent segments on each host, and derives the reason from the counters.
 pub(crate) struct Retransmissions;
@@ -72,21 +77,35 @@ impl FindingRule for Retransmissions {
         let counters = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS, TCP_DSACK_SEGMENTS];
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
         let shown = counters.iter().filter(|(counter, n)| *n > 0 || *counter != TCP_DSACK_SEGMENTS);
-        let (why, needless) = reason(seen, host);
+        let reason = ResendReason::of(seen, host);
+        let needless = matches!(reason, ResendReason::Needless(..));
         let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
-        let title = format!("{} of the TCP segments of {host} were retransmitted, {why}", percent(share));
+        let title =
+            format!("{} of the TCP segments of {host} were retransmitted, {}", percent(share), reason.text(seen));
+        let shown = shown.map(|(counter, n)| counter_evidence(host, *counter, *n));
+        let (short, overflows, next) = match &reason {
+            ResendReason::Dropped(drops) if drops.counter == TCP_LISTEN_OVERFLOWS => {
+                let next = NextStep::new("ss -ltn").on(drops.host).expected(ACCEPT_QUEUE_STEP);
+                (LISTEN_QUEUE, Some(counter_evidence(drops.host, drops.counter, drops.n)), next)
+            }
+            _ => {
+                let command = format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host));
+                let expected = "show whether this host's own queue drops, or the network behind it";
+                ("resent", None, NextStep::new(command).on(host).expected(expected))
+            }
+        };
         vec![
-            seen.finding(self.id(), severity, "resent", title)
-                .evidence(shown.map(|(counter, n)| counter_evidence(host, *counter, *n)))
-                .next((!needless).then(|| {
-                    NextStep::new(format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)))
-                        .on(host)
-                        .expected("show whether this host's own queue drops, or the network behind it")
-                })),
+            seen.finding(self.id(), severity, short, title)
+                .evidence(shown.chain(overflows))
+                .next((!needless).then_some(next)),
         ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
+        // No other congestion control gets room in an accept queue.
+        if finding.short == LISTEN_QUEUE {
+            return None;
+        }
         let tolerant = loss_tolerant_control(seen, &finding.evidence.first()?.host);
         // Where the sender tolerates losses already, a lower rate shows whether a queue or a policer makes them.
         tolerant.or_else(|| lower_stream_rate(seen, "retransmitted_ratio").map(Change::into_clue))
@@ -111,23 +130,66 @@ pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)>
 pub(super) fn path_limits_window(seen: &TestEvidence<'_>) -> bool {
     const LIMITS: f64 = 0.01;
     let is_own = || seen.hosts().any(|host| DROPS.iter().any(|(counter, _)| seen.growth(host, counter, None) > 0));
-    most_resent(seen).is_some_and(|(host, share)| share >= LIMITS && !reason(seen, host).1) && !is_own()
+    most_resent(seen).is_some_and(|(host, share)| {
+        share >= LIMITS && !matches!(ResendReason::of(seen, host), ResendReason::Needless(..))
+    }) && !is_own()
 }
 
-/// Returns the reason according to the counters, and whether retransmission was needless because segments were only reordered.
-fn reason(seen: &TestEvidence<'_>, host: &str) -> (String, bool) {
-    let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
-    let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);
-    if approximate(known) >= NEEDLESS * approximate(again) {
-        return (format!("{} of {} needlessly (reordering)", grouped(known), grouped(again)), true);
+/// Drops at one place of a host.
+struct Drops<'a> {
+    n: u64,
+    host: &'a str,
+    counter: &'static str,
+    place: &'static str,
+}
+
+/// Why segments were sent again, according to the counters.
+enum ResendReason<'a> {
+    /// So many of so many had already arrived: they were only reordered.
+    Needless(u64, u64),
+    /// A host dropped segments; this place dropped most.
+    Dropped(Drops<'a>),
+    /// No counter shows it.
+    Unknown,
+}
+
+impl<'a> ResendReason<'a> {
+    fn of(seen: &TestEvidence<'a>, host: &str) -> Self {
+        let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
+        let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);
+        if approximate(known) >= NEEDLESS * approximate(again) {
+            return Self::Needless(known, again);
+        }
+        let of_host = |host: &'a str| {
+            DROPS.map(|(counter, place)| Drops { n: seen.growth(host, counter, None), host, counter, place })
+        };
+        let most = seen.hosts().flat_map(of_host).filter(|drops| drops.n > 0).max_by_key(|drops| drops.n);
+        most.map_or(Self::Unknown, Self::Dropped)
     }
-    let of_host = |host| DROPS.map(|(counter, place)| (seen.growth(host, counter, None), host, place));
-    let most = seen.hosts().flat_map(of_host).max_by_key(|(n, ..)| *n).filter(|(n, ..)| *n > 0);
-    let why = match most {
-        Some((n, host, place)) => format!("they were lost; {host} dropped {} {place}", grouped(n)),
-        None => "they were lost where no counter of these hosts shows it".to_owned(),
-    };
-    (why, false)
+
+    fn text(&self, seen: &TestEvidence<'_>) -> String {
+        match self {
+            Self::Needless(known, again) => {
+                format!("{} of {} needlessly (reordering)", grouped(*known), grouped(*again))
+            }
+            Self::Dropped(Drops { n, host, counter, .. }) if *counter == TCP_LISTEN_OVERFLOWS => {
+                format!("as the accept queue of a server on {host} overflowed {} times", grouped(*n))
+            }
+            Self::Dropped(Drops { n, host, place, .. }) => {
+                format!("they were lost; {host} dropped {} {place}", grouped(*n))
+            }
+            Self::Unknown => format!("they were lost where {}", where_no_counter_shows(seen)),
+        }
+    }
+}
+
+/// Returns the words for a loss that no counter shows. A server that is no host of the run has counters that nobody read.
+pub(super) fn where_no_counter_shows(seen: &TestEvidence<'_>) -> String {
+    let from = &seen.test.from;
+    match (&seen.test.to, seen.server()) {
+        (None, None) => format!("no counter of {from} shows it; the counters of the server's host were not read"),
+        _ => "no counter of these hosts shows it".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +244,26 @@ mod tests {
         builder.host_counter("client", (QDISC_DROPPED, "eth0"), 1_113);
         let title = builder.finding("retransmissions").unwrap().title;
         assert!(title.ends_with("client dropped 2,226 in a queueing discipline"), "{title}");
+    }
+
+    #[test]
+    fn segments_that_an_accept_queue_had_no_room_for_were_not_lost_on_the_path() {
+        let mut builder = with_retransmissions(500);
+        builder.host_counter("target", (TCP_LISTEN_OVERFLOWS, ""), 370);
+        let finding = builder.finding("retransmissions").unwrap();
+        let words = "were retransmitted, as the accept queue of a server on target overflowed 740 times";
+        assert!(finding.title.ends_with(words), "{}", finding.title);
+        assert_eq!((finding.short.as_str(), finding.next.unwrap().command.as_str()), ("listen queue", "ss -ltn"));
+    }
+
+    #[test]
+    fn where_the_host_of_the_server_was_not_read_its_counters_are_not_said_to_be_clean() {
+        let mut builder = with_retransmissions(500);
+        for server in [Some("target"), None] {
+            builder.run.tests[0].to = server.map(str::to_owned);
+            let title = builder.finding("retransmissions").unwrap().title;
+            assert_eq!(title.ends_with("the counters of the server's host were not read"), server.is_none(), "{title}");
+        }
     }
 
     #[test]

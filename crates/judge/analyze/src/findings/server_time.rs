@@ -1,4 +1,7 @@
 //! Where the time of a request passes: in the server, or in a response that waits for an acknowledgment.
+//!
+//! A response that stops for about 40 ms waits for an acknowledgment only if this host sent one late in nearly each of them
+//! (`TcpExt: DelayedACKs`). If it did not, the server pauses by itself.
 
 use fathom_model::{
     Anatomy, Evidence, Finding, Layer, NextStep, Part, Severity, Side,
@@ -7,7 +10,7 @@ use fathom_model::{
 };
 
 use super::{FindingRule, other_programs::OtherPrograms};
-use crate::evidence::{TestEvidence, text_evidence};
+use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
 /// A shorter response time is not slow for a server, whatever the network takes.
 const SLOW: Nanos = Nanos::from_millis(2);
@@ -17,6 +20,13 @@ const ROUND_TRIPS_MIN: u64 = 5;
 const MOST: f64 = 0.5;
 /// The time for which Linux delays an acknowledgment in a conversation (`TCP_DELACK_MIN`), with what wake-ups add to it.
 const DELAYED_ACK: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(36)..=Nanos::from_millis(50);
+/// At this number of delayed acknowledgments per request and above, nearly each response waited for one. A measured server with Nagle's
+/// algorithm has 0.96.
+const ACKS_PER_REQUEST: f64 = 0.8;
+/// A timer that ends later than this does so at a clock tick of 4 or 10 ms, and then the times differ by more than `TICK_SPREAD`.
+const WITHIN_TICK: Nanos = Nanos::from_millis(42);
+/// The least distance between the 10 % shortest and the 10 % longest times that such a tick makes.
+const TICK_SPREAD: Nanos = Nanos::from_millis(1);
 /// A longer response takes that long for its own length on many paths.
 const SHORT_RESPONSE: u64 = 64 << 10;
 
@@ -136,6 +146,9 @@ impl FindingRule for ServerTime {
         if let Some(program) = ResponderTime::of(seen) {
             return vec![program.finding(seen)];
         }
+        if let Some(own) = own_pause(seen) {
+            return vec![own];
+        }
         let times =
             (seen.test.layer == Layer::Http && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
         let Some(times) = times else { return Vec::new() };
@@ -173,6 +186,76 @@ fn resent_per_request(seen: &TestEvidence<'_>) -> f64 {
     ratio(resent, seen.total(Side::Initiator, count::REQUESTS)).unwrap_or(0.0)
 }
 
+/// What a response waits for after its first part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PauseCause {
+    /// An acknowledgment that the client's host delays.
+    DelayedAck,
+    /// The server's own work.
+    Server,
+    /// One of both: no counter, or no time, tells them apart.
+    Either,
+}
+
+/// Responses that are short, begin early, and end as late as a delayed acknowledgment.
+struct Pause {
+    times: RequestTimes,
+    cause: PauseCause,
+    /// Delayed acknowledgments of the client's host, if its kernel counts them.
+    n_acks: Option<u64>,
+}
+
+impl Pause {
+    fn of(seen: &TestEvidence<'_>) -> Option<Self> {
+        let times = (seen.test.layer == Layer::Http).then(|| RequestTimes::of(seen)).flatten()?;
+        let total = |counter| seen.total(Side::Initiator, counter);
+        let n_requests = total(count::REQUESTS);
+        let is_short = total(count::BYTES_RECEIVED).checked_div(n_requests)? <= SHORT_RESPONSE;
+        let is_delayed = DELAYED_ACK.contains(&times.download) && times.download > times.first_byte;
+        (is_short && is_delayed).then_some(())?;
+        // Requests without sockets are acknowledged by a program, and not by the kernel.
+        let of_kernel = seen.growth(&seen.test.from, host::TCP_OUT_SEGMENTS, None) >= n_requests;
+        let n_acks = (of_kernel && seen.has_counter(&seen.test.from, host::TCP_DELAYED_ACKS))
+            .then(|| seen.growth(&seen.test.from, host::TCP_DELAYED_ACKS, None));
+        let cause = match n_acks.and_then(|n| ratio(n, n_requests)) {
+            Some(share) if share < ACKS_PER_REQUEST => PauseCause::Server,
+            // An acknowledgment is late by itself too, if a server works for a little longer than its delay.
+            Some(_) if is_spread(seen) || times.download <= WITHIN_TICK + times.connect => PauseCause::DelayedAck,
+            _ => PauseCause::Either,
+        };
+        Some(Self { times, cause, n_acks })
+    }
+
+    fn finding(&self, seen: &TestEvidence<'_>, (id, short): (&str, &str), title: String) -> Finding {
+        let from = &seen.test.from;
+        let acks = self.n_acks.map(|n| counter_evidence(from, host::TCP_DELAYED_ACKS, n));
+        let requests = seen.total(Side::Initiator, count::REQUESTS);
+        let requests = acks.is_some().then(|| counter_evidence(from, count::REQUESTS, requests));
+        seen.finding(id, Severity::HoldsBack, short, title)
+            .evidence(self.times.evidence(from).into_iter().chain(acks).chain(requests))
+            .explains(ratio(self.times.download.0, self.times.service.0).map(|share| share.min(1.0)))
+    }
+}
+
+/// Returns true if the times from the first byte to the last differ as those do that a clock tick ends.
+fn is_spread(seen: &TestEvidence<'_>) -> bool {
+    let times = seen.distribution(Side::Initiator, distribution::DOWNLOAD_TIME);
+    let spread = times.quantile(0.9).zip(times.quantile(0.1)).map(|(long, short)| Nanos(long).since(Nanos(short)));
+    spread.is_some_and(|spread| spread >= TICK_SPREAD)
+}
+
+/// Reports a server that pauses within its responses, while this host delays no acknowledgment.
+fn own_pause(seen: &TestEvidence<'_>) -> Option<Finding> {
+    let pause = Pause::of(seen).filter(|pause| pause.cause == PauseCause::Server)?;
+    // The rest of a response may have been lost instead.
+    (resent_per_request(seen) < RESENT_MAX).then_some(())?;
+    let title = format!(
+        "the server pauses for {} within its response, of the {} of a request: it waits for no delayed ACK, so this is its own work",
+        pause.times.download, pause.times.service
+    );
+    Some(pause.finding(seen, (ServerTime.id(), "server time"), title))
+}
+
 /// Looks for responses whose first byte comes early and whose last byte comes as late as a delayed acknowledgment.
 pub(crate) struct DelayedAck;
 
@@ -182,28 +265,20 @@ impl FindingRule for DelayedAck {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let times = (seen.test.layer == Layer::Http).then(|| RequestTimes::of(seen)).flatten();
-        let total = |counter| seen.total(Side::Initiator, counter);
-        let response_bytes = total(count::BYTES_RECEIVED).checked_div(total(count::REQUESTS));
-        let is_short = response_bytes.is_some_and(|bytes| bytes <= SHORT_RESPONSE);
-        let is_delayed =
-            |times: &RequestTimes| DELAYED_ACK.contains(&times.download) && times.download > times.first_byte;
-        let Some(times) = times.filter(|times| is_short && is_delayed(times)) else { return Vec::new() };
+        let Some(pause) = Pause::of(seen) else { return Vec::new() };
+        let why = match pause.cause {
+            PauseCause::DelayedAck => "the server waits for its ACK, which this host delays (Nagle's algorithm)",
+            PauseCause::Either => {
+                "the server waits for its ACK, which this host delays (Nagle's algorithm), or works for that long"
+            }
+            PauseCause::Server => return Vec::new(),
+        };
         let port = seen.server_port().map_or("port 80".to_owned(), |port| format!("port {port}"));
-        let title = format!(
-            "responses stop for {} after their first part: the server waits for its ACK, which this host delays (Nagle's algorithm)",
-            times.download
+        let title = format!("responses stop for {} after their first part: {why}", pause.times.download);
+        let next = NextStep::new(format!("tcpdump -ni any tcp {port}")).on(&seen.test.from).expected(
+            "show whether the rest follows the ACK at once; then set TCP_NODELAY in the server, or let it write head and body at once",
         );
-        vec![
-            seen.finding(self.id(), Severity::HoldsBack, "delayed ack", title)
-                .evidence(times.evidence(&seen.test.from))
-                .explains(ratio(times.download.0, times.service.0).map(|share| share.min(1.0)))
-                .next(
-                    NextStep::new(format!("tcpdump -ni any tcp {port}"))
-                        .on(&seen.test.from)
-                        .expected("show it; set TCP_NODELAY in the server, or let it write head and body at once"),
-                ),
-        ]
+        vec![pause.finding(seen, (self.id(), "delayed ack"), title).next(next)]
     }
 }
 
@@ -315,14 +390,50 @@ mod tests {
         }
     }
 
+    /// As `with_times`, at a client whose kernel sent this many delayed acknowledgments for a thousand requests.
+    fn with_acks(download: u64, n_acks: u64) -> RunBuilder {
+        let mut builder = with_times(100, 500, download);
+        builder.host_counter("client", (host::TCP_OUT_SEGMENTS, ""), 2_000);
+        builder.host_counter("client", (host::TCP_DELAYED_ACKS, ""), n_acks);
+        builder
+    }
+
     #[test]
-    fn a_response_that_waits_for_an_acknowledgment_is_told_by_its_forty_milliseconds() {
-        let finding = with_times(100, 500, 40_500).finding("delayed-ack").unwrap();
-        assert!(finding.title.starts_with("responses stop for 40.5 ms after their first part"), "{}", finding.title);
-        assert_eq!(with_times(100, 500, 30_000).finding("delayed-ack"), None);
-        assert_eq!(with_times(100, 500, 60_000).finding("delayed-ack"), None);
-        let mut long = with_times(100, 500, 40_500);
+    fn a_response_that_waits_for_an_acknowledgment_is_told_by_its_forty_milliseconds_and_the_late_acks() {
+        let finding = with_acks(40_500, 960).finding("delayed-ack").unwrap();
+        let words = "responses stop for 40.5 ms after their first part: the server waits for its ACK, which this host delays (Nagle's algorithm)";
+        assert_eq!(finding.title, words);
+        assert_eq!(with_acks(30_000, 960).finding("delayed-ack"), None);
+        assert_eq!(with_acks(60_000, 960).finding("delayed-ack"), None);
+        let mut long = with_acks(40_500, 960);
         long.total("client", count::BYTES_RECEIVED, 1_000_000_000);
         assert_eq!(long.finding("delayed-ack"), None);
+    }
+
+    #[test]
+    fn a_server_that_works_for_as_long_as_an_ack_is_delayed_is_not_accused_of_waiting_for_one() {
+        let builder = with_acks(37_000, 3);
+        assert_eq!(builder.finding("delayed-ack"), None);
+        let finding = builder.finding("server-time").unwrap();
+        assert!(finding.title.starts_with("the server pauses for 37.0 ms within its response"), "{}", finding.title);
+        assert_eq!(with_acks(37_000, 900).finding("server-time"), None);
+    }
+
+    #[test]
+    fn a_pause_that_no_counter_and_no_time_tells_from_work_may_be_either() {
+        let is_either = |builder: RunBuilder| {
+            let title = builder.finding("delayed-ack").unwrap().title;
+            title.ends_with("or works for that long")
+        };
+        assert!(is_either(with_times(100, 500, 40_500)), "without the counter");
+        assert!(is_either(with_acks(44_000, 1_000)), "work of 44 ms makes ACKs late too");
+        let mut spread = with_acks(44_000, 1_000);
+        let record = spread.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let downloads = record.distributions.get_mut(distribution::DOWNLOAD_TIME).unwrap();
+        (0..40).for_each(|_| downloads.record(Nanos::from_millis(48).0));
+        assert!(!is_either(spread), "a clock tick ends it");
+        let mut without_sockets = with_acks(40_500, 0);
+        without_sockets.host_counter("client", (host::TCP_OUT_SEGMENTS, ""), 10);
+        assert!(is_either(without_sockets));
     }
 }

@@ -8,6 +8,11 @@ use super::{Connection, FaultCause, RequestFault, RequestStage};
 /// A server that answers at all answers within this time, and a lost SYN has been retransmitted by then.
 const LONG_WAIT: Nanos = Nanos::from_secs(1);
 
+/// A connection is stuck whose request has waited so many times as long as 99 % of the answers took.
+const STUCK_FACTOR: u64 = 10;
+/// A shorter wait is one for a core, or for a quota of CPU time.
+const STUCK_MIN: Nanos = Nanos::from_millis(250);
+
 /// The end of a trial as one worker sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnansweredCheck {
@@ -44,6 +49,12 @@ impl UnansweredCheck {
         Some(RequestFault { stage: RequestStage::Read, cause })
     }
 
+    /// Whether a request waits far longer than the slowest hundredth of the answers took; without any, for long.
+    pub(crate) fn is_stuck(self, sent_at: Nanos, slow_answer: Option<Nanos>) -> bool {
+        let least = slow_answer.map_or(LONG_WAIT, |slow| Nanos(slow.0.saturating_mul(STUCK_FACTOR)).max(STUCK_MIN));
+        self.now.since(sent_at) >= least
+    }
+
     fn is_long(self, since: Nanos) -> bool {
         self.now.since(since) >= self.measured.min(LONG_WAIT)
     }
@@ -71,6 +82,25 @@ mod tests {
             let closing = UnansweredCheck::since(now.since(ms(round)), now);
             let fault = closing.request(now.since(ms(waited)), first_byte.map(ms));
             assert_eq!(fault.map(|fault| fault.cause), cause, "{round} {waited}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_stuck_that_waits_ten_times_as_long_as_slow_answers_take() {
+        let ms = Nanos::from_millis;
+        // In ms: time of slow answers, age of the request.
+        let cases = [
+            (Some(1), 240, false),
+            (Some(1), 260, true),
+            (Some(40), 390, false),
+            (Some(40), 410, true),
+            (None, 900, false),
+            (None, 1_000, true),
+        ];
+        for (slow, waited, is_stuck) in cases {
+            let now = ms(10_000);
+            let closing = UnansweredCheck::since(ms(5_000), now);
+            assert_eq!(closing.is_stuck(now.since(ms(waited)), slow.map(ms)), is_stuck, "{slow:?} {waited}");
         }
     }
 }

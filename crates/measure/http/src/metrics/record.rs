@@ -57,6 +57,7 @@ fn totals(all: &LoadResults, first_body_bytes: u64) -> impl Iterator<Item = (&'s
     let RequestTotals { n_bytes_sent, n_bytes_of_bodies, n_mismatches, .. } = all.totals;
     let always = [
         (names::UNFINISHED, all.times.n_unfinished),
+        (names::STUCK, all.times.n_stuck),
         (count::BYTES_SENT, n_bytes_sent),
         (names::BODY_BYTES, n_bytes_of_bodies),
         (names::FIRST_BODY_BYTES, first_body_bytes),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 14] = [
+const COUNTERS: [NamedCounter; 15] = [
     (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
@@ -18,6 +18,7 @@ const COUNTERS: [NamedCounter; 14] = [
     (host::TCP_SYN_RETRANS, ("TcpExt:", "TCPSynRetrans")),
     (host::TCP_SYN_COOKIES, ("TcpExt:", "SyncookiesSent")),
     (host::TCP_SYN_QUEUE_DROPS, ("TcpExt:", "TCPReqQFullDrop")),
+    (host::TCP_DELAYED_ACKS, ("TcpExt:", "DelayedACKs")),
     (host::TCP_MEMORY_PRESSURES, ("TcpExt:", "TCPMemoryPressures")),
     (host::TCP_BACKLOG_DROPS, ("TcpExt:", "TCPBacklogDrop")),
     (host::TCP_RECEIVE_QUEUE_DROPS, ("TcpExt:", "TCPRcvQDrop")),

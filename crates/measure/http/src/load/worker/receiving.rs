@@ -6,9 +6,9 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Reactor, ReceivedBytes};
 
 use super::{
-    AnswerEnd, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, FaultCause, InFlightRequest,
-    LoadCounter, Malformed, Persistence, RequestFault, RequestSample, RequestStage, ResponseProgress, SendTimes,
-    UnansweredCheck, retry_delay, token,
+    AnswerEnd, ClientConnection, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, FaultCause,
+    InFlightRequest, LoadCounter, Malformed, Persistence, RequestFault, RequestSample, RequestStage, ResponseProgress,
+    SendTimes, UnansweredCheck, retry_delay, token,
 };
 
 impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
@@ -278,8 +278,22 @@ impl<R: Reactor> ClientWorker<'_, R> {
         n_requests
     }
 
+    /// Returns the number of connections that wait far longer for an answer than others do. A long body is an answer.
+    fn count_stuck(&self, now: Nanos) -> u64 {
+        let Some(closing) = UnansweredCheck::of(now, &self.load) else { return 0 };
+        let slow_answer = self.load.times.service.quantile(0.99).map(Nanos);
+        let sent_at = |(idx, connection): (usize, &ClientConnection)| {
+            let ask = self.in_flight.front(idx, connection.in_flight)?;
+            connection.first_byte_at.is_none().then_some(ask.times.sent_at)
+        };
+        let waiting = self.connections.iter().enumerate().filter_map(sent_at);
+        let n_stuck = waiting.filter(|sent_at| closing.is_stuck(*sent_at, slow_answer)).count();
+        u64::try_from(n_stuck).unwrap_or(u64::MAX)
+    }
+
     /// Enters requests without an answer.
     pub(super) fn record_unanswered(&mut self, now: Nanos) {
+        self.load.times.n_stuck = self.count_stuck(now);
         self.load.times.n_unfinished = self.load.n_in_flight - self.count_unanswered(now);
         if self.load.is_open() {
             for idx in 0..self.connections.len() {

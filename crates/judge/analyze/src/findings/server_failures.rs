@@ -1,0 +1,153 @@
+//! Answers that say that the server failed, and connections that got none.
+
+use fathom_model::{
+    Finding, Layer, Record, Severity, Side, Trial,
+    names::count,
+    units::{grouped, percent, ratio},
+};
+
+use super::{FindingRule, planned_event::PLANNED_EVENT};
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    window::record_of,
+};
+
+/// At one failure in a hundred answers and above, the rate is partly that of failures, which are often cheaper to serve.
+const HOLDS_BACK: f64 = 0.01;
+/// The share of the connections without an answer from which on the others do their work.
+const STUCK_MIN: f64 = 0.1;
+/// The fact of a record that has the head of its first answer.
+const HEAD: &str = "head";
+
+/// Compares answers of the status class 5xx with all answers.
+pub(crate) struct ServerFailures;
+
+impl FindingRule for ServerFailures {
+    fn id(&self) -> &'static str {
+        "server-failures"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[PLANNED_EVENT]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // Recorded answers are compared with the recording, which may have failures too.
+        let is_replay = seen.records(Side::Initiator).any(|record| record.replay.is_some());
+        if seen.test.layer != Layer::Http || is_replay {
+            return Vec::new();
+        }
+        let total = |counter| seen.total(Side::Initiator, counter);
+        let (n, of) = (total(count::SERVER_FAILURES), total(count::REQUESTS));
+        let Some(share) = ratio(n, of).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
+        let such_as = seen.records(Side::Initiator).find_map(failed_status);
+        let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
+        let title = format!(
+            "{} of the answers say that the server failed ({} of status 5xx{such_as}): the rate counts them; the log of the server says why",
+            percent(share),
+            grouped(n)
+        );
+        let from = &seen.test.from;
+        let counted = [count::SERVER_FAILURES, count::REQUESTS].map(|name| counter_evidence(from, name, total(name)));
+        vec![seen.finding(self.id(), Severity::HoldsBack, "server fails", title).evidence(counted)]
+    }
+}
+
+/// Returns the status of the first answer, such as `502 Bad Gateway`, if it is a failure of the server.
+fn failed_status(record: &Record) -> Option<&str> {
+    let (_, status) = record.facts.get(HEAD)?.lines().next()?.split_once(' ')?;
+    status.starts_with('5').then(|| status.trim())
+}
+
+/// Compares the connections whose requests waited in vain at the end with all connections.
+pub(crate) struct StuckConnections;
+
+impl FindingRule for StuckConnections {
+    fn id(&self) -> &'static str {
+        "stuck-connections"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["stall", "outage", "connect-delays", "other-programs", "cpu-quota", "steal", PLANNED_EVENT]
+    }
+
+    fn stands_beside(&self, cause: &str, _: &TestEvidence<'_>) -> bool {
+        // Programs beside the test make all connections slow, and not some of them for so long.
+        cause == "other-programs"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let Some(connections) = seen.test.options.count("connections") else { return Vec::new() };
+        let stuck = |trial: &&Trial| record_of(trial, Side::Initiator)?.1.totals.get(count::STUCK).copied();
+        let trials = seen.trials().iter().copied();
+        let Some((n, round)) = trials.filter_map(|trial| Some((stuck(&trial)?, trial.round))).max() else {
+            return Vec::new();
+        };
+        // Without any answer the test has no result, and its errors say so.
+        let is_nothing = seen.total(Side::Initiator, count::REQUESTS) == 0;
+        if is_nothing || ratio(n, connections).is_none_or(|share| share < STUCK_MIN) {
+            return Vec::new();
+        }
+        let others = if n < connections { ": the others did the work" } else { "" };
+        let when = if seen.trials().len() > 1 { format!("round {}", round + 1) } else { "the test".to_owned() };
+        let title = format!(
+            "{} of {} connections got no answer at the end of {when}, after more than ten times as long as answers take{others}",
+            grouped(n),
+            grouped(connections)
+        );
+        vec![seen.finding(self.id(), Severity::HoldsBack, "no answers", title).evidence([counter_evidence(
+            &seen.test.from,
+            count::STUCK,
+            n,
+        )])]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    fn answered(n_failed: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 40);
+        builder.total("client", count::SERVER_FAILURES, n_failed);
+        builder
+    }
+
+    #[test]
+    fn answers_that_say_that_the_server_failed_are_a_finding_from_one_in_a_hundred() {
+        assert_eq!(answered(9).finding("server-failures"), None);
+        let finding = answered(100).finding("server-failures").unwrap();
+        let words = "10 % of the answers say that the server failed (100 of status 5xx): ";
+        assert!(finding.title.starts_with(words), "{}", finding.title);
+        assert_eq!(finding.severity, Severity::HoldsBack);
+    }
+
+    #[test]
+    fn a_server_that_fails_always_leads_with_its_status() {
+        let mut builder = answered(1_000);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.facts.insert(HEAD.to_owned(), "HTTP/1.1 502 Bad Gateway\r\nServer: x\r\n".to_owned());
+        let first = builder.analyzed().findings.remove(0);
+        assert_eq!(first.id, "server-failures");
+        assert!(first.title.contains("(1,000 of status 5xx, the first one 502 Bad Gateway)"), "{}", first.title);
+    }
+
+    #[test]
+    fn connections_that_got_no_answer_are_told_from_one_in_ten() {
+        let stuck = |n: u64| {
+            let mut builder = answered(0);
+            builder.total("client", count::STUCK, n);
+            builder.finding("stuck-connections")
+        };
+        assert_eq!(stuck(3), None);
+        let finding = stuck(33).unwrap();
+        assert!(
+            finding.title.starts_with("33 of 40 connections got no answer at the end of the test"),
+            "{}",
+            finding.title
+        );
+        assert_eq!(finding.severity, Severity::HoldsBack);
+    }
+}

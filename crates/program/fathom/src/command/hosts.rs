@@ -15,6 +15,7 @@ use fathom_model::{
     units::{BitsPerSec, Nanos, approximate},
 };
 use fathom_run::{
+    allow::AllowList,
     exit::{Exit, UserError},
     files::{self, FileReaders},
     hosts::{HostUse, Hosts},
@@ -292,6 +293,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
     if let Some(signal) = signals.received() {
         return Err(UserError::new(Exit::Signalled(signal), "interrupted before all hosts were asked").into());
     }
+    errors.extend(hosts.check_addresses(&plan, &AllowList::load(std::iter::empty(), String::new())?));
     errors.extend(unknown);
     let mut checked: Vec<CheckedHost> = Vec::new();
     for name in &names {

@@ -126,6 +126,10 @@ fn chosen(matches: &ArgMatches) -> Result<(InventoryFile, Vec<String>), UserErro
     } else {
         inventory::select(inventory, &words.join(","), path(matches))?
     };
+    if names.is_empty() {
+        let what = format!("`{}` names no host", words.join(","));
+        return Err(UserError::new(Exit::Usage, what).with_line("use", "hosts, groups or ranges, or nothing for all"));
+    }
     Ok((file, names))
 }
 

@@ -168,6 +168,10 @@ fn numbers_of(range: &str) -> Result<Vec<String>, &'static str> {
             let is_number = !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
             is_number.then(|| text.parse::<u32>().ok()).flatten()
         };
+        let is_long = |text: &str| text.len() > 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+        if number(first).is_some() && is_long(last) {
+            return Err("it stands for more than 4096 names");
+        }
         let (Some(low), Some(high)) = (number(first), number(last)) else {
             return Err("write numbers in the brackets, such as [1-8] or [1,3,5]");
         };
@@ -209,7 +213,9 @@ mod tests {
         for text in ["b[1-", "b1]", "b]1[", "b[]", "b[a-c]", "b[3-1]", "b[1-2-3]", "b[-1]", "b[1-99999]", "b[1,]"] {
             assert!(expand(text).is_err(), "{text}");
         }
-        assert!(expand("[1-100][1-100]").unwrap_err().to_string().contains("more than 4096"));
+        for text in ["[1-100][1-100]", "h[1-1000000000]"] {
+            assert!(expand(text).unwrap_err().to_string().contains("more than 4096"), "{text}");
+        }
     }
 
     fn inventory() -> Inventory {

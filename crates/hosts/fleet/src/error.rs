@@ -170,6 +170,16 @@ pub enum Error {
         /// Our program.
         ours_tool: String,
     },
+    /// The agent speaks our protocol, but its program is of another version, which may measure in another way.
+    #[error("host `{host}` runs {theirs_tool}, and this is {ours_tool}")]
+    OtherProgram {
+        /// The host's name.
+        host: String,
+        /// Its program.
+        theirs_tool: String,
+        /// Our program.
+        ours_tool: String,
+    },
     /// The command on the host did not start an agent.
     #[error("no agent answers on host `{host}`: {loss}{end}")]
     NoAgent {
@@ -273,6 +283,9 @@ impl Error {
             Self::NoAgent { loss, end, .. } => format!("no agent answers: {loss}{end}"),
             Self::RoleFailed { failure, .. } => failure.message.clone(),
             Self::NoLauncher { program, .. } => format!("cannot start `{program}`"),
+            Self::OtherProgram { theirs_tool, ours_tool, .. } => {
+                format!("it runs {theirs_tool}, and this is {ours_tool}")
+            }
             other => other.to_string(),
         }
     }
@@ -296,6 +309,7 @@ impl Error {
             | Self::Busy { .. }
             | Self::TooManyConnections { .. }
             | Self::Version { .. }
+            | Self::OtherProgram { .. }
             | Self::Push { .. }
             | Self::NoAgent { .. } => ErrorClass::Preflight,
         }
@@ -318,7 +332,7 @@ impl Error {
             Self::Disconnected { loss: Disconnected::HeartbeatTimeout, .. } => Some(
                 "look for losses on the path: fathom probe HOST, and fathom probe HOST --test mtu for large packets",
             ),
-            Self::Version { .. } => Some("run the same version of fathom on both hosts"),
+            Self::Version { .. } | Self::OtherProgram { .. } => Some("run the same version of fathom on both hosts"),
             Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
             Self::BehindHead { failure, .. } => failure.hint.as_deref(),
             Self::Push { hint, .. } => Some(hint),

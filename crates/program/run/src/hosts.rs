@@ -2,6 +2,7 @@
 
 mod agents;
 mod heads;
+mod own_address;
 mod paths;
 mod plan_pods;
 
@@ -24,9 +25,11 @@ use fathom_sys::{
 pub(crate) use self::agents::address_towards;
 use self::{
     heads::Heads,
+    own_address::ToldAddress,
     paths::{Positions, UnknownAddress},
 };
 use crate::{
+    allow::AllowList,
     device_programs::PacketPrograms,
     exit::{Exit, UserError, lab_error, with_privilege_hint},
     registry,
@@ -84,6 +87,8 @@ pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
 pub struct PathHost {
     /// Its address on the path.
     pub address: IpAddr,
+    /// The address at which its agent answered, if the way to it shows that.
+    pub reached_at: Option<IpAddr>,
     /// Its interface on the path, once known.
     pub interface: Option<String>,
     /// Its other interfaces on the path, if it connects two links.
@@ -125,26 +130,50 @@ impl Hosts {
     ///
     /// Hosts behind `ssh` and other commands are held for this run: another run on them is refused until this one ends.
     /// Once `is_stopped` says so, all hosts are given up, and the outcome is an error.
-    pub fn connect(plan: &Plan, run_id: &str, is_stopped: &dyn Fn() -> bool) -> anyhow::Result<Self> {
-        Self::connect_all(plan, run_id, HostUse::Exclusive, is_stopped)
-    }
-
-    /// As [`Self::connect`], but only to look: runs on the same hosts are not refused.
-    pub fn connect_to_watch(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
-        Self::connect_all(plan, run_id, HostUse::Shared, &|| false)
-    }
-
-    fn connect_all(
+    /// A host whose address is neither its own nor in `allowed` is refused.
+    pub fn connect(
         plan: &Plan,
         run_id: &str,
-        host_use: HostUse,
+        allowed: &AllowList,
         is_stopped: &dyn Fn() -> bool,
     ) -> anyhow::Result<Self> {
-        let (hosts, errors) = Self::connect_each(plan, run_id, host_use, is_stopped)?;
+        let (hosts, mut errors) = Self::connect_each(plan, run_id, HostUse::Exclusive, is_stopped)?;
+        errors.extend(hosts.check_addresses(plan, allowed));
+        hosts.if_ready(errors, plan, is_stopped)
+    }
+
+    /// As [`Self::connect`], but only to look: runs on the same hosts are not refused, and nothing is sent to their addresses.
+    pub fn connect_to_watch(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
+        let (hosts, errors) = Self::connect_each(plan, run_id, HostUse::Shared, &|| false)?;
+        hosts.if_ready(errors, plan, &|| false)
+    }
+
+    fn if_ready(
+        self,
+        errors: BTreeMap<String, UserError>,
+        plan: &Plan,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> anyhow::Result<Self> {
         if is_stopped() {
             return Err(fleet_error(&fathom_fleet::Error::Interrupted).into());
         }
-        if errors.is_empty() { Ok(hosts) } else { Err(not_ready(errors, plan.hosts.len()).into()) }
+        if errors.is_empty() { Ok(self) } else { Err(not_ready(errors, plan.hosts.len()).into()) }
+    }
+
+    /// Returns the errors of the connected hosts whose addresses on the path are neither their own nor allowed.
+    pub fn check_addresses(&self, plan: &Plan, allowed: &AllowList) -> BTreeMap<String, UserError> {
+        let check = |(name, place): (&String, &PathHost)| {
+            let own = self.own_addresses(name);
+            let reach = &plan.hosts[name];
+            let told = ToldAddress { name, reach, address: place.address, reached_at: place.reached_at, own: &own };
+            told.check(allowed).err().map(|error| (name.clone(), error))
+        };
+        self.by_name.iter().filter_map(check).collect()
+    }
+
+    /// Returns the addresses of the interfaces of a host, as its agent says.
+    fn own_addresses(&self, name: &str) -> Vec<IpAddr> {
+        self.fleet.facts(name).ok().and_then(|facts| facts.addresses.clone()).unwrap_or_default()
     }
 
     /// Connects to as many hosts as possible. Returns the errors of the others, by name.

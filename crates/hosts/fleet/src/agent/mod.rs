@@ -16,6 +16,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{self, Read, Write},
+    net::IpAddr,
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -32,7 +33,7 @@ use kept_outcomes::KeptOutcomes;
 
 use fathom_engine::{CounterFeed, Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
-use fathom_sys::{clock, policy::Policy};
+use fathom_sys::{clock, netlink::Netlink, policy::Policy};
 
 use crate::{
     AgentFailure, Disconnected, ErrorClass,
@@ -211,6 +212,12 @@ fn holder(policy: &Policy) -> Option<String> {
     Some(if policy.is_for_others() { "another run".to_owned() } else { holder })
 }
 
+/// Returns the addresses of the interfaces of this host, as far as the kernel tells them.
+fn own_addresses() -> Option<Vec<IpAddr>> {
+    let addresses = Netlink::open().and_then(|mut netlink| netlink.addresses()).ok()?;
+    Some(addresses.into_iter().map(|(_, address)| address).collect())
+}
+
 impl HostFacts {
     /// Collects the facts about this host that need no privilege.
     pub(crate) fn here() -> Self {
@@ -224,6 +231,7 @@ impl HostFacts {
             boot_id,
             cores: thread::available_parallelism().ok().map(std::num::NonZero::get),
             held_by: None,
+            addresses: own_addresses(),
         }
     }
 }

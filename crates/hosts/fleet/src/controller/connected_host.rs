@@ -9,7 +9,10 @@ use crate::{
     AgentStream, Disconnected, Error, HostLink, ProcessEnd,
     connection::{self, PeerActivity, ReaderEvent, SendQueue},
     launcher::{AgentProcess, END_TIMEOUT},
-    protocol::{FrameError, FromAgent, Hello, HostFacts, MemberIndex, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
+    protocol::{
+        FrameError, FromAgent, Hello, HostFacts, MemberIndex, SILENCE_MAX, ToAgent, clock_offset::ClockOffset,
+        printable,
+    },
 };
 
 /// A connected host; dropping it says goodbye and ends the agent's process.
@@ -95,6 +98,17 @@ impl ConnectedHost {
             lost: None,
             is_given_up: false,
         }
+    }
+
+    /// Takes the greeting of the agent. Another version of the program is given up: its tests may differ from ours.
+    pub(super) fn meet(&mut self, Hello { tool, facts, .. }: Hello, ours: &str) -> Result<(), Error> {
+        if tool != ours {
+            self.disconnect(Disconnected::Closed);
+            let (host, theirs_tool, ours_tool) = (self.name.clone(), printable(&tool), ours.to_owned());
+            return Err(Error::OtherProgram { host, theirs_tool, ours_tool });
+        }
+        (self.tool, self.facts) = (tool, facts);
+        Ok(())
     }
 
     /// The head of this host, if it has one.

@@ -20,7 +20,7 @@ use crate::{
     AgentFailure, AgentStream, Disconnected, Error,
     connection::{ReaderEvent, SuspendDetector},
     protocol::{
-        FromAgent, Hello, HostFacts, Member, MemberIndex, RoleId, ToAgent,
+        FromAgent, HostFacts, Member, MemberIndex, RoleId, ToAgent,
         clock_offset::{ClockOffset, ClockProbe},
     },
 };
@@ -172,7 +172,7 @@ impl Fleet {
     /// links.
     ///
     /// # Errors
-    /// [`Error::NoAgent`] if there is no reply or it comes from something else, [`Error::Version`] if the agent is too old or too new,
+    /// [`Error::NoAgent`] if there is no reply or it comes from something else, [`Error::Version`] and [`Error::OtherProgram`] if the agent is too old or too new,
     /// [`Error::RoleFailed`] if another run holds the host.
     ///
     /// # Panics
@@ -213,13 +213,11 @@ impl Fleet {
         });
         let mut refused: BTreeMap<HostIndex, Error> = BTreeMap::new();
         for (&id, greeting) in ids.iter().zip(greetings) {
-            match greeting {
-                Ok(Hello { tool, facts, .. }) => {
-                    let host = &mut self.hosts[id];
-                    (host.tool, host.facts) = (tool, facts);
-                }
-                Err(error) => drop(refused.insert(id, self.hosts[id].error_before_start(error, &self.tool))),
-            }
+            let met = match greeting {
+                Ok(greeting) => self.hosts[id].meet(greeting, &self.tool),
+                Err(error) => Err(self.hosts[id].error_before_start(error, &self.tool)),
+            };
+            refused.extend(met.err().map(|error| (id, error)));
         }
         let greeted: Vec<HostIndex> = ids.into_iter().filter(|id| !refused.contains_key(id)).collect();
         for &id in greeted.iter().filter(|_| claims == HostClaims::Made) {
@@ -639,10 +637,11 @@ impl Fleet {
         });
         let mut refused: BTreeMap<HostIndex, Error> = BTreeMap::new();
         for (&id, greeting) in ids.iter().zip(greetings) {
-            match greeting {
-                Ok(Hello { tool, facts, .. }) => (self.hosts[id].tool, self.hosts[id].facts) = (tool, facts),
-                Err(error) => drop(refused.insert(id, self.error_behind(id, error))),
-            }
+            let met = match greeting {
+                Ok(greeting) => self.hosts[id].meet(greeting, &self.tool),
+                Err(error) => Err(self.error_behind(id, error)),
+            };
+            refused.extend(met.err().map(|error| (id, error)));
         }
         let greeted: Vec<HostIndex> = ids.into_iter().filter(|id| !refused.contains_key(id)).collect();
         let compared = self.compare_clocks(&greeted);

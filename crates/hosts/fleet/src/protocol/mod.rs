@@ -9,7 +9,7 @@ pub mod clock_offset;
 mod frame;
 
 use fathom_engine::LiveProgress;
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use fathom_model::{
     Endpoints, Environment, HostRecord, PeerClock, Record, Role, plan::HostReach, record::CounterChanges, units::Nanos,
@@ -65,6 +65,9 @@ pub struct HostFacts {
     /// The run that has the host for itself, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
+    /// The addresses of its interfaces; absent if the kernel does not tell them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Vec<IpAddr>>,
 }
 
 /// A host whose agent is started by the agent of its head.
@@ -371,8 +374,12 @@ pub fn read<M: Message>(frame: &Frame) -> Result<M, FrameError> {
 fn tool_of_hello(payload: &[u8]) -> String {
     let greeting: Option<serde_json::Value> = serde_json::from_slice(payload).ok();
     let tool = greeting.as_ref().and_then(|greeting| greeting.pointer("/hello/tool")?.as_str());
-    // It is printed, and comes from an untrusted peer.
-    tool.unwrap_or("another fathom").chars().filter(|letter| !letter.is_control()).take(80).collect()
+    printable(tool.unwrap_or("another fathom"))
+}
+
+/// Returns the name of a program for an error: it comes from an untrusted peer.
+pub(crate) fn printable(tool: &str) -> String {
+    tool.chars().filter(|letter| !letter.is_control()).take(80).collect()
 }
 
 #[cfg(test)]

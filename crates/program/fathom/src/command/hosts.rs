@@ -15,6 +15,7 @@ use fathom_model::{
     units::{BitsPerSec, Nanos, approximate},
 };
 use fathom_run::{
+    allow::AllowList,
     exit::{Exit, UserError},
     files::{self, FileReaders},
     hosts::{HostUse, Hosts},
@@ -125,6 +126,10 @@ fn chosen(matches: &ArgMatches) -> Result<(InventoryFile, Vec<String>), UserErro
     } else {
         inventory::select(inventory, &words.join(","), path(matches))?
     };
+    if names.is_empty() {
+        let what = format!("`{}` names no host", words.join(","));
+        return Err(UserError::new(Exit::Usage, what).with_line("use", "hosts, groups or ranges, or nothing for all"));
+    }
     Ok((file, names))
 }
 
@@ -292,6 +297,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
     if let Some(signal) = signals.received() {
         return Err(UserError::new(Exit::Signalled(signal), "interrupted before all hosts were asked").into());
     }
+    errors.extend(hosts.check_addresses(&plan, &AllowList::load(std::iter::empty(), String::new())?));
     errors.extend(unknown);
     let mut checked: Vec<CheckedHost> = Vec::new();
     for name in &names {

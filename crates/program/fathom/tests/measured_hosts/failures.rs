@@ -124,9 +124,83 @@ fn two_runs_at_once_on_a_host_are_refused_and_looking_is_not() {
 fn one_machine_under_two_names_is_refused() {
     let Some(mut rack) = Rack::build(3) else { return };
     rack.start_sshd(2, "LogLevel INFO");
-    rack.inventory("rack.toml", "", "[hosts.again]\ncontrol = \"10.99.0.3\"\nport = 2222\ndata = \"10.98.0.1\"");
+    rack.inventory("rack.toml", "", "[hosts.again]\ncontrol = \"10.99.0.3\"\nport = 2222\ndata = \"10.97.0.3\"");
     let result = rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "again", "--to", "b2", "--quiet"]).code(3);
     assert!(result.stderr.contains("is the same machine as another host of this run"), "{}", result.stderr);
+    rack.is_clean();
+}
+
+/// Returns the packets of IPv4 that a host has received.
+fn n_received(rack: &Rack, number: u8) -> u64 {
+    let counters = rack.enter(number, || std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let values = counters.lines().filter_map(|line| line.strip_prefix("Ip: ")).nth(1).unwrap();
+    values.split(' ').nth(2).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_machine_that_no_agent_speaks_for_is_not_loaded_by_an_inventory() {
+    let Some(rack) = Rack::build(3) else { return };
+    // Host 3 of the rack, at 10.99.0.4, has agreed to nothing.
+    let further = "[hosts.me]\nlauncher = \"self\"\ndata = \"10.99.0.1\"\n\
+         [hosts.said]\nlauncher = \"self\"\ndata = \"10.99.0.4\"\n[groups]\npart = [\"sut\", \"lies\"]\n";
+    let lies = "[hosts.lies]\ncontrol = \"10.99.0.3\"\ndata = \"ADDRESS\"\n";
+    let with = |address: &str| {
+        let defaults = format!(
+            "[defaults]\nssh_config = {:?}\nprogram = {:?}\n[hosts.sut]\ncontrol = \"10.99.0.2\"\n",
+            rack.path("ssh.conf").display().to_string(),
+            rack.stage.program().display().to_string()
+        );
+        rack.write("rack.toml", &format!("{defaults}{}{further}", lies.replace("ADDRESS", address)));
+    };
+    with("10.97.0.4");
+    let before = n_received(&rack, 3);
+    let flood = |to: &'static str| {
+        let words = ["probe", "--hosts", "rack.toml", "--from", "me", "--to", to, "--test", "rtt", "--flood"];
+        rack.fathom(&[&words[..], &["--duration", "300ms"]].concat())
+    };
+    let said = "10.99.0.4 is not an address of this host; its address is 10.99.0.1";
+    flood("said").refused(3, &["host `said`: ", said, "data = \"10.99.0.1\"", "fathom allow add 10.99.0.4"]);
+    let own = "10.97.0.4 is not an address of this host; its addresses are 10.99.0.3, 10.97.0.3";
+    flood("lies").refused(3, &["host `lies`: ", own, "data = \"10.99.0.3\""]);
+    let words = ["probe", "--hosts", "rack.toml", "--from", "me", "--to", "said", "--test", "ports"];
+    rack.fathom(&words).refused(3, &[said]);
+    // A member tells it to its head.
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "part", "--to", "me", "--heads", "1", "--quiet"];
+    rack.fathom(&words).refused(3, &[own]);
+    let checked = rack.fathom(&["hosts", "check", "--hosts", "rack.toml"]).code(3);
+    assert!(checked.stdout.contains(said) && checked.stdout.contains(own), "{}", checked.stdout);
+    assert!(checked.stdout.contains("2 of 4 hosts are ready"), "{}", checked.stdout);
+    for address in ["10.99.0.99", "224.0.0.1", "0.0.0.0"] {
+        with(address);
+        let checked = rack.fathom(&["hosts", "check", "lies", "--hosts", "rack.toml"]).code(3);
+        assert!(checked.stdout.contains(&format!("{address} is not an address of this host")), "{}", checked.stdout);
+    }
+    // The connection that showed that its sshd listens may end meanwhile; each of the tests sends hundreds of packets.
+    let n_packets = n_received(&rack, 3) - before;
+    assert!(n_packets < 20, "{n_packets} packets came to a host that is not in the inventory");
+    rack.is_clean();
+}
+
+#[test]
+fn a_host_of_another_version_is_not_ready_and_no_test_is_started() {
+    let Some(rack) = Rack::build(3) else { return };
+    let greeting = protocol::encode(protocol::VERSION, b"{\"hello\":{\"tool\":\"fathom 0.0.9\"}}", 100).unwrap();
+    rack.write("greeting", &String::from_utf8(greeting).unwrap());
+    let older =
+        format!("launcher = [\"sh\", \"-c\", \"cat {}; exec cat > /dev/null\"]", rack.path("greeting").display());
+    rack.inventory(
+        "rack.toml",
+        "",
+        &format!("[hosts.old]\n{older}\ndata = \"10.97.0.4\"\n[groups]\npart = [\"b2\", \"old\"]"),
+    );
+    let ours = format!("fathom {}", env!("CARGO_PKG_VERSION"));
+    let told = ["host `old` runs fathom 0.0.9", &ours, "run the same version of fathom on both hosts"];
+    rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", "old", "--quiet"]).refused(3, &told);
+    let checked = rack.fathom(&["hosts", "check", "b2,old", "--hosts", "rack.toml"]).code(3);
+    assert!(told.iter().all(|words| checked.stdout.contains(words)), "{}", checked.stdout);
+    assert!(checked.stdout.contains("1 of 2 hosts"), "{}", checked.stdout);
+    let words = ["tcp", "--hosts", "rack.toml", "--from", "part", "--to", "sut", "--heads", "1", "--quiet"];
+    rack.fathom(&words).refused(3, &["host `old`, behind its head `b2`: it runs fathom 0.0.9", &ours]);
     rack.is_clean();
 }
 

@@ -49,7 +49,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let signals = signal::watch()?;
     if measures_before_it_connects(plan) {
         // Reports a host that does not answer before anything is measured.
-        connect(plan.plan(), &signals, &new_run_id())?.close()?;
+        connect(plan.plan(), &signals, &new_run_id(), &options.allowed)?.close()?;
     }
     let own = benchmark::own_maxima(plan, options, &signals)?;
     check_interrupted(&signals)?;
@@ -58,9 +58,9 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let now = Zoned::now();
     let (shown, secrets) = Secrets::of(plan.plan());
     let mut run = new_run(shown, plan, &secrets.mask(&options.command), &now)?;
-    let mut hosts = connect(plan.plan(), &signals, &run.id)?;
+    let mut hosts = connect(plan.plan(), &signals, &run.id, &options.allowed)?;
     describe_hosts(&mut run, &mut hosts)?;
-    hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards)?;
+    hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards, &options.allowed)?;
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
@@ -102,7 +102,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
 /// Checks that the targets of a plan are allowed and that all its hosts answer. Measures nothing.
 pub fn check_hosts(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<()> {
     check_targets(plan, options)?;
-    Hosts::connect(plan.plan(), &new_run_id(), &|| false)?.close()
+    Hosts::connect(plan.plan(), &new_run_id(), &options.allowed, &|| false)?.close()
 }
 
 /// Returns true if the tool measures its own maximum before it connects to a remote host.

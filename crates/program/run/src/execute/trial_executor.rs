@@ -28,6 +28,7 @@ use super::{
     pairs::Pair,
 };
 use crate::{
+    allow::AllowList,
     exit::{Exit, UserError},
     hosts::{Hosts, PathHost},
     progress::ProgressLine,
@@ -434,8 +435,8 @@ pub(super) fn new_run_id() -> String {
 }
 
 /// Connects to all hosts, unless a signal arrives before that is done.
-pub(super) fn connect(plan: &Plan, signals: &SignalWatch, run_id: &str) -> anyhow::Result<Hosts> {
-    let hosts = Hosts::connect(plan, run_id, &|| signals.received().is_some());
+pub(super) fn connect(plan: &Plan, signals: &SignalWatch, run_id: &str, allowed: &AllowList) -> anyhow::Result<Hosts> {
+    let hosts = Hosts::connect(plan, run_id, allowed, &|| signals.received().is_some());
     check_interrupted(signals)?;
     hosts
 }

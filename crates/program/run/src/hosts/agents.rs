@@ -184,17 +184,21 @@ pub(super) fn member(
         }
         HostReach::LabUp(lab, host) => (&labs.up[lab], host, lab.as_str()),
         HostReach::Ssh(host) => {
-            let address = host.data.map_or_else(|| ssh_address(name, host, ssh::route(host).as_ref()), Ok)?;
+            let place = ssh_place(name, host, ssh::route(host).as_ref())?;
             let reached = format!("ssh {}", ssh::destination(host));
-            return Ok((MemberReach::Host(reach.clone()), reached, elsewhere(address)));
+            return Ok((MemberReach::Host(reach.clone()), reached, place));
         }
         HostReach::Exec(host) => {
             let address = exec_address(name, host)?;
-            return Ok((MemberReach::Host(reach.clone()), host.command.join(" "), elsewhere(address)));
+            return Ok((MemberReach::Host(reach.clone()), host.command.join(" "), elsewhere(address, None)));
         }
         HostReach::Tls { address, key: Some(_), data } => {
-            let at = data.map_or_else(|| resolve(address).map(|at| at.ip()), Ok)?;
-            return Ok((MemberReach::Host(reach.clone()), format!("tls {address}"), elsewhere(at)));
+            let reached_at = resolve(address).map(|at| at.ip());
+            let place = match data {
+                Some(data) => elsewhere(*data, reached_at.ok()),
+                None => reached_at.map(|at| elsewhere(at, Some(at)))?,
+            };
+            return Ok((MemberReach::Host(reach.clone()), format!("tls {address}"), place));
         }
         HostReach::Tls { address, .. } => return Err(no_key_error(name, address)),
         HostReach::This | HostReach::At(_) | HostReach::Kubernetes(_) | HostReach::Inventory(_) => {
@@ -264,10 +268,11 @@ fn agent_elsewhere(name: &str, reach: &HostReach, logins: &LoginLimit, stop: &St
     }
 }
 
-/// Returns the place of a host that is elsewhere.
-fn elsewhere(address: IpAddr) -> PathHost {
+/// Returns the place of a host that is elsewhere, and whose agent answered at an address, if that is known.
+fn elsewhere(address: IpAddr, reached_at: Option<IpAddr>) -> PathHost {
     PathHost {
         address,
+        reached_at,
         interface: None,
         further_interfaces: Vec::new(),
         device: None,
@@ -281,12 +286,23 @@ fn ssh_agent(name: &str, host: &SshHost, logins: &LoginLimit, stop: &StopFlag) -
     let reach = HostReach::Ssh(host.clone());
     let refused = |error: Error| start_error(name, &reach, &error, None);
     let route = ssh::route(host);
-    let address = host.data.map_or_else(|| ssh_address(name, host, route.as_ref()), Ok)?;
+    let place = ssh_place(name, host, route.as_ref())?;
     let first_hop = route.map_or_else(|| host.address.clone(), |route| route.first_hop);
     let turn = logins.turn(first_hop, stop).ok_or_else(|| refused(Error::Interrupted))?;
     let link = ssh::ssh(host, &own_program::path(), stop).and_then(|link| link.logged_in(stop)).map_err(refused)?;
     drop(turn);
-    Ok((link, elsewhere(address)))
+    Ok((link, place))
+}
+
+/// Returns the place of a host behind `ssh`. Its agent answers at the address that `ssh` connects to, unless that is one of several
+/// addresses of a name, or a command makes the connection.
+fn ssh_place(name: &str, host: &SshHost, route: Option<&SshRoute>) -> Result<PathHost, UserError> {
+    let address = host.data.map_or_else(|| ssh_address(name, host, route), Ok)?;
+    let hostname = route.filter(|route| !route.is_by_command).map(|route| route.hostname.as_str());
+    // A name that only ssh knows is not looked up.
+    let found = hostname.filter(|hostname| host.data.is_none() || hostname.parse::<IpAddr>().is_ok());
+    let found = found.and_then(|hostname| target::resolve(hostname).ok()).unwrap_or_default();
+    Ok(elsewhere(address, <[IpAddr; 1]>::try_from(found).ok().map(|[only]| only)))
 }
 
 /// Returns the address that `ssh` connects to, which is the address on the path under test unless the inventory has another one.
@@ -311,14 +327,14 @@ fn exec_agent(name: &str, host: &ExecHost, stop: &StopFlag) -> StartedAgent {
     let address = exec_address(name, host)?;
     let reach = HostReach::Exec(host.clone());
     let link = launcher::exec(&host.command).and_then(|link| link.logged_in(stop));
-    Ok((link.map_err(|error| start_error(name, &reach, &error, None))?, elsewhere(address)))
+    Ok((link.map_err(|error| start_error(name, &reach, &error, None))?, elsewhere(address, None)))
 }
 
 fn pod_agent(name: &str, host: &KubernetesHost, pods: &Pods) -> StartedAgent {
     let pod = pods.of(name).as_ref().map_err(|failure| pod_error(Some(name), failure))?;
     let reach = HostReach::Kubernetes(Box::new(host.clone()));
     let link = kubernetes::attach(host, pod).map_err(|error| start_error(name, &reach, &error, None))?;
-    Ok((link, elsewhere(host.data.unwrap_or(pod.address))))
+    Ok((link, elsewhere(host.data.unwrap_or(pod.address), Some(pod.address))))
 }
 
 /// Returns the error of a host that has no pod, or of all of them.
@@ -347,7 +363,7 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
             let fix = format!("an image with this version of fathom in place of {}", host.cluster.image);
             explained(UserError::new(Exit::Preflight, what), end).with_line("fix", fix)
         }
-        (Error::Version { .. }, HostReach::Kubernetes(host)) => {
+        (Error::Version { .. } | Error::OtherProgram { .. }, HostReach::Kubernetes(host)) => {
             fleet_error(error).with_line("or", format!("an image with this version in place of {}", host.cluster.image))
         }
         (Error::NoLauncher { program, cause }, HostReach::Exec(_) | HostReach::Ssh(_) | HostReach::Kubernetes(_)) => {
@@ -372,7 +388,7 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
             UserError::new(Exit::Preflight, what).with_line("why", reason.clone()).with_line("fix", hint.clone())
         }
         (Error::Word { cause, .. }, _) => UserError::new(Exit::Usage, format!("host `{name}`: {cause}")),
-        (Error::Version { .. }, HostReach::Ssh(_)) => {
+        (Error::Version { .. } | Error::OtherProgram { .. }, HostReach::Ssh(_)) => {
             fleet_error(error).with_line("or", "--push-binary copies this one there for the run")
         }
         (Error::RoleFailed { failure, .. }, _) if run.is_some_and(|run| failure.message.contains(run)) => {
@@ -432,6 +448,7 @@ fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
     let link = launcher::self_exec(&own_program::path()).map_err(|error| fleet_error(&error))?;
     let place = PathHost {
         address,
+        reached_at: None,
         interface: None,
         further_interfaces: Vec::new(),
         device: None,
@@ -507,6 +524,7 @@ fn lab_place(lab: &Lab, host: &str, lab_name: &str) -> Result<(PathHost, String)
     let place = PathHost {
         // A test of targets goes through their device.
         address: host.virtual_address().unwrap_or_else(|| host.address()),
+        reached_at: None,
         interface: interfaces.next(),
         further_interfaces: interfaces.collect(),
         is_on_this_machine: true,
@@ -540,7 +558,7 @@ fn served_agent(name: &str, address: &str, key: Option<&str>, data: Option<IpAdd
     let key: Key = key.parse().map_err(named)?;
     let at = resolve(address).map_err(|error| error.of_host(name))?;
     let link = launcher::tls(&at.to_string(), &key).map_err(named)?;
-    Ok((link, elsewhere(data.unwrap_or_else(|| at.ip()))))
+    Ok((link, elsewhere(data.unwrap_or_else(|| at.ip()), Some(at.ip()))))
 }
 
 #[cfg(test)]

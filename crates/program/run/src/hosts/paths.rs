@@ -9,8 +9,9 @@ use fathom_model::{
     run::{Host, PathPlace},
 };
 
-use super::{Hosts, PathHost};
+use super::{Hosts, PathHost, own_address::ToldAddress};
 use crate::{
+    allow::AllowList,
     exit::{Exit, UserError},
     target,
 };
@@ -82,15 +83,22 @@ impl Hosts {
     /// machine reaches another one.
     ///
     /// # Errors
-    /// If a host has no such interface, or if the interfaces of two paths differ in what they carry.
+    /// If a host has no such interface or address, or if the interfaces of two paths differ in what they carry.
     pub fn find_paths(
         &mut self,
         plan: &Plan,
         described: &mut BTreeMap<String, Host>,
         own_address: OwnAddress<'_>,
+        allowed: &AllowList,
     ) -> Result<(), UserError> {
         for path in &plan.paths {
             let positions = self.positions_on(plan, path, described, own_address)?;
+            for (name, position) in &positions {
+                let (reach, own) = (&plan.hosts[name], self.own_addresses(name));
+                let reached_at = self.by_name[name].reached_at;
+                let told = ToldAddress { name, reach, address: position.address, reached_at, own: &own };
+                told.check(allowed).map_err(|error| error.with_line("in", format!("path `{}`", path.name)))?;
+            }
             for (name, position) in &positions {
                 let place = PathPlace { address: position.address.to_string(), interface: position.interface.clone() };
                 if let Some(host) = described.get_mut(name) {

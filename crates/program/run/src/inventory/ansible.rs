@@ -60,6 +60,14 @@ struct AnsibleList {
     groups: BTreeMap<String, AnsibleGroup>,
 }
 
+impl AnsibleList {
+    /// Returns whether a group has a host, also in groups inside it, so many levels deep at most.
+    fn has_hosts(&self, name: &str, depth: usize) -> bool {
+        let is_inside = |child: &String| depth > 0 && self.has_hosts(child, depth - 1);
+        self.groups.get(name).is_some_and(|group| !group.hosts.is_empty() || group.children.iter().any(is_inside))
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 struct AnsibleMeta {
     #[serde(default)]
@@ -153,9 +161,8 @@ fn convert(list: &AnsibleList, path: &Path) -> ImportedInventory {
         let keys = host_keys(name, vars, &mut remarks);
         lines.extend(keys.into_iter().map(|(ours, value)| format!("{ours} = {value}")));
     }
-    let has_members = |group: &AnsibleGroup| !group.hosts.is_empty() || !group.children.is_empty();
-    let groups: Vec<_> =
-        list.groups.iter().filter(|(name, group)| !OWN_GROUPS.contains(&name.as_str()) && has_members(group)).collect();
+    let own_groups = list.groups.iter().filter(|(name, _)| !OWN_GROUPS.contains(&name.as_str()));
+    let groups: Vec<_> = own_groups.filter(|(name, _)| list.has_hosts(name, list.groups.len())).collect();
     if !groups.is_empty() {
         lines.push("\n[groups]".to_owned());
     }
@@ -165,7 +172,7 @@ fn convert(list: &AnsibleList, path: &Path) -> ImportedInventory {
             continue;
         }
         // A group without members is left out everywhere.
-        let is_there = |child: &&String| list.groups.get(*child).is_some_and(has_members);
+        let is_there = |child: &&String| list.has_hosts(child, list.groups.len());
         let members = group.hosts.iter().chain(group.children.iter().filter(is_there));
         let members: Vec<String> = members.map(|member| quoted(member)).collect();
         lines.push(format!("{} = [{}]", key(name), members.join(", ")));
@@ -255,7 +262,7 @@ mod tests {
             "here": {"ansible_connection": "local"},
             "box": {"ansible_connection": "docker", "ansible_password": "secret", "ansible_become_pass": "secret"}}},
         "all": {"children": ["ungrouped", "rack", "load"]},
-        "rack": {"children": ["load", "empty"], "hosts": ["sut"]},
+        "rack": {"children": ["load", "empty"], "hosts": ["sut"]}, "empty": {"children": ["none"]}, "none": {},
         "load": {"hosts": ["b1", "b2"]},
         "ungrouped": {"hosts": ["here", "box"]}
     }"#;

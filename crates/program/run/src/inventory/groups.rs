@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 use fathom_model::{inventory::expand, reach::is_host_word};
 
 use super::{
-    reaches::{HostEntries, HostEntry},
+    reaches::{HostEntries, HostEntry, beyond_address},
     text::{ALL, GroupText, HostText, InventoryText, SourceText, key},
 };
 use crate::exit::UserError;
@@ -40,9 +40,19 @@ pub(super) fn flatten(
         }
         let mut members = Vec::new();
         flattening.collect(name, &mut Vec::new(), &mut members)?;
+        if members.is_empty() {
+            let fix = format!("{} = [\"HOST\", …], or leave it out", key(name));
+            return Err(wrong("it has no hosts".to_owned()).with_line("fix", fix));
+        }
         flat.insert((*name).to_owned(), members);
     }
-    flat.entry(ALL.to_owned()).or_insert_with(|| entries.names_in_order());
+    let all = entries.names_in_order();
+    if let Some(own) = flat.get(ALL).filter(|own| own.len() != all.len()) {
+        let (n_all, n_own) = (all.len(), own.len());
+        let what = format!("groups.{ALL}: `{ALL}` is the group of all {n_all} hosts, and this one has {n_own}");
+        return Err(source.error(&groups[ALL].span, what).with_line("fix", "give the group another name"));
+    }
+    flat.entry(ALL.to_owned()).or_insert(all);
     Ok(flat)
 }
 
@@ -66,7 +76,7 @@ impl Flattening<'_> {
             return Err(wrong(format!("it contains itself: {}", path.join(", ")))
                 .with_line("fix", "take one of these groups out of the other"));
         }
-        let texts: Vec<String> = group.text.members().to_vec();
+        let texts: Vec<String> = group.text.members().iter().filter(|text| !text.trim().is_empty()).cloned().collect();
         for text in &texts {
             let names = expand(text).map_err(|error| wrong(error.to_string()))?;
             for member in names {
@@ -75,6 +85,9 @@ impl Flattening<'_> {
                     continue;
                 }
                 if !self.entries.has(&member) {
+                    if let Some(what) = beyond_address(text, &member) {
+                        return Err(wrong(what));
+                    }
                     if member.parse::<IpAddr>().is_err() {
                         return Err(self
                             .source

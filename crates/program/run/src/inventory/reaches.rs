@@ -27,6 +27,8 @@ use crate::{
 
 /// The port of a `fathom serve`.
 const AGENT_PORT: u16 = 7700;
+/// The port of an sshd.
+const SSH_PORT: u16 = 22;
 /// The maximum size of a file with a key: a certificate and its private key.
 const KEY_FILE_MAX: u64 = 64 << 10;
 /// The launchers by their words.
@@ -131,6 +133,9 @@ impl RangeOfHosts<'_> {
     fn pair(&self, value: &Spanned<String>, name: &str) -> Result<Vec<String>, UserError> {
         let wrong = |what: String| self.source.error(&value.span(), format!("{}.{name}: {what}", self.place));
         let texts = expand(value.get_ref()).map_err(|error| wrong(error.to_string()))?;
+        if let Some(what) = texts.iter().find_map(|text| beyond_address(value.get_ref(), text)) {
+            return Err(wrong(what));
+        }
         if texts.len() == self.n_hosts {
             return Ok(texts);
         }
@@ -157,6 +162,22 @@ impl RangeOfHosts<'_> {
         };
         self.pair(value, "data")?.into_iter().map(address).collect()
     }
+}
+
+/// Returns the error of an address of IPv4 with a number above 255, which a range leads to.
+pub(super) fn beyond_address(written: &str, address: &str) -> Option<String> {
+    let numbers: Vec<&str> = address.split('.').collect();
+    let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_beyond = |text: &&str| text.parse::<u8>().is_err();
+    let is_wrong = numbers.len() == 4 && numbers.iter().all(is_number) && numbers.iter().any(is_beyond);
+    is_wrong.then(|| format!("`{written}` leaves 0–255, the numbers of an address: `{address}`"))
+}
+
+/// Returns the port at the end of a name or an address, where an inventory has no place for one.
+fn port_in(control: &str) -> Option<(&str, &str)> {
+    let (host, port) = control.rsplit_once(':')?;
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    (is_port && !host.is_empty() && !host.contains(':')).then_some((host, port))
 }
 
 /// A value of a host that needs more than its file: it is found when the host is used, so that no host stands in the way of others.
@@ -254,7 +275,26 @@ impl EntryReader<'_> {
         self.source.error(&self.entry.span, format!("{}: {what}", self.entry.place))
     }
 
+    /// Refuses a port that is none, and one in `control`, which a command may have there.
+    fn check_port(&self) -> Result<(), UserError> {
+        let text = &self.entry.text;
+        if text.port == Some(0) {
+            let usual = match text.launcher.as_ref().map(Spanned::get_ref) {
+                Some(LauncherText::Word(word)) if word == "tls" => AGENT_PORT,
+                _ => SSH_PORT,
+            };
+            return Err(self.wrong("port 0 is no port").with_line("fix", format!("port = {usual}")));
+        }
+        let is_command = matches!(text.launcher.as_ref().map(Spanned::get_ref), Some(LauncherText::Command(_)));
+        if let Some((host, port)) = port_in(&self.entry.control).filter(|_| !is_command) {
+            let what = format!("control `{}` has a port, which is a key of its own", self.entry.control);
+            return Err(self.wrong(&what).with_line("fix", format!("control = \"{host}\" and port = {port}")));
+        }
+        Ok(())
+    }
+
     fn reach(&self) -> Result<HostReach, UserError> {
+        self.check_port()?;
         let text = &self.entry.text;
         let launcher = text.launcher.as_ref();
         let word = match launcher.map(Spanned::get_ref) {

@@ -8,12 +8,8 @@ use toml::Spanned;
 
 use crate::exit::{Exit, UserError};
 
-/// The group of all hosts, unless the file has one of this name.
+/// The group of all hosts.
 pub(super) const ALL: &str = "all";
-
-/// The keys of a host, for errors.
-pub(super) const KEYS: &str =
-    "control, data, user, port, jump, launcher, roles, program, sudo, push, identity, ssh_config, key, key_file, lab";
 
 /// The whole file.
 #[derive(Debug, Deserialize)]

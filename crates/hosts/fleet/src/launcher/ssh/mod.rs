@@ -61,6 +61,8 @@ pub struct SshRoute {
     pub hostname: String,
     /// What it connects to first: the host, the first jump host, or the command of `ProxyCommand`.
     pub first_hop: String,
+    /// Whether a command makes the connection (`ProxyCommand`), which may lead anywhere.
+    pub is_by_command: bool,
 }
 
 /// Returns where `ssh` connects to for a host, after the user's configuration. Connects to nothing.
@@ -82,8 +84,10 @@ fn route_of(text: &str) -> Option<SshRoute> {
     let hostname = value("hostname")?;
     let is_set = |text: &&str| *text != "none";
     let first_jump = value("proxyjump").filter(is_set).and_then(|jumps| jumps.split(',').next());
-    let first_hop = first_jump.or_else(|| value("proxycommand").filter(is_set)).unwrap_or(hostname);
-    Some(SshRoute { hostname: hostname.to_owned(), first_hop: first_hop.to_owned() })
+    let command = value("proxycommand").filter(is_set);
+    let first_hop = first_jump.or(command).unwrap_or(hostname);
+    let is_by_command = first_jump.is_none() && command.is_some();
+    Some(SshRoute { hostname: hostname.to_owned(), first_hop: first_hop.to_owned(), is_by_command })
 }
 
 /// Returns how a host is shown: `user@address:port`, as far as they are set.
@@ -234,6 +238,9 @@ mod tests {
 
     #[test]
     fn the_first_hop_is_the_first_jump_host_of_the_configuration() {
+        let route = |text: &str| route_of(text).unwrap();
+        assert!(route("hostname b\nproxycommand ssh gate -W %h:%p\n").is_by_command);
+        assert!(!route("hostname b\nproxyjump gate\nproxycommand none\n").is_by_command);
         let hop = |text: &str| route_of(text).map(|route| (route.hostname, route.first_hop));
         let pair = |name: &str, hop: &str| Some((name.to_owned(), hop.to_owned()));
         assert_eq!(hop("user me\nhostname 10.0.0.2\nport 22\n"), pair("10.0.0.2", "10.0.0.2"));

@@ -218,7 +218,7 @@ impl SizeTrial {
 ///
 /// Returns the trials by leading test, round and direction, without failed trials.
 fn run_unkept(plan: &CheckedPlan, options: &RunOptions, signals: &SignalWatch) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
-    let mut hosts = connect(plan.plan(), signals, &new_run_id())?;
+    let mut hosts = connect(plan.plan(), signals, &new_run_id(), &options.allowed)?;
     let executor = RunExecutor {
         plan,
         options,

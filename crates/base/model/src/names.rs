@@ -352,7 +352,8 @@ pub mod count {
     pub const SERVER_FAILURES: &str = "status_5xx";
     /// Requests still waiting for their answer when the trial ended.
     pub const UNFINISHED: &str = "unfinished";
-    /// Connections whose request had waited, when the trial ended, ten times as long as 99 % of the answers took, and 250 ms at least.
+    /// Connections without an answer at the end, whose request had waited ten times as long as 99 % of the answers took, and 250 ms at
+    /// least, when the newest answer came to another connection.
     pub const STUCK: &str = "stuck";
     /// Connections opened.
     pub const CONNECTIONS: &str = "connections";

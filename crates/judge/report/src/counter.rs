@@ -113,6 +113,8 @@ const WORDS: &[(&str, &str)] = &[
     ("port_dropped", "dropped at the port of the test"),
     ("port_reset", "connections of strangers"),
     ("passed_on", "passed on to the network stack"),
+    ("status_5xx", "answers of status 5xx"),
+    ("stuck", "connections without an answer"),
     ("xsk_ring_full", "AF_XDP receive ring full"),
     ("xsk_fill_empty", "AF_XDP fill ring empty"),
     ("veth_ring_dropped", "other end of the veth full"),

@@ -81,6 +81,8 @@ pub struct OfferedLoad<'a, I: Iterator<Item = Nanos> = Arrivals> {
     waits_for_due: bool,
     /// Requests without an answer.
     pub n_in_flight: u64,
+    /// When the newest answer ended; zero before the first.
+    pub last_answer_at: Nanos,
     /// What is recorded.
     pub times: LoadTimes,
 }
@@ -104,6 +106,7 @@ impl<'a, I: Iterator<Item = Nanos> + Clone> OfferedLoad<'a, I> {
             may_start: true,
             waits_for_due: false,
             n_in_flight: 0,
+            last_answer_at: Nanos::ZERO,
             times: LoadTimes::default(),
         }
     }
@@ -296,6 +299,7 @@ impl<'a, I: Iterator<Item = Nanos> + Clone> OfferedLoad<'a, I> {
     #[inline]
     pub fn record_answer(&mut self, times: SendTimes, at: Nanos) -> bool {
         let service = at - times.sent_at;
+        self.last_answer_at = at;
         self.worker.add(self.counters.answers, 1);
         self.batching.observe(service);
         let counts = self.counts(times.intended);

@@ -10,7 +10,7 @@ const LONG_WAIT: Nanos = Nanos::from_secs(1);
 
 /// A connection is stuck whose request has waited so many times as long as 99 % of the answers took.
 const STUCK_FACTOR: u64 = 10;
-/// A shorter wait is one for a core, or for a quota of CPU time.
+/// A shorter wait is one for a core, or for a lost segment (the least retransmission timeout of Linux is 200 ms).
 const STUCK_MIN: Nanos = Nanos::from_millis(250);
 
 /// The end of a trial as one worker sees it.
@@ -49,10 +49,11 @@ impl UnansweredCheck {
         Some(RequestFault { stage: RequestStage::Read, cause })
     }
 
-    /// Whether a request waits far longer than the slowest hundredth of the answers took; without any, for long.
-    pub(crate) fn is_stuck(self, sent_at: Nanos, slow_answer: Option<Nanos>) -> bool {
-        let least = slow_answer.map_or(LONG_WAIT, |slow| Nanos(slow.0.saturating_mul(STUCK_FACTOR)).max(STUCK_MIN));
-        self.now.since(sent_at) >= least
+    /// Whether a request, sent then, had waited far longer than the slowest hundredth of the answers took when the newest answer came to
+    /// another one. Where nothing is answered any more, no connection is worse off than the others.
+    pub(crate) const fn is_stuck(sent_at: Nanos, last_answer_at: Nanos, slow_answer: Nanos) -> bool {
+        let waited = last_answer_at.since(sent_at).0;
+        waited >= STUCK_MIN.0 && waited >= slow_answer.0.saturating_mul(STUCK_FACTOR)
     }
 
     fn is_long(self, since: Nanos) -> bool {
@@ -86,21 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_stuck_that_waits_ten_times_as_long_as_slow_answers_take() {
+    fn a_request_is_stuck_that_waits_ten_times_as_long_as_slow_answers_take_while_others_are_answered() {
         let ms = Nanos::from_millis;
-        // In ms: time of slow answers, age of the request.
-        let cases = [
-            (Some(1), 240, false),
-            (Some(1), 260, true),
-            (Some(40), 390, false),
-            (Some(40), 410, true),
-            (None, 900, false),
-            (None, 1_000, true),
-        ];
+        // In ms: time of slow answers, time from the request to the newest answer on another connection.
+        let cases = [(1, 240, false), (1, 260, true), (40, 390, false), (40, 410, true)];
         for (slow, waited, is_stuck) in cases {
-            let now = ms(10_000);
-            let closing = UnansweredCheck::since(ms(5_000), now);
-            assert_eq!(closing.is_stuck(now.since(ms(waited)), slow.map(ms)), is_stuck, "{slow:?} {waited}");
+            assert_eq!(UnansweredCheck::is_stuck(ms(700), ms(700 + waited), ms(slow)), is_stuck, "{slow} {waited}");
         }
+        assert!(!UnansweredCheck::is_stuck(ms(700), ms(600), ms(1)), "nothing was answered since then");
     }
 }

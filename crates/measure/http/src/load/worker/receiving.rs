@@ -280,14 +280,16 @@ impl<R: Reactor> ClientWorker<'_, R> {
 
     /// Returns the number of connections that wait far longer for an answer than others do. A long body is an answer.
     fn count_stuck(&self, now: Nanos) -> u64 {
-        let Some(closing) = UnansweredCheck::of(now, &self.load) else { return 0 };
-        let slow_answer = self.load.times.service.quantile(0.99).map(Nanos);
+        let is_ended = UnansweredCheck::of(now, &self.load).is_some();
+        let Some(slow_answer) = self.load.times.service.quantile(0.99).filter(|_| is_ended) else { return 0 };
         let sent_at = |(idx, connection): (usize, &ClientConnection)| {
             let ask = self.in_flight.front(idx, connection.in_flight)?;
             connection.first_byte_at.is_none().then_some(ask.times.sent_at)
         };
         let waiting = self.connections.iter().enumerate().filter_map(sent_at);
-        let n_stuck = waiting.filter(|sent_at| closing.is_stuck(*sent_at, slow_answer)).count();
+        let is_stuck =
+            |sent_at: &Nanos| UnansweredCheck::is_stuck(*sent_at, self.load.last_answer_at, Nanos(slow_answer));
+        let n_stuck = waiting.filter(is_stuck).count();
         u64::try_from(n_stuck).unwrap_or(u64::MAX)
     }
 

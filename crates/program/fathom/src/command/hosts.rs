@@ -141,7 +141,7 @@ fn natural(name: &str) -> Vec<(bool, u64, String)> {
     for letter in name.chars() {
         match parts.last_mut() {
             Some(part) if part.ends_with(|last: char| last.is_ascii_digit() == letter.is_ascii_digit()) => {
-                part.push(letter)
+                part.push(letter);
             }
             _ => parts.push(letter.to_string()),
         }

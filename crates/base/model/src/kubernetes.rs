@@ -106,8 +106,9 @@ const DEADLINE: Nanos = Nanos::from_secs(24 * 3600);
 const START_TIMEOUT: Nanos = Nanos::from_secs(60);
 
 const IMAGE: &str = "an image such as registry.example/fathom:1.0";
-const NAMESPACE: &str = "a namespace: at most 63 small letters, digits and -, with a letter or a digit at both ends";
-const NODE: &str = "the name of a node: small letters, digits, - and ., with a letter or a digit at both ends";
+const NAMESPACE: &str =
+    "a namespace: at most 63 lowercase letters, digits and -, with a letter or a digit at both ends";
+const NODE: &str = "the name of a node: lowercase letters, digits, - and ., with a letter or a digit at both ends";
 const CONTEXT: &str = "the name of a context of a kubeconfig";
 const QUANTITY: &str = "a quantity of Kubernetes such as 2, 500m or 512Mi";
 const SPAN: &str = "a time of at least one second, such as 90s or 2h";

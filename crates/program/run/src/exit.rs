@@ -74,6 +74,17 @@ impl UserError {
         self
     }
 
+    /// Returns the message without its lines and without the name of its host at the beginning, which is told already.
+    pub fn what_without(&self, host: &str) -> &str {
+        let rest = self.what.strip_prefix(&format!("host `{host}`"));
+        rest.unwrap_or(&self.what).trim_start_matches([':', ',', ' '])
+    }
+
+    /// Returns the whole text without the name of its host at the beginning, which is told already.
+    pub fn to_string_of(&self, host: &str) -> String {
+        self.to_string().replacen(&self.what, self.what_without(host), 1)
+    }
+
     /// Returns the message without its lines.
     pub fn what(&self) -> &str {
         &self.what

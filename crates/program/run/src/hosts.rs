@@ -198,8 +198,7 @@ impl Hosts {
             labs: PlanLabs::default(),
             journal,
         };
-        let labs = PlanLabs::of(plan, &state)?;
-        let mut errors = BTreeMap::new();
+        let (labs, mut errors) = PlanLabs::of(plan, &state)?;
         let mut places = BTreeMap::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
         // A served host has a limit of controllers, and hosts of this machine belong to its user.
@@ -208,7 +207,8 @@ impl Hosts {
         let run_of = |reach: &HostReach| run.clone().filter(|_| is_held(reach));
         // First, since they take long, and an agent elsewhere does not wait for that.
         let pods = plan_pods::start(plan, run_id, host_use).map_err(|failure| agents::pod_error(None, &failure))?;
-        let is_direct = |name: &str| heads.is_direct(name);
+        let lacking: Vec<String> = errors.keys().cloned().collect();
+        let is_direct = |name: &str| heads.is_direct(name) && !lacking.iter().any(|one| one == name);
         let starting = agents::Starting { plan, labs: &labs, pods: pods.as_ref(), is_direct: &is_direct };
         starting.start_all(is_stopped, |name, started| {
             let (stream, place) = match started {
@@ -241,7 +241,25 @@ impl Hosts {
             }
         }
         hosts.labs = labs;
+        hosts.name_same_machines(&mut errors);
         Ok((hosts, errors))
+    }
+
+    /// Names the other host in the errors of hosts that are the same machine as one of this run.
+    fn name_same_machines(&self, errors: &mut BTreeMap<String, UserError>) {
+        let identity = |name: &str| {
+            let facts = self.fleet.facts(name).ok()?;
+            Some((facts.boot_id.clone()?, facts.addresses.clone()?))
+        };
+        let held: Vec<(&String, _)> = self.by_name.keys().map(|name| (name, identity(name))).collect();
+        for (name, error) in errors.iter_mut().filter(|(_, error)| error.what().ends_with(agents::SAME_MACHINE)) {
+            let own = identity(name);
+            let other = held.iter().find(|(_, one)| own.is_some() && *one == own);
+            if let Some((other, _)) = other {
+                let what = format!("host `{name}` is the same machine as host `{other}`");
+                *error = UserError::new(error.exit, what).with_line("fix", "name each machine once");
+            }
+        }
     }
 
     /// Records an agent in the journal.
@@ -436,17 +454,20 @@ pub(crate) struct PlanLabs {
 }
 
 impl PlanLabs {
-    fn of(plan: &Plan, state: &StateFolder) -> anyhow::Result<Self> {
+    /// Returns the labs, and the errors of the hosts whose lab is not up, by name.
+    fn of(plan: &Plan, state: &StateFolder) -> anyhow::Result<(Self, BTreeMap<String, UserError>)> {
         let own = plan.lab.as_ref().map(build_lab).transpose()?;
-        let mut up = BTreeMap::new();
-        for reach in plan.hosts.values() {
+        let (mut up, mut errors) = (BTreeMap::new(), BTreeMap::new());
+        for (host, reach) in &plan.hosts {
             let HostReach::LabUp(name, _) = reach else { continue };
             if !up.contains_key(name) {
-                let parsed: LabName = name.parse().map_err(|error| lab_error(&error))?;
-                up.insert(name.clone(), Lab::find(state, &parsed).map_err(|error| lab_error(&error))?);
+                match name.parse::<LabName>().and_then(|parsed| Lab::find(state, &parsed)) {
+                    Ok(lab) => drop(up.insert(name.clone(), lab)),
+                    Err(error) => drop(errors.insert(host.clone(), lab_error(&error))),
+                }
             }
         }
-        Ok(Self { own, up })
+        Ok((Self { own, up }, errors))
     }
 
     fn all(&self) -> impl Iterator<Item = &Lab> {
@@ -489,13 +510,25 @@ fn not_ready(errors: BTreeMap<String, UserError>, n_hosts: usize) -> UserError {
     }
 }
 
+/// The most hosts with the same words in one line.
+const SHOWN_HOSTS_MAX: usize = 8;
+
 /// Adds hosts that are not ready for the same cause, with the way out.
 fn with_hosts(user_error: UserError, hosts: &[(String, UserError)]) -> UserError {
-    let user_error = hosts.iter().fold(user_error, |user_error, (name, error)| {
-        let own_name = format!("host `{name}`");
-        let what = error.what().strip_prefix(&own_name).unwrap_or(error.what()).trim_start_matches([':', ',', ' ']);
-        user_error.with_line("host", format!("{name}: {what}"))
-    });
+    let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, error) in hosts {
+        let what = error.what_without(name);
+        match told.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, names)) => names.push(name),
+            None => told.push((what, vec![name])),
+        }
+    }
+    let line = |user_error: UserError, (what, names): (&str, Vec<&str>)| {
+        let (n, first) = (names.len(), names[..names.len().min(SHOWN_HOSTS_MAX)].join(", "));
+        let more = if n > SHOWN_HOSTS_MAX { format!(" and {} more", n - SHOWN_HOSTS_MAX) } else { String::new() };
+        user_error.with_line("host", format!("{first}{more}: {what}"))
+    };
+    let user_error = told.into_iter().fold(user_error, line);
     let lines = ["why", "fix"].into_iter().filter_map(|label| Some((label, hosts.first()?.1.line(label)?)));
     lines.fold(user_error, |user_error, (label, line)| user_error.with_line(label, line))
 }
@@ -569,6 +602,18 @@ mod tests {
         assert_eq!(cores(&[0, 1], "1,3"), [1]);
         assert_eq!(cores(&[1], "0"), [0], "none of its half is left");
         assert_eq!(cores(&[], "0"), [0; 0], "the scheduler chooses");
+    }
+
+    #[test]
+    fn hosts_with_the_same_words_share_a_line() {
+        let error = |name: &String| {
+            UserError::new(Exit::Preflight, format!("host `{name}` is the same machine as host `m0`"))
+                .with_line("fix", "x")
+        };
+        let names = (1..=20).map(|number| format!("m{number:02}"));
+        let told = not_ready(names.map(|name| (name.clone(), error(&name))).collect(), 21).to_string();
+        let line = "m01, m02, m03, m04, m05, m06, m07, m08 and 12 more: is the same machine as host `m0`";
+        assert!(told.contains(line) && told.lines().count() == 3, "{told}");
     }
 
     #[test]

@@ -122,7 +122,9 @@ fn chosen(matches: &ArgMatches) -> Result<(InventoryFile, Vec<String>), UserErro
     let inventory = &file.inventory;
     let words: Vec<&str> = matches.get_many::<String>("names").into_iter().flatten().map(String::as_str).collect();
     let names = if words.is_empty() {
-        inventory.hosts.keys().cloned().collect()
+        let mut names: Vec<String> = inventory.hosts.keys().cloned().collect();
+        names.sort_by_key(|name| natural(name));
+        names
     } else {
         inventory::select(inventory, &words.join(","), path(matches))?
     };
@@ -131,6 +133,23 @@ fn chosen(matches: &ArgMatches) -> Result<(InventoryFile, Vec<String>), UserErro
         return Err(UserError::new(Exit::Usage, what).with_line("use", "hosts, groups or ranges, or nothing for all"));
     }
     Ok((file, names))
+}
+
+/// Returns a name as a key that sorts numbers by their values: m2 stands before m10.
+fn natural(name: &str) -> Vec<(bool, u64, String)> {
+    let mut parts: Vec<String> = Vec::new();
+    for letter in name.chars() {
+        match parts.last_mut() {
+            Some(part) if part.ends_with(|last: char| last.is_ascii_digit() == letter.is_ascii_digit()) => {
+                part.push(letter);
+            }
+            _ => parts.push(letter.to_string()),
+        }
+    }
+    let key = |part: String| {
+        part.parse::<u64>().map_or_else(|_| (true, 0, part.clone()), |number| (false, number, part.clone()))
+    };
+    parts.into_iter().map(key).collect()
 }
 
 fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -217,7 +236,11 @@ fn reached_by(reach: &HostReach) -> String {
         HostReach::This | HostReach::At(_) => "this machine".to_owned(),
         HostReach::Lab(lab) | HostReach::LabUp(lab, _) => format!("lab {lab}"),
         HostReach::Tls { address, .. } => format!("tls {address}"),
-        HostReach::Ssh(host) => format!("ssh {}", fathom_fleet::launcher::ssh::destination(host)),
+        HostReach::Ssh(host) => {
+            let through: Vec<&str> = host.jump.iter().rev().map(String::as_str).collect();
+            let through = if through.is_empty() { String::new() } else { format!(" through {}", through.join(", ")) };
+            format!("ssh {}{through}", fathom_fleet::launcher::ssh::destination(host))
+        }
         HostReach::Exec(host) => shell_words(&host.command),
         HostReach::Kubernetes(host) => kubernetes::destination(host),
         HostReach::Inventory(reference) => format!("inventory, {}", reference.host),
@@ -307,7 +330,7 @@ fn check(matches: &ArgMatches) -> anyhow::Result<Exit> {
             ..CheckedHost::default()
         };
         let outcome = match errors.get(name) {
-            Some(error) => Err(error.to_string()),
+            Some(error) => Err(error.to_string_of(name)),
             None => host.ask(&mut hosts, &plan.hosts[name]).map_err(|error| error.to_string()),
         };
         host.is_ready = outcome.is_ok();
@@ -366,6 +389,9 @@ impl CheckedHost {
         if !self.capabilities.iter().any(|one| one == "net_raw") {
             let fix = match reach {
                 HostReach::Kubernetes(_) => "capabilities = [\"NET_RAW\"] in [kubernetes]",
+                HostReach::This | HostReach::At(_) => "start fathom here as root",
+                HostReach::Exec(_) => "a command that starts the agent as root",
+                HostReach::Tls { .. } => "start `fathom serve` there as root",
                 _ => "sudo = true, or user = \"root\"",
             };
             self.remarks.push(format!("it cannot send raw frames and probes: {fix}"));
@@ -416,5 +442,7 @@ fn print_checked(out: &mut impl io::Write, checked: &[CheckedHost], n_ready: usi
             }
         }
     }
-    writeln!(out, "\n{n_ready} of {} hosts are ready", checked.len())
+    let hosts = if checked.len() == 1 { "host" } else { "hosts" };
+    let are = if n_ready == 1 { "is" } else { "are" };
+    writeln!(out, "\n{n_ready} of {} {hosts} {are} ready", checked.len())
 }

@@ -28,7 +28,8 @@ fn each_host_that_cannot_be_used_is_named_with_the_way_out() {
     let further = further.replace("OTHER", "\\x09\\x00\\x00\\x00\\x1f{\"hello\":{\"tool\":\"fathom 9.0\"}}");
     rack.inventory("rack.toml", "", &further);
     // A greeting as it should be, and then something else.
-    let greeting = protocol::encode(protocol::VERSION, b"{\"hello\":{\"tool\":\"fathom 9.0\"}}", 100).unwrap();
+    let hello = format!("{{\"hello\":{{\"tool\":\"fathom {}\"}}}}", env!("CARGO_PKG_VERSION"));
+    let greeting = protocol::encode(protocol::VERSION, hello.as_bytes(), 100).unwrap();
     rack.write("garbled", &format!("{}noise\n", String::from_utf8(greeting).unwrap()));
     let expected: &[(&str, &[&str])] = &[
         ("closed", &["host `closed`: ssh cannot reach it", "Connection refused"]),
@@ -126,7 +127,7 @@ fn one_machine_under_two_names_is_refused() {
     rack.start_sshd(2, "LogLevel INFO");
     rack.inventory("rack.toml", "", "[hosts.again]\ncontrol = \"10.99.0.3\"\nport = 2222\ndata = \"10.97.0.3\"");
     let result = rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "again", "--to", "b2", "--quiet"]).code(3);
-    assert!(result.stderr.contains("is the same machine as another host of this run"), "{}", result.stderr);
+    assert!(result.stderr.contains("is the same machine as host `"), "{}", result.stderr);
     rack.is_clean();
 }
 
@@ -197,10 +198,20 @@ fn a_host_of_another_version_is_not_ready_and_no_test_is_started() {
     let told = ["host `old` runs fathom 0.0.9", &ours, "run the same version of fathom on both hosts"];
     rack.fathom(&["tcp", "--hosts", "rack.toml", "--from", "b2", "--to", "old", "--quiet"]).refused(3, &told);
     let checked = rack.fathom(&["hosts", "check", "b2,old", "--hosts", "rack.toml"]).code(3);
-    assert!(told.iter().all(|words| checked.stdout.contains(words)), "{}", checked.stdout);
-    assert!(checked.stdout.contains("1 of 2 hosts"), "{}", checked.stdout);
+    let row = |words: &&str| checked.stdout.contains(words.trim_start_matches("host `old` "));
+    assert!(told.iter().all(row), "{}", checked.stdout);
+    assert!(checked.stdout.contains("1 of 2 hosts is ready"), "{}", checked.stdout);
     let words = ["tcp", "--hosts", "rack.toml", "--from", "part", "--to", "sut", "--heads", "1", "--quiet"];
     rack.fathom(&words).refused(3, &["host `old`, behind its head `b2`: it runs fathom 0.0.9", &ours]);
+    rack.is_clean();
+}
+
+#[test]
+fn a_lab_that_is_not_up_is_told_in_the_row_of_its_host() {
+    let Some(rack) = Rack::build(2) else { return };
+    rack.inventory("rack.toml", "", "[hosts.gone]\nlauncher = \"lab\"\nlab = \"no-such-lab\"\n");
+    let checked = rack.fathom(&["hosts", "check", "--hosts", "rack.toml"]).code(3).stdout;
+    assert!(checked.contains("2 of 3 hosts are ready") && checked.contains("no-such-lab"), "{checked}");
     rack.is_clean();
 }
 

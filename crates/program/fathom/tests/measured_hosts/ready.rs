@@ -215,7 +215,7 @@ fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
     );
     let begin = clock::now();
     let full = rack.fathom(&["hosts", "check", "full", "--hosts", "rack.toml", "--push-binary"]).code(3);
-    assert!(full.stdout.contains("host `full`: fathom cannot be copied there"), "{}", full.stdout);
+    assert!(full.stdout.contains("full: fathom cannot be copied there"), "{}", full.stdout);
     assert!(clock::now() - begin < Nanos::from_secs(15));
 
     // Folders for the copy without room, and on a device that is only read.
@@ -236,7 +236,7 @@ fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
         rack.inventory("mounted.toml", "program = \"/nonexistent/fathom\"", &host);
         let told = rack.fathom(&["hosts", "check", "x", "--hosts", "mounted.toml", push]).code(3).stdout;
         let is_told = |words: &str| told.contains(words);
-        assert!(is_told("host `x`: fathom cannot be copied there") && words.into_iter().all(is_told), "{told}");
+        assert!(is_told("x: fathom cannot be copied there") && words.into_iter().all(is_told), "{told}");
     }
 
     // A folder for temporary files that may hold no programs.
@@ -250,7 +250,7 @@ fn a_host_without_room_for_the_program_or_of_another_kind_is_named() {
         "[hosts.noexec]\ncontrol = \"10.99.0.5\"\nport = 2222\ndata = \"10.99.0.55\"",
     );
     let noexec = rack.fathom(&["hosts", "check", "noexec", "--hosts", "noexec.toml", "--push-binary"]).code(3);
-    let words = ["host `noexec`: it does not run the fathom that was copied there", "use --push-binary=keep"];
+    let words = ["noexec: it does not run the fathom that was copied there", "use --push-binary=keep"];
     assert!(words.iter().all(|words| noexec.stdout.contains(words)), "{}", noexec.stdout);
 
     // A processor of another kind, as its `uname` says.

@@ -47,6 +47,8 @@ use crate::{
 /// A started agent with its host, or the reason why there is none.
 type StartedAgent = Result<(AgentStream, PathHost), UserError>;
 
+/// What is wrong with a host that this run holds by another name.
+pub(super) const SAME_MACHINE: &str = "is the same machine as another host of this run";
 /// The most logins at once through one host: sshd(8) drops some of more than 10 that have not logged in (its `MaxStartups`), and other
 /// people may be at it.
 const LOGINS_MAX: usize = 8;
@@ -70,15 +72,16 @@ impl Starting<'_> {
     /// Connections to other machines are made at the same time. Once `is_stopped`, no more hosts are passed on.
     ///
     /// # Errors
-    /// If an agent on this machine cannot be started, and those of `on_start`. Errors of other machines are passed on, so that all of them
-    /// can be told.
+    /// Those of `on_start`, and bugs. Errors of hosts are passed on, so that all of them can be told.
     pub(super) fn start_all(
         self,
         is_stopped: &dyn Fn() -> bool,
         mut on_start: impl FnMut(String, StartedAgent) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         for (name, reach) in self.direct().filter(|(_, reach)| reach.is_on_this_machine()) {
-            on_start(name.clone(), Ok(self.agent_here(name, reach)?))?;
+            let started =
+                self.agent_here(name, reach).map_or_else(|error| error.downcast().map(Err), |here| Ok(Ok(here)));
+            on_start(name.clone(), started?)?;
         }
         for (name, reach) in self.direct() {
             if let (HostReach::Kubernetes(host), Some(pods)) = (reach, self.pods) {
@@ -213,7 +216,7 @@ pub(super) fn member(
 fn no_key_error(name: &str, address: &str) -> UserError {
     UserError::new(Exit::Preflight, format!("host `{name}`: {address} answers only to its key")).with_line(
         "use",
-        "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
+        "the key that `fathom serve` printed there: key = \"…\" in the inventory, --key, --key-file or FATHOM_KEY",
     )
 }
 
@@ -392,7 +395,7 @@ pub(super) fn start_error(name: &str, reach: &HostReach, error: &Error, run: Opt
             fleet_error(error).with_line("or", "--push-binary copies this one there for the run")
         }
         (Error::RoleFailed { failure, .. }, _) if run.is_some_and(|run| failure.message.contains(run)) => {
-            let what = format!("host `{name}` is the same machine as another host of this run");
+            let what = format!("host `{name}` {SAME_MACHINE}");
             UserError::new(Exit::Preflight, what).with_line("fix", "name each machine once")
         }
         _ => fleet_error(error),
@@ -432,6 +435,10 @@ fn ssh_error(name: &str, host: &SshHost, loss: &Disconnected, end: &ProcessEnd) 
     let jump = ssh::failed_jump(host, &end.stderr);
     let of_jump = jump.as_ref().map(|jump| format!("its jump host `{}`: ", jump.address)).unwrap_or_default();
     let user_error = explained(UserError::new(Exit::Preflight, format!("host `{name}`: {of_jump}{what}")), end);
+    if let (SshFailure::UnknownName, Some(jump)) = (failure, &jump) {
+        let fix = format!("[hosts.{}] with its control in the inventory, or its name in ~/.ssh/config", jump.address);
+        return user_error.with_line("fix", fix);
+    }
     let user_error = user_error.with_line("fix", failure.fix(jump.as_ref().unwrap_or(host), &end.stderr));
     match (failure, jump) {
         (SshFailure::KeyRefused, Some(jump)) => {
@@ -620,6 +627,16 @@ mod tests {
         let shown = ssh_error("b1", &host, &Disconnected::Closed, &ended(255, stderr)).to_string();
         assert!(shown.starts_with("host `b1`: its jump host `gate`: it accepts no key of this user"), "{shown}");
         assert!(shown.contains("ssh-copy-id me@gate ;") && shown.contains("IdentityFile in ~/.ssh/config"), "{shown}");
+    }
+
+    #[test]
+    fn a_jump_host_that_nobody_knows_is_declared_in_the_inventory() {
+        let host = SshHost { address: "b1".to_owned(), jump: vec!["h9".to_owned()], ..SshHost::default() };
+        let stderr =
+            "ssh: Could not resolve hostname h9: Name or service not known\nConnection closed by UNKNOWN port 65535";
+        let shown = ssh_error("b1", &host, &Disconnected::Closed, &ended(255, stderr)).to_string();
+        assert!(shown.starts_with("host `b1`: its jump host `h9`: its name does not resolve"), "{shown}");
+        assert!(shown.contains("[hosts.h9]") && !shown.contains("10.0.0.2"), "{shown}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use fathom_fleet::{
     MemberLink,
     protocol::{Member, MemberReach},
 };
-use fathom_model::{Plan, plan::HostReach};
+use fathom_model::{Plan, plan::HostReach, units::counted};
 
 use super::PathHost;
 use crate::exit::{Exit, UserError};
@@ -30,7 +30,8 @@ impl Heads {
             return Err(UserError::new(Exit::Usage, what).with_line("use", "leave out --heads"));
         }
         if n_heads == 0 || n_heads.saturating_mul(2) > hosts.len() {
-            let what = format!("{n_heads} heads are too many for {} hosts", hosts.len());
+            let are = if n_heads == 1 { "is" } else { "are" };
+            let what = format!("{} {are} too many for {}", number_of(n_heads, "head"), number_of(hosts.len(), "host"));
             let fix = match hosts.len() / 2 {
                 0 => "leave out --heads: only hosts of a group can be behind a head".to_owned(),
                 most => format!("--heads {most} or less: a head without hosts behind it is of no use"),
@@ -92,6 +93,11 @@ fn grouped_hosts(plan: &Plan) -> Vec<&String> {
     hosts
 }
 
+/// Returns a number with its noun.
+fn number_of(n: usize, noun: &str) -> String {
+    counted(u64::try_from(n).unwrap_or(u64::MAX), noun)
+}
+
 fn no_head(group: &[&String]) -> UserError {
     let names = group.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
     UserError::new(
@@ -137,7 +143,7 @@ mod tests {
         assert!(Heads::of(&plan(8, 4)).is_ok());
         let error = Heads::of(&plan(8, 5)).err().unwrap();
         assert_eq!(error.line("use").unwrap(), "--heads 4 or less: a head without hosts behind it is of no use");
-        assert!(Heads::of(&plan(1, 1)).is_err());
+        assert_eq!(Heads::of(&plan(1, 1)).err().unwrap().what(), "1 head is too many for 1 host");
     }
 
     #[test]

@@ -23,11 +23,10 @@ const PROGRAM: &str = "ansible-inventory";
 /// Groups that Ansible makes itself.
 const OWN_GROUPS: [&str; 2] = ["all", "ungrouped"];
 /// Variables that say how a host is reached, and that have no counterpart here.
-const NOT_IMPORTED: [&str; 8] = [
+const NOT_IMPORTED: [&str; 7] = [
     "ansible_ssh_pass",
     "ansible_password",
     "ansible_ssh_args",
-    "ansible_ssh_extra_args",
     "ansible_become_user",
     "ansible_become_method",
     "ansible_become_pass",
@@ -195,13 +194,16 @@ fn host_keys(name: &str, vars: &BTreeMap<String, Value>, remarks: &mut Vec<Strin
     text_key("data", word(&["fathom_data"]));
     text_key("user", word(&["ansible_user", "ansible_ssh_user"]));
     text_key("identity", word(&["ansible_ssh_private_key_file", "ansible_private_key_file"]));
-    let arguments = word(&["ansible_ssh_common_args"]).unwrap_or_default();
-    let (jump, rest) = jump_of(&arguments);
-    if !rest.is_empty() {
-        let rest = rest.join(" ");
-        remarks.push(format!(
-            "host {name}: of ansible_ssh_common_args, `{rest}` is not imported; ~/.ssh/config can say the same"
-        ));
+    let mut jump = None;
+    for variable in ["ansible_ssh_common_args", "ansible_ssh_extra_args"] {
+        let arguments = word(&[variable]).unwrap_or_default();
+        let (found, rest) = jump_of(&arguments);
+        if !rest.is_empty() {
+            let rest = rest.join(" ");
+            remarks
+                .push(format!("host {name}: of {variable}, `{rest}` is not imported; ~/.ssh/config can say the same"));
+        }
+        jump = jump.or(found);
     }
     text_key("jump", jump);
     if let Some(port) = word(&["ansible_port", "ansible_ssh_port"]) {
@@ -230,8 +232,21 @@ fn host_keys(name: &str, vars: &BTreeMap<String, Value>, remarks: &mut Vec<Strin
 fn jump_of(arguments: &str) -> (Option<String>, Vec<&str>) {
     let mut jump = None;
     let mut rest = Vec::new();
-    let mut words = arguments.split([' ', '"', '\'']).filter(|word| !word.is_empty());
+    // `-o "ProxyJump a"` and `-o ProxyJump="a"` are the same as `-o ProxyJump=a`.
+    let is_parted = |c: char| c == ' ' || c == '"' || c == '\'';
+    let mut words = arguments.split(is_parted).filter(|word| !word.is_empty()).peekable();
     while let Some(word) = words.next() {
+        if let Some(value) = words.next_if(|_| word.eq_ignore_ascii_case("-oProxyJump=")) {
+            jump.get_or_insert_with(|| value.to_owned());
+            continue;
+        }
+        let is_jump = |next: &&str| word == "-o" && ["ProxyJump", "ProxyJump="].contains(next);
+        if words.next_if(is_jump).is_some() {
+            if let Some(value) = words.next().filter(|value| *value != "none") {
+                jump.get_or_insert_with(|| value.to_owned());
+            }
+            continue;
+        }
         let (flag, value) = match word {
             "-J" | "-o" => (word, words.next().unwrap_or_default()),
             _ => word.split_at(if word.starts_with("-J") || word.starts_with("-o") { 2 } else { 0 }),
@@ -309,15 +324,21 @@ mod tests {
             ("-Ja,b", Some("a,b"), &[]),
             ("-o ProxyJump=none", None, &[]),
             ("-o ProxyCommand=\"ssh -W %h:%p gate\"", None, &["-o", "ProxyCommand=", "ssh", "-W", "%h:%p", "gate"]),
+            ("-o ProxyJump=\"gate1\" -C", Some("gate1"), &["-C"]),
+            ("-o \"ProxyJump gate1\"", Some("gate1"), &[]),
+            ("-o 'ProxyJump=gate1'", Some("gate1"), &[]),
             ("", None, &[]),
         ];
         for (arguments, jump, rest) in cases {
             let (found, left) = jump_of(arguments);
             assert_eq!((found.as_deref(), left.as_slice()), (*jump, *rest), "{arguments}");
         }
-        let list = r#"{"_meta":{"hostvars":{"b1":{"ansible_ssh_common_args":"-o ProxyJump=a,me@b:22"}}}}"#;
-        let inventory = parse(&converted(list).text, Path::new("hosts.json")).unwrap().inventory;
-        assert!(matches!(&inventory.hosts["b1"].reach, HostReach::Ssh(b1) if b1.jump == ["me@b:22", "a"]));
+        for variable in ["ansible_ssh_common_args", "ansible_ssh_extra_args"] {
+            let list =
+                format!("{{\"_meta\":{{\"hostvars\":{{\"b1\":{{\"{variable}\":\"-o ProxyJump=a,me@b:22\"}}}}}}}}");
+            let inventory = parse(&converted(&list).text, Path::new("hosts.json")).unwrap().inventory;
+            assert!(matches!(&inventory.hosts["b1"].reach, HostReach::Ssh(b1) if b1.jump == ["me@b:22", "a"]));
+        }
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn print_end(recording: &Recording, files: &RecordingFiles) {
         (n_upgrades, "WebSockets and other upgrades, whose messages are not recorded"),
         (n_passed_tunnels, "tunnels passed on unseen"),
         (n_failed_tunnels, "tunnels that failed"),
-        (n_turned_away, "connections turned away"),
+        (n_turned_away, if n_turned_away == 1 { "connection turned away" } else { "connections turned away" }),
     ];
     for (n, what) in rows.into_iter().filter(|(n, _)| *n > 0) {
         eprintln!("{n:>6}  {what}");

@@ -10,7 +10,7 @@ use std::{
 use clap::{Arg, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
 use fathom_interop::{ClientFilter, ServerTotals};
-use fathom_model::units::{BitsPerSec, Nanos, rounded};
+use fathom_model::units::{BitsPerSec, Nanos, counted, rounded};
 use fathom_sys::{policy::Network, process::threads};
 
 use crate::command::measurement;
@@ -159,8 +159,10 @@ impl RunningTool {
 /// Returns the last line of a server of tests.
 fn test_totals(served: ServerTotals) -> String {
     format!(
-        "{} tests, {} aborted or refused, {} connections turned away",
-        served.finished, served.failed, served.rejected
+        "{}, {} aborted or refused, {} turned away",
+        counted(served.finished, "test"),
+        served.failed,
+        counted(served.rejected, "connection")
     )
 }
 

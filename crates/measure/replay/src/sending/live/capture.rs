@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
 use fathom_capture::{CapturedFrame, ETHERNET, LinkType, RAW_IP, TrafficLimits, TrafficReader};
@@ -15,7 +16,7 @@ use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
     netlink::Netlink,
-    packet::packet_socket::{ReceiveBuffer, Receiver},
+    packet::packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
 };
 
 use super::queue::{QueueSender, SessionKey};
@@ -35,6 +36,8 @@ const BUFFER: Bytes = Bytes(32 << 20);
 const FRAME_MAX: usize = (64 << 10) + 64;
 /// The longest wait for a frame between two checks for the end.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
+/// Frames that come within this time are taken together: a wake-up for each would take the time of the server that sends them.
+const GATHERING: Nanos = Nanos::from_millis(1);
 /// The loopback device: it receives each frame that it sends.
 const LOOPBACK: &str = "lo";
 
@@ -146,7 +149,8 @@ fn follow(
     let mut inbox = ReceiveBuffer::of_frames(FRAME_MAX);
     let (mut number, mut n_dropped) = (0, 0);
     let mut take = |number: &mut u64| -> fathom_sys::Result<u64> {
-        if receiver.receive(&mut inbox)? == 0 {
+        let n = receiver.receive(&mut inbox)?;
+        if n == 0 {
             receiver.wait(POLL_INTERVAL)?;
             return Ok(receiver.take_counts()?.dropped.0);
         }
@@ -154,6 +158,9 @@ fn follow(
             *number += 1;
             let original_length = usize::try_from(length.0).unwrap_or(usize::MAX);
             reader.take(&CapturedFrame { number: *number, time, link, bytes, original_length });
+        }
+        if n < MAX_BATCH {
+            thread::sleep(GATHERING.as_duration());
         }
         Ok(0)
     };

@@ -18,7 +18,7 @@ use std::{
 use fathom_model::units::Nanos;
 use fathom_sys::{
     netlink::namespace::Namespaces,
-    process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec, signal::Signal},
+    process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec, kill_group, signal::Signal},
 };
 
 use super::{AgentStream, Liveness, Opening};
@@ -157,12 +157,15 @@ impl AgentProcess {
         }
         self.is_over = true;
         let has_ended = Pidfd::open(self.child.id()).and_then(|process| {
-            // A launcher that is asked takes what it started with it: `srun` cancels its job.
-            Ok(process.wait(patience)?
-                || process.send(Signal::Terminate).and_then(|()| process.wait(TERMINATE_TIMEOUT))?)
+            let has_ended = process.wait(patience)?;
+            if !has_ended {
+                // A launcher that is asked takes what it started with it: `srun` cancels its job.
+                process.send(Signal::Terminate).and_then(|()| process.wait(TERMINATE_TIMEOUT))?;
+            }
+            Ok(has_ended)
         });
-        if !matches!(has_ended, Ok(true)) {
-            // The child is not reaped yet, so the pid is still its own.
+        // Others leave it behind, such as `ssh` its ProxyCommand. The child is not reaped yet, so the number is still its own.
+        if !matches!(has_ended, Ok(true)) && kill_group(&self.child).is_err() {
             let _ = self.child.kill();
         }
         self.child.wait().ok()
@@ -180,6 +183,27 @@ fn read_available(stderr: &mut ChildStderr, chunk: &mut [u8]) -> io::Result<usiz
         match stderr.read(chunk) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+
+    use super::*;
+
+    #[test]
+    fn what_a_launcher_started_ends_with_it() {
+        for first in ["", "trap '' TERM; "] {
+            let script = format!("{first}sleep 600 & echo $!; wait; wait");
+            let link = exec(&["sh".to_owned(), "-c".to_owned(), script]).unwrap();
+            let mut line = String::new();
+            BufReader::new(&link.stream).read_line(&mut line).unwrap();
+            let started = Pidfd::open(line.trim().parse().unwrap()).unwrap();
+            assert!(!started.wait(Nanos::ZERO).unwrap(), "it runs");
+            link.process.unwrap().end(Nanos::ZERO);
+            assert!(started.wait(Nanos::from_secs(10)).unwrap(), "{first}");
         }
     }
 }

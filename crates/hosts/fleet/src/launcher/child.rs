@@ -41,6 +41,8 @@ pub struct AgentProcess {
     stderr: Arc<Mutex<VecDeque<u8>>>,
     stderr_closed: Receiver<()>,
     is_over: bool,
+    /// Absent if it did not exit on its own.
+    exit: Option<ExitStatus>,
 }
 
 /// Starts `program agent --stdio --local` on this machine.
@@ -129,7 +131,7 @@ impl AgentProcess {
             let _ = child.wait();
             return Err(cause);
         }
-        Ok(Self { child, stderr: kept, stderr_closed, is_over: false })
+        Ok(Self { child, stderr: kept, stderr_closed, is_over: false, exit: None })
     }
 
     /// The process id.
@@ -138,22 +140,22 @@ impl AgentProcess {
         self.child.id()
     }
 
-    /// Waits for it to exit, or ends it after `patience`; returns its exit status and the last 4 KiB of its standard error.
+    /// Waits for it to exit, or ends it after `patience`; returns its exit status, if it exited on its own, and the last 4 KiB of its
+    /// standard error.
     ///
     /// The stream should be closed first, so that the agent exits on its own.
     pub fn end(&mut self, patience: Nanos) -> (Option<ExitStatus>, String) {
-        let exit = self.wait_or_kill(patience);
+        self.wait_or_kill(patience);
         // Takes the available output at the end of the stream or at the timeout.
         let _ = self.stderr_closed.recv_timeout(STDERR_TIMEOUT.as_duration());
         let kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         let stderr = String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<_>>()).into_owned();
-        (exit, stderr)
+        (self.exit, stderr)
     }
 
-    fn wait_or_kill(&mut self, patience: Nanos) -> Option<ExitStatus> {
+    fn wait_or_kill(&mut self, patience: Nanos) {
         if self.is_over {
-            // The status of a child that was waited for is kept.
-            return self.child.wait().ok();
+            return;
         }
         self.is_over = true;
         let has_ended = Pidfd::open(self.child.id()).and_then(|process| {
@@ -165,10 +167,11 @@ impl AgentProcess {
             Ok(has_ended)
         });
         // Others leave it behind, such as `ssh` its ProxyCommand. The child is not reaped yet, so the number is still its own.
-        if !matches!(has_ended, Ok(true)) && kill_group(&self.child).is_err() {
+        let has_ended = matches!(has_ended, Ok(true));
+        if !has_ended && kill_group(&self.child).is_err() {
             let _ = self.child.kill();
         }
-        self.child.wait().ok()
+        self.exit = self.child.wait().ok().filter(|_| has_ended);
     }
 }
 
@@ -202,7 +205,8 @@ mod tests {
             BufReader::new(&link.stream).read_line(&mut line).unwrap();
             let started = Pidfd::open(line.trim().parse().unwrap()).unwrap();
             assert!(!started.wait(Nanos::ZERO).unwrap(), "it runs");
-            link.process.unwrap().end(Nanos::ZERO);
+            let (exit, _) = link.process.unwrap().end(Nanos::ZERO);
+            assert_eq!(exit, None, "it did not exit on its own");
             assert!(started.wait(Nanos::from_secs(10)).unwrap(), "{first}");
         }
     }

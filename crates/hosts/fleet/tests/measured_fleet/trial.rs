@@ -274,7 +274,7 @@ fn a_child_that_hangs_is_given_up_after_three_seconds() {
         &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} },
     );
     let text = outcome.error.unwrap().to_string();
-    assert!(text.starts_with("host `b` was lost: nothing was heard for 3 s; it ended with signal: 9"), "{text}");
+    assert!(text.starts_with("host `b` was lost: nothing was heard for 3 s") && !text.contains("signal"), "{text}");
     assert!(!outcome.trials[0].records["a"].complete, "what the other side recorded is kept");
     assert!(clock::now() - begin < Nanos::from_secs(8));
 }

@@ -362,8 +362,8 @@ pub fn check_target(
         Consent::AllowList | Consent::AllowListOutsideLabs => {}
     }
     let addresses = target::resolve(host)?;
-    // From a lab, nothing leaves this machine.
-    if is_in_lab() {
+    // Nothing leaves this machine from a host of a lab.
+    if matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
         return Ok(addresses);
     }
     allowed.check(host, &addresses)?;

@@ -58,6 +58,14 @@ fn both_lines_that_a_refusal_prints_allow_the_target() {
 }
 
 #[test]
+fn a_server_in_a_lab_needs_no_permission_from_a_host_of_the_lab() {
+    with_responder("labtarget", |stage, lab| {
+        stage.fathom([&["http", URL, "--lab", lab.name][..], BRIEF].concat()).succeeded();
+        stage.fathom([&["http", URL][..], BRIEF].concat()).refused(3, &["198.18.0.2 is not a target you have allowed"]);
+    });
+}
+
+#[test]
 fn a_face_takes_the_option_before_its_tool_and_prints_it_when_it_is_missing() {
     with_responder("allowface", |_, lab| {
         for tool in [&["wrk", "-t1", "-c1", "-d1s"][..], &["ab", "-n10"], &["webbench", "-t1", "-c1"]] {

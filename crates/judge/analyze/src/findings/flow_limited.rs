@@ -124,7 +124,8 @@ impl FindingRule for SendBuffer {
         let small = SIDES.into_iter().find_map(|(side, _)| {
             let sender = seen.host_of(side)?;
             let most = send_buffer_max(seen, sender)?;
-            Some((sender, bound_by(seen, side, |_| Some(most))?))
+            // With more under way, only the queue would grow.
+            Some((sender, bound_by(seen, side, |flow| (!has_standing_queue(flow)).then_some(most))?))
         });
         if let Some((sender, bound)) = small {
             let title = format!(
@@ -156,7 +157,7 @@ impl FindingRule for SendBuffer {
     }
 }
 
-/// A queue of so much time, and of more than a fifth of the round trip, stands on the path: the connections fill it.
+/// A queue of so much time, and of more than a fifth of the round trip, stands on the path.
 const QUEUE_MIN: Nanos = Nanos::from_millis(1);
 
 /// A size in bytes that each round trip carries at most.
@@ -189,11 +190,6 @@ fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<
         let flow = flows.iter().find(|flow| flow.id == summary.id)?;
         let last = &flow.samples.last()?.values;
         let (size, rtt) = (Bytes(size(flow)?), Nanos(*last.get(tcp::RTT_NS)?));
-        // With more under way, only the queue would grow.
-        let queued = rtt.since(Nanos(last.get(tcp::RTT_MIN_NS).copied().unwrap_or(rtt.0)));
-        if queued >= QUEUE_MIN && queued.0 > rtt.0 / 5 {
-            return None;
-        }
         let under_way = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
         let most_bps = approximate(size.0) * 8.0 / rtt.as_secs_f64();
         let share = (summary.acknowledged_bps / most_bps).min(1.0);
@@ -205,6 +201,15 @@ fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<
     let share = mean(&bound.iter().map(|(.., share)| *share).collect::<Vec<_>>())?;
     let rate = BitsPerSec::new(sent.iter().map(|summary| summary.acknowledged_bps).sum())?;
     Some(SizeBound { size, rtt, rate, share })
+}
+
+/// Whether a queue stands on the path of a connection at its end: it fills the path.
+fn has_standing_queue(flow: &Flow) -> bool {
+    let last = flow.samples.last().map(|sample| &sample.values);
+    let value = |name| last.and_then(|values| values.get(name)).copied();
+    let (Some(rtt), Some(rtt_min)) = (value(tcp::RTT_NS), value(tcp::RTT_MIN_NS)) else { return false };
+    let queued = rtt.saturating_sub(rtt_min);
+    queued >= QUEUE_MIN.0 && queued > rtt / 5
 }
 
 /// Returns the largest value that a connection showed.

@@ -397,18 +397,8 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the command of the run with another value of an option, if the command belongs to the layer of this test.
     pub(crate) fn repeat_with_option(&self, option: &str, value: &str) -> Option<String> {
-        let flag = format!("--{option}");
-        let mut words = self.run.command.split(' ').peekable();
-        let mut kept: Vec<&str> = Vec::new();
-        while let Some(word) = words.next() {
-            if word == flag {
-                words.next();
-            } else if !word.starts_with(&format!("{flag}=")) {
-                kept.push(word);
-            }
-        }
-        let is_of_layer = kept.get(1) == Some(&self.test.layer.name());
-        is_of_layer.then(|| format!("{} {flag} {value}", kept.join(" ")))
+        let is_of_layer = self.run.command.split(' ').nth(1) == Some(self.test.layer.name());
+        is_of_layer.then(|| repeat_command::with(&self.run.command, &format!("--{option} {value}")))
     }
 
     /// Returns true if the host's device passes packets within one machine.

@@ -32,7 +32,7 @@ fn command(run: &Run) -> Option<&str> {
 }
 
 /// Appends an option to a command, in place of its former value, but before the arguments of a script.
-fn with(command: &str, option: &str) -> String {
+pub(crate) fn with(command: &str, option: &str) -> String {
     let (before, words) = command.split_once(" -- ").map_or((command, None), |(before, words)| (before, Some(words)));
     let flag = option.split(' ').next().unwrap_or_default();
     let mut kept = Vec::new();

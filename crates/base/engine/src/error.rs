@@ -123,7 +123,7 @@ impl Error {
             ErrorKind::HostUnreachable => {
                 let ip = to.ip();
                 format!(
-                    "no host answers for its address on the link, or a router or a route refuses it: run `ip neigh; ip route get {ip}`"
+                    "no host on the link answers for this address, or a router or a route rejects it: run `ip neigh; ip route get {ip}`"
                 )
             }
             ErrorKind::TimedOut => {

@@ -86,17 +86,18 @@ pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
 /// [`Error::NotUp`] if there is no lab with this name, and [`Error::OwnHost`] on one of its hosts, which would end with it.
 pub fn down(state: &StateFolder, name: &LabName) -> Result<Vec<EndedProgram>> {
     let run = holder::run_name(name)?;
-    fault::forget(state, name)?;
     if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
+        fault::forget(state, name)?;
         return left.undo().map(|()| Vec::new());
     }
-    let (journal, record) = standing(state, name)?;
-    let lab = Lab::attach(&record)?;
-    if let Some(host) = lab.own_host() {
-        return Err(Error::OwnHost { lab: name.as_str().to_owned(), host: host.name().to_string() });
+    let up = standing(state, name);
+    if let Ok((_, record)) = &up {
+        refuse_own_host(name, &Lab::attach(record)?)?;
     }
-    let ended = lab.end_programs();
-    drop(lab);
+    // Also those of a lab that is gone.
+    fault::forget(state, name)?;
+    let (journal, record) = up?;
+    let ended = Lab::attach(&record)?.end_programs();
     record
         .holder
         .end(END_PATIENCE)
@@ -105,6 +106,14 @@ pub fn down(state: &StateFolder, name: &LabName) -> Result<Vec<EndedProgram>> {
     match journal.reread() {
         Some(left) => left.undo().map(|()| ended),
         None => Ok(ended),
+    }
+}
+
+/// A process on a host of a lab would end with it, half-way through its work.
+fn refuse_own_host(name: &LabName, lab: &Lab) -> Result<()> {
+    match lab.own_host() {
+        Some(host) => Err(Error::OwnHost { lab: name.as_str().to_owned(), host: host.name().to_string() }),
+        None => Ok(()),
     }
 }
 

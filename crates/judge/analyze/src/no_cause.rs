@@ -26,6 +26,8 @@ const PART_MIN: f64 = 0.05;
 const STEADY: f64 = 0.03;
 /// A core that is as busy cannot be ruled out.
 const BUSY: f64 = 0.9;
+/// Other programs that use so much of a core cannot be ruled out.
+const OTHERS_MIN: f64 = 0.5;
 /// Fewer intervals say nothing about steadiness.
 const INTERVALS_MIN: usize = 5;
 
@@ -224,7 +226,12 @@ fn other_programs(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let cores = seen.hosts().map(|host| seen.cores(host)).filter(|cores| !cores.is_empty());
     let most = cores.map(|cores| cores.iter().map(CoreLoad::others).sum::<f64>()).reduce(f64::max);
     if let Some(share) = most {
-        inspection.rule_out("other programs", format!("{} of a core", percent(share)));
+        let showed = format!("{} of a core", percent(share));
+        if share < OTHERS_MIN {
+            inspection.rule_out("other programs", showed);
+        } else {
+            inspection.not_seen.push(format!("whether other programs hold it back ({showed})"));
+        }
     }
 }
 

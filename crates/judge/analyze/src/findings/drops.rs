@@ -170,11 +170,15 @@ impl FindingRule for PortFilter {
             id: self.id(),
             short: "port filter",
             host: receiver,
-            what: format!("the port of the test on {receiver} takes no packets from the address that they come from"),
+            what: format!("the port of the test on {receiver} drops packets from the sender's address"),
             evidence: vec![counter_evidence(receiver, count::PORT_DROPPED, strange)],
             n: strange.min(sent),
             of: sent,
-            next: Some(NextStep::new("fathom serve --allow ADDRESS").expected("let packets in from that address too")),
+            next: Some(
+                NextStep::new("fathom serve --allow ADDRESS")
+                    .on(receiver)
+                    .expected("let packets in from that address too"),
+            ),
         };
         dropped.into_finding(seen).into_iter().collect()
     }
@@ -346,7 +350,7 @@ impl FindingRule for DeviceSendDrops {
                 // A memory device has no queue of its own; longer frames than its other end takes are counted there.
                 next: Some(if seen.is_memory(host) {
                     NextStep::new(format!("tc qdisc replace dev {interface} root pfifo limit 1000"))
-                        .expected("make senders wait, where the kernel stops the queue of a full device (Linux 6.17)")
+                        .expected("make senders wait instead of dropping their packets (veth, Linux 6.17 and later)")
                 } else {
                     NextStep::new(format!("ip link set {interface} txqueuelen 10000"))
                         .expected("hold longer bursts in the queue")

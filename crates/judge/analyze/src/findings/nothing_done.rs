@@ -120,7 +120,7 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
         }
         (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
         (None, Layer::Udp | Layer::Frames) if total(counter) > 0 => {
-            "nothing arrived in the measured time: at this rate it is too short, so use a longer --duration".to_owned()
+            "nothing arrived in the measured time, which is too short at this rate: use a longer --duration".to_owned()
         }
         (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
         (None, Layer::Frames) if n_sent > 0 => format!("nothing arrived: all {} frames were lost", grouped(n_sent)),
@@ -174,7 +174,7 @@ mod tests {
         );
         lost.total("target", count::RECEIVED, 3);
         assert!(
-            told(&lost).0.unwrap().starts_with("nothing arrived in the measured time: at this rate it is too short")
+            told(&lost).0.unwrap().starts_with("nothing arrived in the measured time, which is too short at this rate")
         );
         let mut silent = RunBuilder::new();
         silent.http(0, 4);

@@ -7,7 +7,7 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{FindingRule, planned_event::PLANNED_EVENT, retransmissions::most_resent};
+use super::{FindingRule, other_programs::OtherPrograms, planned_event::PLANNED_EVENT, retransmissions::most_resent};
 use crate::{
     evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
     gap,
@@ -87,6 +87,8 @@ impl FindingRule for LateStart {
 
 /// A stream that brings nothing for so long waits for more than one retransmission (RFC 6298: 200 ms at least, in Linux).
 const SILENCE: Nanos = Nanos::from_millis(250);
+/// At least so much would have come in this time: a slow or paced stream comes in segments of up to 64 KiB, with nothing between them.
+const EXPECTED_MIN: f64 = 65_536.0;
 /// Where more is lost than this, the loss itself makes a stream fall silent.
 const LOSS_MAX: f64 = 0.02;
 
@@ -99,19 +101,32 @@ impl FindingRule for SilentStream {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", "neighbor-unresolved", "other-programs", "cpu-quota", "local-shaper", PLANNED_EVENT]
+        // A reader that pauses closes the window of its sender.
+        &[
+            "link-down",
+            "neighbor-unresolved",
+            "other-programs",
+            "cpu-quota",
+            "local-shaper",
+            "receive-window",
+            PLANNED_EVENT,
+        ]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // Other programs take many short times. A long silence in every round is not theirs.
+        let all = Silence::of_rounds(seen);
+        cause == OtherPrograms.id() && all.len() > 1 && all.iter().all(|silence| silence.longest >= SILENCE)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let one_way = seen.one_way().filter(|_| seen.test.layer == Layer::Tcp && seen.test.links.is_empty());
-        let Some((_, side)) = one_way else { return Vec::new() };
-        let all: Vec<_> = seen.trials().iter().filter_map(|trial| Silence::of(seen, trial, side)).collect();
+        let all = Silence::of_rounds(seen);
         let n_silent = all.iter().filter(|silence| silence.longest >= SILENCE).count();
         let is_loss = most_resent(seen).is_some_and(|(_, share)| share > LOSS_MAX);
         let longest = all.iter().max_by_key(|silence| silence.longest);
         let Some(longest) = longest.filter(|_| 2 * n_silent > all.len() && !is_loss) else { return Vec::new() };
         let title = format!(
-            "an outage: nothing came to {} for {} ({n_silent} of {} rounds had one)",
+            "an outage: nothing arrived at {} for {} ({n_silent} of {} rounds had one)",
             longest.host,
             longest.longest,
             all.len()
@@ -137,15 +152,22 @@ struct Silence<'a> {
 }
 
 impl<'a> Silence<'a> {
+    /// Those of the rounds of a stream from one host to another.
+    fn of_rounds(seen: &TestEvidence<'a>) -> Vec<Self> {
+        let one_way = seen.one_way().filter(|_| seen.test.layer == Layer::Tcp && seen.test.links.is_empty());
+        let Some((_, side)) = one_way else { return Vec::new() };
+        seen.trials().iter().filter_map(|trial| Self::of(seen, trial, side)).collect()
+    }
+
     fn of(seen: &TestEvidence<'_>, trial: &'a Trial, side: Side) -> Option<Self> {
         let (host, record) = record_of(trial, side)?;
         let (from, to) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
         let rates = rates(&record.timeline, count::BYTES_RECEIVED, (from, to));
         let n_silent = rates.split(|rate| *rate > 0.0).map(<[f64]>::len).max()?;
         let share = ratio(u64::try_from(n_silent).ok()?, u64::try_from(rates.len()).ok()?)?;
-        // Without a byte at all, nothing arrives, which is another finding.
         let longest = Nanos(rounded(approximate((to - from).0) * share));
-        (n_silent < rates.len()).then_some(Self { host, longest, share })
+        // Without a byte at all, nothing arrives, which is another finding.
+        (mean(&rates)? * SILENCE.as_secs_f64() >= EXPECTED_MIN).then_some(Self { host, longest, share })
     }
 }
 
@@ -177,9 +199,9 @@ mod tests {
 
     #[test]
     fn a_stream_that_brings_nothing_for_a_while_had_an_outage_unless_it_lost_much() {
-        let silent = |n_intervals: [usize; 2], resent: u64| {
+        let of = |bytes_per_sec: u64, n_intervals: [usize; 2], resent: u64| {
             let mut builder = RunBuilder::new();
-            builder.tcp_stream(&[1000, 1000]);
+            builder.tcp_stream(&[bytes_per_sec; 2]);
             for (trial, n) in builder.run.tests[0].trials.iter_mut().zip(n_intervals) {
                 let timeline = &mut trial.records.get_mut("target").unwrap().timeline;
                 timeline.counters.get_mut(count::BYTES_RECEIVED).unwrap()[4..4 + n].fill(0);
@@ -188,8 +210,10 @@ mod tests {
             builder.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), resent);
             builder.finding("outage").map(|finding| finding.title)
         };
+        let silent = |n_intervals, resent| of(12_500_000, n_intervals, resent);
         let title = silent([8, 6], 100).unwrap();
-        assert_eq!(title, "an outage: nothing came to target for 400 ms (2 of 2 rounds had one)");
+        assert_eq!(title, "an outage: nothing arrived at target for 400 ms (2 of 2 rounds had one)");
+        assert_eq!(of(25_000, [8, 6], 100), None, "a slow stream comes in bursts");
         assert_eq!(silent([8, 2], 100), None, "one round alone may have met anything");
         assert_eq!(silent([8, 6], 5_000), None, "so many losses make it fall silent");
     }

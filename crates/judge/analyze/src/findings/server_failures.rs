@@ -45,7 +45,7 @@ impl FindingRule for ServerFailures {
         let such_as = seen.records(Side::Initiator).find_map(failed_status);
         let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
         let title = format!(
-            "{} of the answers say that the server failed ({} of status 5xx{such_as}): the rate counts them; the log of the server says why",
+            "{} of the answers are server errors ({} with status 5xx{such_as}): the rate counts them; the log of the server says why",
             percent(share),
             grouped(n)
         );
@@ -85,7 +85,7 @@ impl FindingRule for StuckConnections {
         }
         let when = if seen.trials().len() > 1 { format!("round {}", round + 1) } else { "the test".to_owned() };
         let title = format!(
-            "{} of {} connections got no answer at the end of {when}, after more than ten times as long as answers take: the others did the work",
+            "{} of {} connections waited in vain at the end of {when}, for more than ten times as long as answers take: the others did the work",
             grouped(n),
             grouped(connections)
         );
@@ -113,7 +113,7 @@ mod tests {
     fn answers_that_say_that_the_server_failed_are_a_finding_from_one_in_a_hundred() {
         assert_eq!(answered(9).finding("server-failures"), None);
         let finding = answered(100).finding("server-failures").unwrap();
-        let words = "10 % of the answers say that the server failed (100 of status 5xx): ";
+        let words = "10 % of the answers are server errors (100 with status 5xx): ";
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert_eq!(finding.severity, Severity::HoldsBack);
     }
@@ -125,7 +125,7 @@ mod tests {
         record.facts.insert(HEAD.to_owned(), "HTTP/1.1 502 Bad Gateway\r\nServer: x\r\n".to_owned());
         let first = builder.analyzed().findings.remove(0);
         assert_eq!(first.id, "server-failures");
-        assert!(first.title.contains("(1,000 of status 5xx, the first one 502 Bad Gateway)"), "{}", first.title);
+        assert!(first.title.contains("(1,000 with status 5xx, the first one 502 Bad Gateway)"), "{}", first.title);
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(stuck(2), None, "each may have lost a segment");
         let finding = stuck(33).unwrap();
         assert!(
-            finding.title.starts_with("33 of 40 connections got no answer at the end of the test"),
+            finding.title.starts_with("33 of 40 connections waited in vain at the end of the test"),
             "{}",
             finding.title
         );

@@ -177,9 +177,11 @@ fn a_lab_is_not_taken_down_from_one_of_its_own_hosts() {
     let stage = TestBed::new();
     let lab = stage.lab("own");
     let program = stage.program().to_str().unwrap();
+    stage.fathom(["lab", "fault", "add", "own", "receive-window"]).succeeded();
     let words = ["this shell is on host a of lab \"own\"", "fathom lab down own", "outside the lab"];
     lab.exec("a", &[program, "lab", "down", "own"]).ends().refused(3, &words);
     assert!(stage.fathom(["lab", "list"]).succeeded().stdout.starts_with("own"));
+    stage.fathom(["lab", "fault", "remove", "own", "receive-window"]).succeeded();
 }
 
 #[test]

@@ -218,7 +218,10 @@ impl AsFd for Pidfd {
 pub enum ParentBond {
     /// The kernel kills it (`PR_SET_PDEATHSIG`), even after a SIGKILL of this process.
     DiesWithParent,
-    /// It continues in its own session.
+    /// It continues in its own process group of this session. The scheduler divides the cores among sessions first
+    /// (sched(7), autogroup): on a busy machine a new one may wait for more than a second for its first turn.
+    Outlives,
+    /// It continues in its own session, so that the end of a terminal does not reach it.
     Detached,
 }
 
@@ -293,16 +296,17 @@ impl ProcessSpec<'_> {
             destination.enter()?;
             match bond {
                 ParentBond::DiesWithParent => die_with(parent)?,
+                ParentBond::Outlives => rustix::process::setpgid(None, None)?,
                 ParentBond::Detached => drop(rustix::process::setsid()?),
             }
             Ok(())
         };
         // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, setrlimit, capget, open, fstat, setns, unshare, write,
-        // prctl, getppid, setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
+        // prctl, getppid, setpgid, setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
             ParentBond::DiesWithParent => spawn_on_lasting_thread(command),
-            ParentBond::Detached => command.spawn(),
+            ParentBond::Outlives | ParentBond::Detached => command.spawn(),
         };
         child.map_err(|error| Error::new(call, error))
     }

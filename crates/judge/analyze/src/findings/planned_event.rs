@@ -23,6 +23,8 @@ struct RateCut<'a> {
     event: &'a EventRecord,
     from: Nanos,
     until: Nanos,
+    /// When something was counted again.
+    recovered: Nanos,
     /// The rate during the event as a part of the usual one.
     left: f64,
     /// What is missing of the count of the trial, as a part of what was counted.
@@ -43,8 +45,12 @@ impl FindingRule for PlannedEvent {
             1 => String::new(),
             n => format!(", in {n_cuts} of {n} rounds"),
         };
+        let silence = match worst.recovered {
+            recovered if recovered > worst.until => format!(", and nothing came until {recovered}"),
+            _ => String::new(),
+        };
         let title = format!(
-            "the planned event `{}` cut the rate: from {} to {} it was {} of the usual one{rounds}",
+            "the planned event `{}` cut the rate: from {} to {} it was {} of the usual one{silence}{rounds}",
             worst.event.event,
             worst.from,
             worst.until,
@@ -88,20 +94,31 @@ fn cuts_of<'a>(trial: &'a Trial, record: &Record, counter: &str) -> Vec<RateCut<
     let all: Vec<Interval> = begins.zip(ends).zip(growth).map(|((from, to), n)| (*from, *to, *n)).collect();
     let spans = EventSpan::all(&trial.events);
     let end_of = |span: &EventSpan<'_>| span.until.unwrap_or(measured_until).min(measured_until);
-    let touches = |(from, to, _): &Interval| spans.iter().any(|span| *from < end_of(span) && *to > span.from);
+    let effects: Vec<_> = spans.iter().map(|span| (span.from, recovered(&all, end_of(span), measured_until))).collect();
+    let touches = |one: &Interval| effects.iter().any(|(from, until)| one.0 < *until && one.1 > *from);
     let rate = |(from, to, n): &Interval| approximate(*n) / (*to - *from).as_secs_f64();
     let outside: Vec<f64> = all.iter().filter(|one| one.1 <= measured_until && !touches(one)).map(rate).collect();
     let Some(usual) = median(&outside).filter(|usual| *usual > 0.0) else { return Vec::new() };
     let counted = approximate(growth.iter().sum::<u64>().max(1));
-    let of_span = |span: &EventSpan<'a>| {
-        let inside: Vec<&Interval> = all.iter().filter(|one| one.0 >= span.from && one.1 <= end_of(span)).collect();
-        let (from, until) = (inside.first()?.0, inside.last()?.1);
-        let n: u64 = inside.iter().map(|one| one.2).sum();
-        let expected = usual * (until - from).as_secs_f64();
-        let (left, missing) = (approximate(n) / expected, (expected - approximate(n)) / counted);
-        (left < CUT).then_some(RateCut { event: span.event, from: span.from, until: end_of(span), left, missing })
+    let sum = |from: Nanos, until: Nanos| {
+        let inside: Vec<&Interval> = all.iter().filter(|one| one.0 >= from && one.1 <= until).collect();
+        let time = inside.last()?.1 - inside.first()?.0;
+        Some((approximate(inside.iter().map(|one| one.2).sum()), usual * time.as_secs_f64()))
     };
-    spans.iter().filter_map(of_span).collect()
+    let of_span = |(span, (from, recovered)): (&EventSpan<'a>, &(Nanos, Nanos))| {
+        let until = end_of(span);
+        let ((n, expected), (n_in_all, expected_in_all)) = (sum(*from, until)?, sum(*from, *recovered)?);
+        let (left, missing) = (n / expected, (expected_in_all - n_in_all) / counted);
+        (left < CUT).then_some(RateCut { event: span.event, from: *from, until, recovered: *recovered, left, missing })
+    };
+    spans.iter().zip(&effects).filter_map(of_span).collect()
+}
+
+/// Returns when something was counted again after an event that ended then, or the end if nothing was: TCP
+/// doubles its time to a retransmission with each that is lost (RFC 6298, section 5.5), so its silence outlasts an outage.
+fn recovered(all: &[Interval], ended: Nanos, measured_until: Nanos) -> Nanos {
+    let first_with = all.iter().find(|(_, to, n)| *to > ended && *n > 0);
+    first_with.map_or(measured_until, |(from, ..)| (*from).max(ended))
 }
 
 #[cfg(test)]
@@ -161,6 +178,15 @@ mod tests {
         // Elsewhere in the trial it explains nothing.
         assert!(with(planned(), 6..8).finding(PLANNED_EVENT).is_none());
         assert!(with(Vec::new(), 3..5).finding(PLANNED_EVENT).is_none());
+    }
+
+    #[test]
+    fn the_silence_after_an_outage_is_no_usual_rate() {
+        let planned = vec![event("0.3s-0.5s black-hole=target", 300), event("end of 0.3s-0.5s black-hole=target", 500)];
+        let run = with(planned, 3..10).analyzed();
+        assert!(run.findings[0].title.ends_with("0 % of the usual one, and nothing came until 1.00 s"));
+        let causes: Vec<_> = run.findings.iter().filter(|it| it.severity > Severity::Remark).map(|it| &it.id).collect();
+        assert_eq!(causes, [PLANNED_EVENT]);
     }
 
     #[test]

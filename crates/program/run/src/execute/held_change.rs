@@ -51,14 +51,14 @@ impl HeldChange {
         patience: Nanos,
     ) -> io::Result<Result<Self, ShellEnd>> {
         let errors = process::shared_file().map_err(|error| error.source)?;
-        // If nobody reads the word any more, the change has to be undone all the same.
+        // If nobody reads the word any more, or the terminal is gone, the change has to be undone all the same.
         let script =
-            format!("trap '' PIPE\nset -e\n{}\necho changed || :\nread -r end || :\n{}\n", text.make, text.undo);
+            format!("trap '' PIPE HUP\nset -e\n{}\necho changed || :\nread -r end || :\n{}\n", text.make, text.undo);
         let mut command = Command::new("sh");
         command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
         let place = place.map_or(ProcessPlace::Here, ProcessPlace::In);
         // It outlives this process, in order to undo what it made.
-        let spec = ProcessSpec { command, place, bond: ParentBond::Detached };
+        let spec = ProcessSpec { command, place, bond: ParentBond::Outlives };
         let mut shell = spec.spawn().map_err(|error| error.source)?;
         let hold = shell.stdin.take().expect("it was piped");
         let mut said = shell.stdout.take().expect("it was piped");

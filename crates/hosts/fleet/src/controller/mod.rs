@@ -61,8 +61,17 @@ pub(crate) type HostIndex = usize;
 /// What a fleet waits for.
 enum FleetInput {
     FromHost(HostEvent),
-    /// Something else wants the attention of the thread that waits.
-    Wake,
+    /// Something else wants the attention of the thread that waits, since this time.
+    Wake(Nanos),
+}
+
+impl FleetInput {
+    /// The time at which it came, on our clock.
+    const fn at(&self) -> Nanos {
+        match self {
+            Self::FromHost(HostEvent { at, .. }) | Self::Wake(at) => *at,
+        }
+    }
 }
 
 /// A message from an agent, or its disconnect.
@@ -78,7 +87,7 @@ pub(crate) struct Waker(Sender<FleetInput>);
 impl Waker {
     pub(crate) fn wake(&self) {
         // A fleet that is gone waits for nothing.
-        let _ = self.0.send(FleetInput::Wake);
+        let _ = self.0.send(FleetInput::Wake(clock::now()));
     }
 }
 
@@ -133,6 +142,12 @@ pub struct Fleet {
     losses_to_tell: VecDeque<HostIndex>,
     events: Receiver<FleetInput>,
     event_sender: Sender<FleetInput>,
+    /// An event that came after the silence of a host, which is told before it.
+    held: Option<FleetInput>,
+    /// Everything that came before this time has been told.
+    told_until: Nanos,
+    /// The time up to which silence is looked for next.
+    silence_check_due: Nanos,
     next_role_id: u64,
     suspend_detector: SuspendDetector,
 }
@@ -142,7 +157,7 @@ impl Fleet {
     #[must_use]
     pub fn new(tool: impl Into<String>) -> Self {
         let (tell, events) = mpsc::channel();
-        let wakefulness = SuspendDetector::new(clock::now(), LIVENESS_CHECK_EVERY);
+        let now = clock::now();
         Self {
             tool: tool.into(),
             clock: HostFacts::here().clock,
@@ -151,8 +166,11 @@ impl Fleet {
             losses_to_tell: VecDeque::new(),
             events,
             event_sender: tell,
+            held: None,
+            told_until: now,
+            silence_check_due: now + LIVENESS_CHECK_EVERY,
             next_role_id: 1,
-            suspend_detector: wakefulness,
+            suspend_detector: SuspendDetector::new(now, LIVENESS_CHECK_EVERY),
         }
     }
 
@@ -552,16 +570,22 @@ impl Fleet {
                 FleetEvent::Message(host, at, message) if open.contains(&host) => {
                     answers.extend(pick(host, at, message).map(|answer| (host, answer)));
                 }
-                FleetEvent::Idle if clock::now() >= deadline => {
-                    for id in open {
-                        self.disconnect(id, Disconnected::StepTimeout(step.verb));
-                    }
-                }
                 FleetEvent::Message(..) | FleetEvent::Disconnected(_) | FleetEvent::Idle => {}
+            }
+            if self.is_past(deadline) {
+                for id in ids.iter().filter(|id| !answers.contains_key(id)) {
+                    self.disconnect(*id, Disconnected::StepTimeout(step.verb));
+                }
             }
         }
         let answer = |&id: &HostIndex| answers.remove(&id).ok_or_else(|| self.hosts[id].disconnect_error());
         ids.iter().map(answer).collect()
+    }
+
+    /// Returns whether a deadline is over for a host of which nothing was told yet: what came before it has been told, however much others
+    /// send.
+    fn is_past(&self, deadline: Nanos) -> bool {
+        self.told_until >= deadline
     }
 
     /// Waits for one event, at most until the deadline or for a tenth of a second.
@@ -569,12 +593,17 @@ impl Fleet {
         if let Some(host) = self.losses_to_tell.pop_front() {
             return FleetEvent::Disconnected(host);
         }
-        let now = clock::now();
-        let left = deadline.since(now).min(LIVENESS_CHECK_EVERY);
-        let event = self.events.recv_timeout(left.as_duration());
+        let left = deadline.since(clock::now()).min(LIVENESS_CHECK_EVERY);
+        let event = self.held.take().map_or_else(|| self.events.recv_timeout(left.as_duration()), Ok);
         let now = clock::now();
         if self.suspend_detector.was_suspended(now, LIVENESS_CHECK_EVERY) {
             self.hosts.iter().for_each(|host| host.activity.record_activity(now));
+        }
+        self.told_until = self.told_until.max(event.as_ref().map_or(now, FleetInput::at));
+        if let Some(host) = self.silent_host() {
+            self.held = event.ok();
+            self.disconnect(host, Disconnected::HeartbeatTimeout);
+            return FleetEvent::Disconnected(host);
         }
         match event {
             Ok(FleetInput::FromHost(HostEvent { host, at, event: ReaderEvent::Message(message) })) => {
@@ -584,18 +613,22 @@ impl Fleet {
                 self.disconnect(host, loss);
                 FleetEvent::Disconnected(host)
             }
-            Ok(FleetInput::Wake) => FleetEvent::Idle,
-            // Silence counts only after all received messages have been processed.
-            Err(RecvTimeoutError::Timeout) => {
-                let silent =
-                    self.hosts.iter().position(|host| !host.is_disconnected() && host.activity.has_timed_out(now));
-                silent.map_or(FleetEvent::Idle, |host| {
-                    self.disconnect(host, Disconnected::HeartbeatTimeout);
-                    FleetEvent::Disconnected(host)
-                })
-            }
+            Ok(FleetInput::Wake(_)) | Err(RecvTimeoutError::Timeout) => FleetEvent::Idle,
             Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet holds a sender itself"),
         }
+    }
+
+    /// Returns a host that was silent for too long at the time up to which all has been told: what waits behind that may be from it.
+    fn silent_host(&mut self) -> Option<HostIndex> {
+        if self.told_until < self.silence_check_due {
+            return None;
+        }
+        let is_silent = |host: &ConnectedHost| !host.is_disconnected() && host.activity.has_timed_out(self.told_until);
+        let silent = self.hosts.iter().position(is_silent);
+        if silent.is_none() {
+            self.silence_check_due = self.told_until + LIVENESS_CHECK_EVERY;
+        }
+        silent
     }
 }
 
@@ -764,5 +797,92 @@ impl Drop for Fleet {
     /// Says goodbye to all hosts before waiting for any of them.
     fn drop(&mut self) {
         self.hosts.iter().for_each(ConnectedHost::send_bye);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{
+        launcher::{Liveness, Opening},
+        protocol::SILENCE_MAX,
+    };
+
+    const EVENT_EVERY: Nanos = Nanos::from_millis(10);
+
+    /// A fleet of two hosts, and the far ends of their streams, which send nothing.
+    fn fleet(liveness: Liveness) -> (Fleet, [UnixStream; 2]) {
+        let mut fleet = Fleet::new("fathom test");
+        let far_ends = ["busy", "mute"].map(|name| {
+            let (stream, far) = UnixStream::pair().unwrap();
+            let reached = name.to_owned();
+            let stream = AgentStream { stream, reached, process: None, liveness, opening: Opening::Frame };
+            fleet.begin(HostLink { name: name.to_owned(), stream, run: None }).unwrap();
+            far
+        });
+        (fleet, far_ends)
+    }
+
+    /// Lets the busy host send without a pause for a time to come, all of which waits for the fleet.
+    fn keep_busy(fleet: &Fleet, begin: Nanos, time: Nanos) {
+        let busy = fleet.find("busy").unwrap();
+        for n in 0..time.0 / EVENT_EVERY.0 {
+            let at = begin + EVENT_EVERY * n;
+            let event = ReaderEvent::Message(FromAgent::Heartbeat);
+            fleet.event_sender.send(FleetInput::FromHost(HostEvent { host: busy, at, event })).unwrap();
+        }
+        fleet.hosts[busy].activity.record_activity(begin + time);
+    }
+
+    #[test]
+    fn a_silent_host_is_noticed_while_another_one_sends_all_the_time() {
+        let (mut fleet, _far_ends) = fleet(Liveness::Heartbeats);
+        let (begin, mute) = (clock::now(), fleet.find("mute").unwrap());
+        fleet.hosts[mute].activity.record_activity(begin);
+        keep_busy(&fleet, begin, SILENCE_MAX * 2);
+        let deadline = begin + SILENCE_MAX * 2;
+        let mut told = Vec::new();
+        let lost = loop {
+            match fleet.next_event(deadline) {
+                FleetEvent::Message(_, at, _) => told.push(at - begin),
+                FleetEvent::Disconnected(host) => break host,
+                FleetEvent::Idle => panic!("nothing waits after {} events", told.len()),
+            }
+        };
+        let heard = *told.last().unwrap();
+        assert_eq!(lost, mute);
+        assert!((SILENCE_MAX - EVENT_EVERY..SILENCE_MAX + LIVENESS_CHECK_EVERY).contains(&heard), "{heard}");
+        let next = fleet.next_event(deadline);
+        assert!(matches!(next, FleetEvent::Message(_, at, _) if at - begin == heard + EVENT_EVERY), "none is left out");
+    }
+
+    #[test]
+    fn a_host_that_sent_something_that_still_waits_is_not_silent() {
+        let (mut fleet, _far_ends) = fleet(Liveness::Heartbeats);
+        let (begin, mute) = (clock::now(), fleet.find("mute").unwrap());
+        fleet.hosts[mute].activity.record_activity(begin);
+        keep_busy(&fleet, begin, SILENCE_MAX - EVENT_EVERY);
+        let end = HostEvent { host: mute, at: begin, event: ReaderEvent::Disconnected(Disconnected::Closed) };
+        fleet.event_sender.send(FleetInput::FromHost(end)).unwrap();
+        keep_busy(&fleet, begin + SILENCE_MAX, SILENCE_MAX);
+        while !matches!(fleet.next_event(begin + SILENCE_MAX), FleetEvent::Disconnected(_)) {}
+        let error = fleet.hosts[mute].disconnect_error();
+        assert!(matches!(error, Error::Disconnected { loss: Disconnected::Closed, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_given_up_in_time_while_another_one_sends_all_the_time() {
+        let (mut fleet, _far_ends) = fleet(Liveness::EndOfStream);
+        let (begin, mute) = (clock::now(), fleet.find("mute").unwrap());
+        let step = REPLY_TO_CLOCK_PROBE;
+        keep_busy(&fleet, begin, step.timeout * 2);
+        let answer = fleet.wait(mute, step, |_, _| Some(()));
+        assert!(matches!(&answer, Err(Error::Disconnected { loss: Disconnected::StepTimeout(_), .. })));
+        let FleetEvent::Message(_, next, _) = fleet.next_event(begin + step.timeout * 2) else {
+            panic!("it waited until nothing more came")
+        };
+        assert!(next >= begin + step.timeout);
     }
 }

@@ -507,12 +507,12 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                     let error = self.disconnected(host);
                     self.go_on_without(host, error)?;
                 }
-                FleetEvent::Idle if clock::now() >= deadline => {
-                    self.fleet.disconnect(host, Disconnected::StepTimeout(milestone.verb()));
-                    let error = self.disconnected(host);
-                    self.go_on_without(host, error)?;
-                }
                 FleetEvent::Disconnected(_) | FleetEvent::Idle => {}
+            }
+            if self.fleet.is_past(deadline) && !self.roles[behind].has_reached(milestone) {
+                self.fleet.disconnect(host, Disconnected::StepTimeout(milestone.verb()));
+                let error = self.disconnected(host);
+                self.go_on_without(host, error)?;
             }
         }
         Ok(())

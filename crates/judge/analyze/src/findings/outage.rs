@@ -115,8 +115,8 @@ impl FindingRule for SilentStream {
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         // Other programs take many short times. A long silence in every round is not theirs.
-        let all = Silence::of_rounds(seen);
-        cause == OtherPrograms.id() && all.len() > 1 && all.iter().all(|silence| silence.longest >= SILENCE)
+        let is_in_every_round = |all: &[Silence<'_>]| all.len() > 1 && all.iter().all(|one| one.longest >= SILENCE);
+        cause == OtherPrograms.id() && is_in_every_round(&Silence::of_rounds(seen))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

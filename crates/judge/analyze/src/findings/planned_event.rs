@@ -23,8 +23,8 @@ struct RateCut<'a> {
     event: &'a EventRecord,
     from: Nanos,
     until: Nanos,
-    /// When something was counted again.
-    recovered: Nanos,
+    /// When something was counted again; absent if nothing was in the measured time.
+    recovered: Option<Nanos>,
     /// The rate during the event as a part of the usual one.
     left: f64,
     /// What is missing of the count of the trial, as a part of what was counted.
@@ -46,8 +46,9 @@ impl FindingRule for PlannedEvent {
             n => format!(", in {n_cuts} of {n} rounds"),
         };
         let silence = match worst.recovered {
-            recovered if recovered > worst.until => format!(", and nothing came until {recovered}"),
-            _ => String::new(),
+            None => ", and nothing got through after it".to_owned(),
+            Some(recovered) if recovered > worst.until => format!(", and nothing got through until {recovered}"),
+            Some(_) => String::new(),
         };
         let title = format!(
             "the planned event `{}` cut the rate: from {} to {} it was {} of the usual one{silence}{rounds}",
@@ -94,8 +95,9 @@ fn cuts_of<'a>(trial: &'a Trial, record: &Record, counter: &str) -> Vec<RateCut<
     let all: Vec<Interval> = begins.zip(ends).zip(growth).map(|((from, to), n)| (*from, *to, *n)).collect();
     let spans = EventSpan::all(&trial.events);
     let end_of = |span: &EventSpan<'_>| span.until.unwrap_or(measured_until).min(measured_until);
-    let effects: Vec<_> = spans.iter().map(|span| (span.from, recovered(&all, end_of(span), measured_until))).collect();
-    let touches = |one: &Interval| effects.iter().any(|(from, until)| one.0 < *until && one.1 > *from);
+    let recoveries: Vec<_> = spans.iter().map(|span| recovered(&all, end_of(span), measured_until)).collect();
+    let effects = || spans.iter().zip(&recoveries).map(|(span, end)| (span, end.unwrap_or(measured_until)));
+    let touches = |one: &Interval| effects().any(|(span, until)| one.0 < until && one.1 > span.from);
     let rate = |(from, to, n): &Interval| approximate(*n) / (*to - *from).as_secs_f64();
     let outside: Vec<f64> = all.iter().filter(|one| one.1 <= measured_until && !touches(one)).map(rate).collect();
     let Some(usual) = median(&outside).filter(|usual| *usual > 0.0) else { return Vec::new() };
@@ -105,20 +107,23 @@ fn cuts_of<'a>(trial: &'a Trial, record: &Record, counter: &str) -> Vec<RateCut<
         let time = inside.last()?.1 - inside.first()?.0;
         Some((approximate(inside.iter().map(|one| one.2).sum()), usual * time.as_secs_f64()))
     };
-    let of_span = |(span, (from, recovered)): (&EventSpan<'a>, &(Nanos, Nanos))| {
-        let until = end_of(span);
-        let ((n, expected), (n_in_all, expected_in_all)) = (sum(*from, until)?, sum(*from, *recovered)?);
+    let of_span = |((span, until), recovered): ((&EventSpan<'a>, Nanos), &Option<Nanos>)| {
+        let (from, ended) = (span.from, end_of(span));
+        let ((n, expected), (n_in_all, expected_in_all)) = (sum(from, ended)?, sum(from, until)?);
         let (left, missing) = (n / expected, (expected_in_all - n_in_all) / counted);
-        (left < CUT).then_some(RateCut { event: span.event, from: *from, until, recovered: *recovered, left, missing })
+        (left < CUT).then_some(RateCut { event: span.event, from, until: ended, recovered: *recovered, left, missing })
     };
-    spans.iter().zip(&effects).filter_map(of_span).collect()
+    effects().zip(&recoveries).filter_map(of_span).collect()
 }
 
-/// Returns when something was counted again after an event that ended then, or the end if nothing was: TCP
-/// doubles its time to a retransmission with each that is lost (RFC 6298, section 5.5), so its silence outlasts an outage.
-fn recovered(all: &[Interval], ended: Nanos, measured_until: Nanos) -> Nanos {
-    let first_with = all.iter().find(|(_, to, n)| *to > ended && *n > 0);
-    first_with.map_or(measured_until, |(from, ..)| (*from).max(ended))
+/// Returns when something was counted again after an event that ended then, or `None` if nothing was in the measured time: TCP doubles
+/// its time to a retransmission with each that is lost (RFC 6298, section 5.5), so its silence outlasts an outage.
+fn recovered(all: &[Interval], ended: Nanos, measured_until: Nanos) -> Option<Nanos> {
+    if ended >= measured_until {
+        return Some(measured_until);
+    }
+    let first_with = all.iter().find(|(from, to, n)| *to > ended && *from < measured_until && *n > 0);
+    first_with.map(|(from, ..)| (*from).max(ended))
 }
 
 #[cfg(test)]
@@ -184,15 +189,19 @@ mod tests {
     fn the_silence_after_an_outage_is_no_usual_rate() {
         let planned = vec![event("0.3s-0.5s black-hole=target", 300), event("end of 0.3s-0.5s black-hole=target", 500)];
         let run = with(planned, 3..10).analyzed();
-        assert!(run.findings[0].title.ends_with("0 % of the usual one, and nothing came until 1.00 s"));
+        assert!(run.findings[0].title.ends_with("0 % of the usual one, and nothing got through after it"));
         let causes: Vec<_> = run.findings.iter().filter(|it| it.severity > Severity::Remark).map(|it| &it.id).collect();
         assert_eq!(causes, [PLANNED_EVENT]);
+        let ends = [event("0.3s-0.5s black-hole=target", 300), event("end of 0.3s-0.5s black-hole=target", 500)];
+        let title = with(ends.into(), 3..8).finding(PLANNED_EVENT).unwrap().title;
+        assert!(title.ends_with("0 % of the usual one, and nothing got through until 800 ms"), "{title}");
     }
 
     #[test]
     fn an_event_that_is_not_undone_lasts_to_the_end_and_a_failed_one_does_nothing() {
         let run = with(vec![event("0.6s ip link set eth0 down", 600)], 6..10).analyzed();
-        assert!(run.findings[0].title.contains("from 600 ms to 1.00 s it was 0 %"), "{}", run.findings[0].title);
+        let title = &run.findings[0].title;
+        assert!(title.ends_with("from 600 ms to 1.00 s it was 0 % of the usual one"), "{title}");
         let failed = EventRecord { failure: Some("exit status 1".to_owned()), ..event("0.6s false", 600) };
         assert!(with(vec![failed], 6..10).finding(PLANNED_EVENT).is_none());
     }

@@ -85,7 +85,7 @@ impl FindingRule for StuckConnections {
         }
         let when = if seen.trials().len() > 1 { format!("round {}", round + 1) } else { "the test".to_owned() };
         let title = format!(
-            "{} of {} connections waited in vain at the end of {when}, for more than ten times as long as answers take: the others did the work",
+            "{} of {} connections were still waiting for an answer at the end of {when}, more than ten times as long as answers take: the others did the work",
             grouped(n),
             grouped(connections)
         );
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(stuck(2), None, "each may have lost a segment");
         let finding = stuck(33).unwrap();
         assert!(
-            finding.title.starts_with("33 of 40 connections waited in vain at the end of the test"),
+            finding.title.starts_with("33 of 40 connections were still waiting for an answer at the end of the test"),
             "{}",
             finding.title
         );

@@ -218,7 +218,11 @@ fn host_keys(name: &str, vars: &BTreeMap<String, Value>, remarks: &mut Vec<Strin
     }
     match word(&["ansible_connection"]).as_deref() {
         None | Some("ssh" | "smart" | "paramiko" | "paramiko_ssh") => {}
-        Some("local") => keys.push(("launcher", quoted("self"))),
+        Some("local") => {
+            // Nothing connects to this machine, here as in Ansible.
+            keys.retain(|(ours, _)| ["control", "data"].contains(ours));
+            keys.push(("launcher", quoted("self")));
+        }
         Some(other) => remarks.push(format!(
             "host {name}: ansible_connection {other} is not imported; write launcher = [\"…\", \"fathom\", \"agent\", \"--stdio\"]"
         )),
@@ -274,7 +278,7 @@ mod tests {
         "_meta": {"hostvars": {
             "sut": {"ansible_host": "192.0.2.1", "ansible_user": "root", "ansible_port": 2222, "ansible_become": true, "fathom_data": "10.0.0.1"},
             "b1": {"ansible_host": "192.0.2.2", "ansible_ssh_common_args": "-o ProxyJump=me@gate -v", "http_port": 80},
-            "here": {"ansible_connection": "local"},
+            "here": {"ansible_connection": "local", "ansible_user": "me", "ansible_port": 22, "ansible_become": true},
             "box": {"ansible_connection": "docker", "ansible_password": "secret", "ansible_become_pass": "secret"}}},
         "all": {"children": ["ungrouped", "rack", "load"]},
         "rack": {"children": ["load", "empty"], "hosts": ["sut"]}, "empty": {"children": ["none"]}, "none": {},

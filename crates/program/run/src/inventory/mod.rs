@@ -2,6 +2,7 @@
 
 mod ansible;
 mod groups;
+mod launchers;
 mod mistakes;
 mod reaches;
 mod text;

@@ -19,7 +19,10 @@ use fathom_model::{
 };
 use toml::Spanned;
 
-use super::text::{ALL, HostText, InventoryText, LauncherText, SourceText, key};
+use super::{
+    launchers::{self, Keys},
+    text::{ALL, HostText, InventoryText, LauncherText, SourceText, key},
+};
 use crate::{
     exit::{Exit, UserError},
     files, target,
@@ -82,16 +85,24 @@ impl HostEntries {
     }
 }
 
+/// Returns the value of a key, if it is written.
+fn value<T: Clone>(written: Option<&Spanned<T>>) -> Option<T> {
+    written.map(|written| written.get_ref().clone())
+}
+
 /// Expands the ranges of the hosts.
 pub(super) fn expand_hosts(written: &InventoryText, source: &SourceText<'_>) -> Result<HostEntries, UserError> {
     let mut entries = HostEntries::default();
     let mut in_order: Vec<_> = written.hosts.iter().collect();
     in_order.sort_by_key(|(pattern, _)| pattern.span().start);
+    let jumps = launchers::jump_words(written);
     for (pattern, own) in in_order {
         let place = format!("hosts.{}", key(pattern.get_ref()));
         let text = own.with_defaults(&written.defaults);
         let wrong = |what: String| source.error(&pattern.span(), format!("{place}: {what}"));
         let names = expand(pattern.get_ref()).map_err(|error| wrong(error.to_string()))?;
+        let is_jump_host = names.iter().any(|name| jumps.contains(name.as_str()));
+        Keys { place: &place, own, text: &text, is_jump_host }.check(source)?;
         let at = RangeOfHosts { place: &place, n_hosts: names.len(), source };
         let controls = text.control.as_ref().map(|control| at.pair(control, "control")).transpose()?;
         let data = text.data.as_ref().map(|data| at.addresses(data)).transpose()?;
@@ -278,7 +289,7 @@ impl EntryReader<'_> {
     /// Refuses a port that is none, and one in `control`, which a command may have there.
     fn check_port(&self) -> Result<(), UserError> {
         let text = &self.entry.text;
-        if text.port == Some(0) {
+        if value(text.port.as_ref()) == Some(0) {
             let usual = match text.launcher.as_ref().map(Spanned::get_ref) {
                 Some(LauncherText::Word(word)) if word == "tls" => AGENT_PORT,
                 _ => SSH_PORT,
@@ -302,14 +313,14 @@ impl EntryReader<'_> {
                 return self.exec(words, &launcher.map(Spanned::span).unwrap_or_default());
             }
             Some(LauncherText::Word(word)) => word.as_str(),
-            None => "ssh",
+            None => launchers::USUAL,
         };
         match word {
             "ssh" => self.ssh().map(HostReach::Ssh),
             "kubernetes" => self.kubernetes().map(|host| HostReach::Kubernetes(Box::new(host))),
             "self" => Ok(self.entry.data.map_or(HostReach::This, HostReach::At)),
             "lab" => match &text.lab {
-                Some(lab) => Ok(HostReach::LabUp(lab.clone(), self.name.to_owned())),
+                Some(lab) => Ok(HostReach::LabUp(lab.get_ref().clone(), self.name.to_owned())),
                 None => Err(self.wrong("its lab is unknown").with_line("fix", "lab = \"NAME\" of a lab that is up")),
             },
             "tls" => {
@@ -318,8 +329,9 @@ impl EntryReader<'_> {
                         self.wrong(&format!("control `{}` is not a host name or an address", self.entry.control))
                     );
                 }
-                let address = format!("{}:{}", bracketed(&self.entry.control), text.port.unwrap_or(AGENT_PORT));
-                Ok(HostReach::Tls { address, key: text.key.clone(), data: self.entry.data })
+                let address =
+                    format!("{}:{}", bracketed(&self.entry.control), value(text.port.as_ref()).unwrap_or(AGENT_PORT));
+                Ok(HostReach::Tls { address, key: value(text.key.as_ref()), data: self.entry.data })
             }
             other => {
                 let span = launcher.map(Spanned::span).unwrap_or_default();
@@ -333,14 +345,14 @@ impl EntryReader<'_> {
         let text = &self.entry.text;
         let host = SshHost {
             address: self.entry.control.clone(),
-            port: text.port,
-            user: text.user.clone(),
+            port: value(text.port.as_ref()),
+            user: value(text.user.as_ref()),
             jump: self.jumps()?,
-            identity: text.identity.as_deref().map(|file| self.path(file)),
-            ssh_config: text.ssh_config.as_deref().map(|file| self.path(file)),
-            program: text.program.clone(),
-            sudo: text.sudo.unwrap_or(false),
-            push: text.push,
+            identity: text.identity.as_ref().map(|file| self.path(file.get_ref())),
+            ssh_config: text.ssh_config.as_ref().map(|file| self.path(file.get_ref())),
+            program: value(text.program.as_ref()),
+            sudo: value(text.sudo.as_ref()).unwrap_or(false),
+            push: value(text.push.as_ref()),
             data: self.entry.data.or_else(|| self.entry.control.parse().ok()),
         };
         host.check_words().map_err(|error| self.wrong(&error.to_string()))?;
@@ -387,8 +399,8 @@ impl EntryReader<'_> {
                         .error(&span, what)
                         .with_line("fix", "one of these hosts must be reachable from here without a jump"));
                 }
-                let user = entry.text.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-                let port = entry.text.port.map(|port| format!(":{port}")).unwrap_or_default();
+                let user = value(entry.text.user.as_ref()).map(|user| format!("{user}@")).unwrap_or_default();
+                let port = value(entry.text.port.as_ref()).map(|port| format!(":{port}")).unwrap_or_default();
                 jumps.push(format!("{user}{}{port}", bracketed(&entry.control)));
                 next = entry.text.jump.as_ref().filter(|_| idx == 0);
             }
@@ -406,7 +418,7 @@ impl EntryReader<'_> {
             let control = self.entry.control.escape_debug();
             return Err(self.wrong(&format!("control `{control}` is not a host name or an address")));
         }
-        if let Some(user) = text.user.as_ref().filter(|user| !is_user_word(user)) {
+        if let Some(user) = value(text.user.as_ref()).filter(|user| !is_user_word(user)) {
             return Err(self.wrong(&format!("user `{}` is not a user name", user.escape_debug())));
         }
         let command = words.iter().map(|word| {
@@ -451,8 +463,8 @@ impl EntryReader<'_> {
             let value = match name {
                 "host" => Some(self.entry.control.clone()),
                 "name" => Some(self.name.to_owned()),
-                "user" => text.user.clone(),
-                "port" => text.port.map(|port| port.to_string()),
+                "user" => value(text.user.as_ref()),
+                "port" => value(text.port.as_ref()).map(|port| port.to_string()),
                 _ => return Err(format!("unknown placeholder `{{{name}}}`")),
             };
             filled.push_str(&value.ok_or_else(|| format!("`{{{name}}}` has no value: this host has no {name}"))?);

@@ -33,19 +33,19 @@ pub(super) struct InventoryText {
 pub(super) struct HostText {
     pub(super) control: Option<Spanned<String>>,
     pub(super) data: Option<Spanned<String>>,
-    pub(super) user: Option<String>,
-    pub(super) port: Option<u16>,
+    pub(super) user: Option<Spanned<String>>,
+    pub(super) port: Option<Spanned<u16>>,
     pub(super) jump: Option<Spanned<String>>,
     pub(super) launcher: Option<Spanned<LauncherText>>,
     pub(super) roles: Option<Vec<HostRole>>,
-    pub(super) program: Option<String>,
-    pub(super) sudo: Option<bool>,
-    pub(super) push: Option<PushedBinary>,
-    pub(super) identity: Option<String>,
-    pub(super) ssh_config: Option<String>,
-    pub(super) key: Option<String>,
+    pub(super) program: Option<Spanned<String>>,
+    pub(super) sudo: Option<Spanned<bool>>,
+    pub(super) push: Option<Spanned<PushedBinary>>,
+    pub(super) identity: Option<Spanned<String>>,
+    pub(super) ssh_config: Option<Spanned<String>>,
+    pub(super) key: Option<Spanned<String>>,
     pub(super) key_file: Option<Spanned<String>>,
-    pub(super) lab: Option<String>,
+    pub(super) lab: Option<Spanned<String>>,
 }
 
 /// A launcher: its word, or a command.
@@ -77,6 +77,8 @@ impl HostText {
     /// Returns the keys of a host, with those of the defaults that it does not have.
     pub(super) fn with_defaults(&self, defaults: &Self) -> Self {
         let (own, usual) = (self.clone(), defaults.clone());
+        // A key in a file and a key are the same thing.
+        let has_key = own.key.is_some() || own.key_file.is_some();
         Self {
             control: own.control.or(usual.control),
             data: own.data.or(usual.data),
@@ -90,8 +92,8 @@ impl HostText {
             push: own.push.or(usual.push),
             identity: own.identity.or(usual.identity),
             ssh_config: own.ssh_config.or(usual.ssh_config),
-            key: own.key.or(usual.key),
-            key_file: own.key_file.or(usual.key_file),
+            key: own.key.or_else(|| usual.key.filter(|_| !has_key)),
+            key_file: own.key_file.or_else(|| usual.key_file.filter(|_| !has_key)),
             lab: own.lab.or(usual.lab),
         }
     }

@@ -1,6 +1,9 @@
 //! The measured data: counts, times and distributions, never a rate.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -268,7 +271,7 @@ pub struct CounterChanges {
 }
 
 /// A program of a host that is not the test's, and its CPU time from the first to the last sample.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ProgramTime {
     /// The name of its process, at most 15 bytes.
     pub name: String,
@@ -281,6 +284,31 @@ pub struct ProgramTime {
     /// The TCP ports that it listens on, as far as they can be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listens: Vec<u16>,
+    /// The addresses of its network namespace, if it listens; none if there are very many, or if they cannot be read. A loopback address is
+    /// among them only if fathom is in the same namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// The CPU quota of one of its control groups that fathom is not in itself; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<ProgramQuota>,
+    /// Why it is not known whether there is such a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_unknown: Option<String>,
+}
+
+/// A CPU quota of a control group, and how often it stopped the group's programs from the first to the last sample.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ProgramQuota {
+    /// The folder of the group.
+    pub group: String,
+    /// The CPU time that the group may use in a period.
+    pub quota_ns: Nanos,
+    /// The length of a period.
+    pub period_ns: Nanos,
+    /// The periods whose quota was used up.
+    pub n_throttled: u64,
+    /// The time in which the group had work and was stopped, summed over the cores.
+    pub throttled_ns: Nanos,
 }
 
 impl Series {

@@ -315,7 +315,24 @@ impl<'a> TestEvidence<'a> {
             self.hosts().flat_map(|host| self.programs(host).into_iter().map(move |program| (host, program)));
         programs
             .filter(|(_, program)| program.program.listens.contains(&port))
+            .filter(|(_, program)| self.is_tested_address(program.program).unwrap_or(true))
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
+    }
+
+    /// Returns true if a program has the address of the tested server; `None` if one of both is not known, as that of a name.
+    pub(crate) fn is_tested_address(&self, program: &ProgramTime) -> Option<bool> {
+        let elsewhere = ["connect-to", "proxy", "unix"];
+        if elsewhere.iter().any(|option| self.test.options.text(option).is_some()) {
+            return None;
+        }
+        let loopback = || program.addresses.iter().any(IpAddr::is_loopback);
+        if self.is_server_here() {
+            return (!program.addresses.is_empty()).then(loopback);
+        }
+        let url = self.test.options.text("url")?;
+        let host = split_host_port(authority(&url)?)?.0.trim_matches(['[', ']']);
+        let address: IpAddr = host.parse().ok()?;
+        (!program.addresses.is_empty()).then(|| program.addresses.contains(&address))
     }
 
     /// Returns the share of the measured time in which the test's threads on a host had work and no core to run on because others,

@@ -139,7 +139,7 @@ mod tests {
             pid,
             cpu_ns: Nanos::from_millis(millis),
             n_threads: 1,
-            listens: Vec::new(),
+            ..ProgramTime::default()
         };
         let record = HostRecord {
             at_ns: (0..3).map(Nanos::from_secs).collect(),

@@ -11,7 +11,7 @@ use fathom_model::{
 };
 
 use crate::{
-    programs::ProgramTimes,
+    quotas::ProgramsAtOnce,
     sources::{CounterSink, Source},
 };
 
@@ -39,7 +39,7 @@ pub struct HostMonitor {
     columns: Columns,
     programs: ProgramNames,
     /// The programs at the first sample.
-    programs_before: Option<ProgramTimes>,
+    programs_before: Option<ProgramsAtOnce>,
     unavailable: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl HostMonitor {
     /// A source that fails does not stop the others, and is reported once among what is [unavailable](Self::unavailable).
     pub fn sample(&mut self, now: Nanos) {
         if self.n_taken == 0 && self.programs == ProgramNames::Told {
-            self.programs_before = Some(ProgramTimes::read(&self.root));
+            self.programs_before = Some(ProgramsAtOnce::read(&self.root));
         }
         self.make_room();
         self.at.push(now);
@@ -119,7 +119,7 @@ impl HostMonitor {
         let series = self.columns.all.into_iter().map(|column| column.finish(n_rows)).collect();
         let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), sampling_cpu_ns: None };
         if let Some(before) = self.programs_before {
-            record.programs = ProgramTimes::read(&self.root).most_since(&before, record.span(), &self.root);
+            record.programs = ProgramsAtOnce::read(&self.root).told_since(&before, record.span(), &self.root);
         }
         record
     }

@@ -8,6 +8,7 @@ mod environment;
 mod host_monitor;
 mod procfs;
 mod programs;
+mod quotas;
 mod sources;
 
 pub use environment::{InterfaceFacts, LineRate, Queues, RingSizes, environment, interfaces, machine};

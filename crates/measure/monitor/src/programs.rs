@@ -7,7 +7,8 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read as _},
+    net::{IpAddr, Ipv6Addr},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +19,7 @@ use crate::procfs::read_short;
 /// The most programs that a record names.
 const NAMED_MAX: usize = 3;
 /// Below this share of a core, a program is not named.
-const CORE_SHARE_MIN: f64 = 0.01;
+pub(crate) const CORE_SHARE_MIN: f64 = 0.01;
 /// The clock ticks of /proc are hundredths of a second on every architecture (`USER_HZ`).
 const TICK: Nanos = Nanos::from_millis(10);
 /// The flag of kernel threads, whose work may be the test's (`PF_KTHREAD`, include/linux/sched.h).
@@ -27,6 +28,8 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 const LISTEN: &str = "0A";
 /// The bytes of a table that are read at once: as many as the kernel gives in one call.
 const TABLE_PIECE: usize = 4096;
+/// The bytes of a table of addresses. A router with more routes is not the server of a test.
+const ADDRESS_TABLE: u64 = 256 << 10;
 
 /// The CPU times of all programs at one time.
 #[derive(Debug, Default)]
@@ -73,31 +76,34 @@ impl ProgramTimes {
         Self { by_pid, own_name, n_cores }
     }
 
-    /// Returns the programs with the most CPU time since an earlier reading, the greatest first, with the ports that they listen on.
-    pub(crate) fn most_since(&self, earlier: &Self, span: Nanos, root: &Path) -> Vec<ProgramTime> {
-        let mut most = self.busiest_since(earlier, span);
-        for program in &mut most {
-            program.listens = listening_ports(root, program.pid);
-        }
-        most
-    }
-
     /// Returns the programs but the test's with the most CPU time since an earlier reading, the greatest first.
     #[must_use]
     pub fn busiest_since(&self, earlier: &Self, span: Nanos) -> Vec<ProgramTime> {
         let least = span.as_secs_f64() * CORE_SHARE_MIN;
-        let is_others = |stat: &ProgramStat| self.own_name.as_ref() != Some(&stat.name);
-        let grown = self.grown_since(earlier, span).filter(|(_, _, stat)| is_others(stat));
-        let mut all: Vec<_> = grown.filter(|(cpu, ..)| cpu.as_secs_f64() > least).collect();
+        let mut all = self.others_since(earlier, span);
+        all.truncate(NAMED_MAX);
+        all.retain(|program| program.cpu_ns.as_secs_f64() > least);
+        all
+    }
+
+    /// Returns all programs but the test's, those with the most CPU time since an earlier reading first.
+    pub(crate) fn others_since(&self, earlier: &Self, span: Nanos) -> Vec<ProgramTime> {
+        let grown = self.grown_since(earlier, span);
+        let mut all: Vec<_> = grown.filter(|(_, _, stat)| self.own_name.as_ref() != Some(&stat.name)).collect();
         all.sort_by_key(|(cpu, ..)| Reverse(*cpu));
         let program = |(cpu_ns, pid, stat): (Nanos, u32, &ProgramStat)| ProgramTime {
             name: stat.name.clone(),
             pid,
             cpu_ns,
             n_threads: stat.n_threads,
-            listens: Vec::new(),
+            ..ProgramTime::default()
         };
-        all.into_iter().take(NAMED_MAX).map(program).collect()
+        all.into_iter().map(program).collect()
+    }
+
+    /// The numbers of all processes that were read.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.by_pid.keys().copied()
     }
 
     /// Returns the CPU time of each program in a span.
@@ -165,6 +171,48 @@ fn parse(text: &str) -> Option<ProgramStat> {
     })
 }
 
+/// Adds the ports that a program listens on, with the addresses of its network namespace.
+pub(crate) fn add_listeners(root: &Path, program: &mut ProgramTime) {
+    program.listens = listening_ports(root, program.pid);
+    if !program.listens.is_empty() {
+        program.addresses = addresses(root, program.pid);
+    }
+}
+
+/// Returns the addresses of the network namespace of a process; those of the loopback device only if it is this program's.
+fn addresses(root: &Path, pid: u32) -> Vec<IpAddr> {
+    let process = root.join(format!("proc/{pid}"));
+    let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
+    let is_here = namespace(&process).is_some_and(|its| namespace(&root.join("proc/self")) == Some(its));
+    let table = |name: &str| {
+        let mut text = String::new();
+        let read = File::open(process.join(name)).and_then(|file| file.take(ADDRESS_TABLE).read_to_string(&mut text));
+        // The rest of a longer table may have more.
+        read.ok().filter(|size| u64::try_from(*size).is_ok_and(|size| size < ADDRESS_TABLE)).map(|_| text)
+    };
+    let Some(routes) = table("net/fib_trie") else { return Vec::new() };
+    let all: BTreeSet<IpAddr> =
+        addresses_v4(&routes).chain(addresses_v6(&table("net/if_inet6").unwrap_or_default())).collect();
+    all.into_iter().filter(|address| is_here || !address.is_loopback()).collect()
+}
+
+/// Returns the addresses of the namespace whose routes these are: an entry `/32 host LOCAL` stands below its address.
+fn addresses_v4(routes: &str) -> impl Iterator<Item = IpAddr> {
+    let mut address = None;
+    routes.lines().filter_map(move |line| {
+        let line = line.trim_start();
+        if let Some(text) = line.strip_prefix("|-- ") {
+            address = text.parse().ok();
+        }
+        line.starts_with("/32 host LOCAL").then_some(address)?
+    })
+}
+
+/// Returns the addresses in the lines of `/proc/net/if_inet6`, which begin with 32 digits.
+fn addresses_v6(table: &str) -> impl Iterator<Item = IpAddr> {
+    table.lines().filter_map(|line| Some(Ipv6Addr::from(u128::from_str_radix(line.get(..32)?, 16).ok()?).into()))
+}
+
 /// Returns the TCP ports that a process listens on, in its network namespace; none if its descriptors may not be read.
 fn listening_ports(root: &Path, pid: u32) -> Vec<u16> {
     let process: PathBuf = root.join(format!("proc/{pid}"));
@@ -225,7 +273,7 @@ mod tests {
 
     /// The programs with their milliseconds in a second.
     fn told(before: &ProgramTimes, after: &ProgramTimes) -> Vec<(String, u64)> {
-        let found = after.most_since(before, Nanos::from_secs(1), Path::new("/nowhere"));
+        let found = after.busiest_since(before, Nanos::from_secs(1));
         found.into_iter().map(|program| (program.name, program.cpu_ns.0 / 1_000_000)).collect()
     }
 
@@ -297,6 +345,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let found = listening_ports(Path::new("/"), std::process::id());
         assert!(found.contains(&listener.local_addr().unwrap().port()), "{found:?}");
+    }
+
+    #[test]
+    fn the_addresses_of_a_namespace_are_those_of_its_local_routes() {
+        let routes = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 10.0.0.0\n        /24 link UNICAST\n\
+            Local:\n     |-- 10.0.0.7\n        /32 host LOCAL\n     |-- 10.0.0.255\n        /32 link BROADCAST\n     |-- 127.0.0.0\n        /8 host LOCAL\n";
+        assert_eq!(addresses_v4(routes).collect::<Vec<_>>(), ["10.0.0.7".parse::<IpAddr>().unwrap()]);
+        let table = "fe80000000000000001122fffe334455 02 40 20 80     eth0\nshort\n";
+        assert_eq!(addresses_v6(table).collect::<Vec<_>>(), ["fe80::11:22ff:fe33:4455".parse::<IpAddr>().unwrap()]);
+        assert!(addresses(Path::new("/"), std::process::id()).iter().all(|address| !address.is_unspecified()));
     }
 
     #[test]

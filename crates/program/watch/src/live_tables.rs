@@ -69,7 +69,7 @@ mod tests {
             pid: 7,
             cpu_ns: Nanos::from_secs(1),
             n_threads: 1,
-            listens: Vec::new(),
+            ..ProgramTime::default()
         };
         let all = LiveTables {
             sockets: Some(BusySockets { interval_ns: Nanos::from_secs(1), n_connections: 9, busiest: Vec::new() }),

@@ -1,14 +1,15 @@
 //! A quota of a control group stopped a host of the test.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity,
-    names::host,
-    units::{approximate, percent},
+    Finding, Layer, NextStep, Severity, Side,
+    names::{distribution, host},
+    record::ProgramQuota,
+    units::{Nanos, approximate, percent, ratio},
 };
 
 use super::FindingRule;
 use crate::{
-    evidence::{TestEvidence, ratio_evidence},
+    evidence::{Program, TestEvidence, counter_evidence, ratio_evidence, text_evidence},
     gap,
 };
 
@@ -32,7 +33,8 @@ impl FindingRule for CpuQuota {
         // Both ends of one machine may be in the same group.
         stopped.sort_by(|a, b| b.1.total_cmp(&a.1));
         stopped.truncate(if seen.is_one_machine() { 1 } else { usize::MAX });
-        stopped.into_iter().map(|(host, share)| self.on_host(seen, host, share)).collect()
+        let of_fathom = stopped.into_iter().map(|(host, share)| self.on_host(seen, host, share));
+        StoppedServer::of(seen).map(|server| server.finding(self.id(), seen)).into_iter().chain(of_fathom).collect()
     }
 }
 
@@ -64,10 +66,150 @@ impl CpuQuota {
     }
 }
 
+/// A server that is not fathom's, and the quota that stopped it.
+struct StoppedServer<'a> {
+    host: &'a str,
+    server: Program<'a>,
+    /// The quota, with its counts of all trials.
+    quota: ProgramQuota,
+    /// The share of the time in which the quota stopped it, at most.
+    share: f64,
+}
+
+impl<'a> StoppedServer<'a> {
+    /// Returns the server if a quota of its group, which fathom is not in, held the test back.
+    fn of(seen: &TestEvidence<'a>) -> Option<Self> {
+        let (host, server) = seen.server()?;
+        // A program that listens on the same port at another address is not tested.
+        if seen.is_tested_address(server.program) != Some(true) {
+            return None;
+        }
+        let records =
+            seen.trials().iter().filter_map(|trial| trial.hosts.get(host)).flat_map(|record| &record.programs);
+        let quotas = records.filter(|program| program.pid == server.program.pid).filter_map(|it| it.quota.as_ref());
+        let quota = quotas.cloned().reduce(|all, one| ProgramQuota {
+            n_throttled: all.n_throttled + one.n_throttled,
+            throttled_ns: all.throttled_ns + one.throttled_ns,
+            ..all
+        })?;
+        let stopped = longest_stop(&quota, seen.cores(host).len()).0.saturating_mul(quota.n_throttled);
+        let share = ratio(stopped, seen.sampled_time(host)?.0).map(|share| share.min(1.0))?;
+        let found = Self { host, server, quota, share };
+        (share >= HOLDS_BACK && found.is_waited_for(seen)).then_some(found)
+    }
+
+    /// Returns true if a request took as long as most of a stop: the group may have been stopped for the work of another program.
+    fn is_waited_for(&self, seen: &TestEvidence<'_>) -> bool {
+        let stop = longest_stop(&self.quota, seen.cores(self.host).len()).0;
+        let longest = seen.distribution(Side::Initiator, distribution::SERVICE_TIME).quantile(1.0);
+        longest.is_some_and(|longest| longest.saturating_mul(2) >= stop)
+    }
+
+    fn finding(&self, id: &str, seen: &TestEvidence<'_>) -> Finding {
+        let (quota, program) = (&self.quota, self.server.program);
+        let cores =
+            ratio(quota.quota_ns.0, quota.period_ns.0).map_or_else(String::new, |n| format!(" of {n:.2} cores"));
+        let title = format!(
+            "the CPU quota{cores} of its control group stopped the server {} (pid {}) up to {} of the time",
+            program.name,
+            program.pid,
+            percent(self.share)
+        );
+        let next = NextStep::new(format!("cat /proc/{}/cgroup; cat {}/cpu.stat", program.pid, quota.group));
+        seen.finding(id, Severity::HoldsBack, "cpu quota", title)
+            .evidence([
+                ratio_evidence(self.host, "stopped by the quota", self.share),
+                counter_evidence(self.host, "nr_throttled", quota.n_throttled),
+                text_evidence(self.host, "control group", &quota.group),
+                self.server.evidence(self.host),
+            ])
+            .explains(gap::explained_by_time(seen, self.share))
+            .next(
+                next.on(self.host)
+                    .expected("show how often it was stopped; raise the quota (CPU limit of its container or unit)"),
+            )
+    }
+}
+
+/// Returns how long a usual stop was at most.
+///
+/// The kernel sums the stops of all cores. In a period whose quota was used up, the group ran for the quota divided by the cores at least.
+fn longest_stop(quota: &ProgramQuota, n_cores: usize) -> Nanos {
+    let n_cores = u64::try_from(n_cores).unwrap_or(u64::MAX);
+    let ran = quota.quota_ns.0.checked_div(n_cores).unwrap_or(0);
+    let mean = quota.throttled_ns.0.checked_div(quota.n_throttled).unwrap_or(0);
+    Nanos(mean.min(quota.period_ns.0.saturating_sub(ran)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
+    use fathom_model::{Histogram, record::ProgramTime};
+
+    /// A test of `http://10.0.0.7/` in one second, whose server was stopped for this long.
+    fn with_server(url: &str, address: &str, throttled: Nanos, longest: Nanos) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        let test = &mut builder.run.tests[0];
+        test.to = None;
+        test.options.set("url", url);
+        let trial = &mut test.trials[0];
+        let mut times = Histogram::new();
+        times.record(longest.0);
+        trial.records.get_mut("client").unwrap().distributions.insert(distribution::SERVICE_TIME.to_owned(), times);
+        let host = trial.hosts.get_mut("client").unwrap();
+        let n_throttled = throttled.0.div_ceil(Nanos::from_millis(80).0);
+        let quota = ProgramQuota {
+            group: "/sys/fs/cgroup/cpu/web".to_owned(),
+            quota_ns: Nanos::from_millis(20),
+            period_ns: Nanos::from_millis(100),
+            n_throttled,
+            throttled_ns: throttled,
+        };
+        host.programs = vec![ProgramTime {
+            name: "nginx".to_owned(),
+            pid: 4711,
+            listens: vec![80],
+            addresses: vec![address.parse().unwrap()],
+            quota: Some(quota),
+            ..ProgramTime::default()
+        }];
+        builder
+    }
+
+    #[test]
+    fn the_quota_of_the_group_of_a_tested_server_is_named() {
+        let (url, address, stop) = ("http://10.0.0.7/", "10.0.0.7", Nanos::from_millis(80));
+        let found = with_server(url, address, Nanos::from_millis(640), stop).finding("cpu-quota").unwrap();
+        let words = "the CPU quota of 0.20 cores of its control group stopped the server nginx (pid 4711) ";
+        assert!(found.title.starts_with(words), "{}", found.title);
+        assert_eq!(found.severity, Severity::HoldsBack);
+        let none = |url, address, throttled, longest| {
+            assert_eq!(with_server(url, address, throttled, longest).finding("cpu-quota"), None, "{url} {address}");
+        };
+        let long = Nanos::from_millis(640);
+        none(url, address, Nanos::from_millis(8), stop);
+        none(url, "10.0.0.8", long, stop);
+        none("http://web.example/", address, long, stop);
+        none("http://127.0.0.1/", address, long, stop);
+        // Its group was stopped for the work of another program: no request waited for that.
+        none(url, address, long, Nanos::from_millis(3));
+    }
+
+    #[test]
+    fn the_stops_of_several_cores_are_no_longer_than_a_period_without_the_time_that_the_group_ran() {
+        let stop = |quota, throttled, n_cores| {
+            let [quota_ns, period_ns, throttled_ns] = [quota, 100, throttled].map(Nanos::from_millis);
+            let quota = ProgramQuota { quota_ns, period_ns, n_throttled: 10, throttled_ns, group: String::new() };
+            longest_stop(&quota, n_cores)
+        };
+        assert_eq!(stop(20, 800, 1), Nanos::from_millis(80));
+        assert_eq!(stop(20, 1_120, 2), Nanos::from_millis(90), "it ran for 10 ms on both");
+        assert_eq!(stop(6_336, 640, 64), Nanos::from_millis(1), "64 cores stopped for a millisecond each");
+        assert_eq!(stop(20, 800, 64), Nanos::from_millis(80), "on one core of many");
+        assert_eq!(stop(20, 1_120, 0), Nanos::from_millis(100), "the cores are not known");
+    }
 
     #[test]
     fn a_quota_that_stopped_the_target_two_thirds_of_the_time_is_named() {

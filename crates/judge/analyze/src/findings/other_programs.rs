@@ -170,7 +170,7 @@ mod tests {
             pid: 7,
             cpu_ns: Nanos::from_millis(720),
             n_threads: 1,
-            listens: Vec::new(),
+            ..ProgramTime::default()
         };
         for record in builder.run.tests[0].trials[0].hosts.values_mut() {
             record.programs = vec![busy.clone()];

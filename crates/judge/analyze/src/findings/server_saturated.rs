@@ -61,6 +61,7 @@ mod tests {
                     cpu_ns,
                     n_threads,
                     listens: vec![port],
+                    ..ProgramTime::default()
                 })
                 .into();
         }

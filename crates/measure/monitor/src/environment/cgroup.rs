@@ -26,6 +26,37 @@ pub(crate) fn memory_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
     groups(root, "memory")
 }
 
+/// Returns the directories of the groups that limit the CPU time of another process, the innermost first.
+///
+/// # Errors
+/// With the reason, if the groups are outside of what this process sees, such as those of another container.
+pub(crate) fn cpu_groups_of(root: &Path, groups: &str) -> Result<Vec<PathBuf>, String> {
+    let is_first =
+        |line: &&str| line.split(':').nth(1).is_some_and(|controllers| controllers.split(',').any(|one| one == "cpu"));
+    // Where both versions are in use, only one of them has the controller.
+    let line = groups.lines().find(is_first).or_else(|| groups.lines().find(|line| line.starts_with("0::")));
+    let line = line.ok_or("no control group of it has the controller `cpu`")?;
+    let group = line.splitn(3, ':').nth(2).unwrap_or_default();
+    let hidden = || format!("its control group {group} is outside of what fathom sees");
+    if Path::new(group).components().any(|part| part == Component::ParentDir) {
+        return Err(hidden());
+    }
+    let below = group.trim_start_matches('/');
+    let all: Vec<PathBuf> = groups_of(root, line, "cpu").into_iter().filter(|directory| directory.is_dir()).collect();
+    // In a container, the group of another one has no directory, and those above it are the container's own.
+    if all.iter().any(|directory| directory.ends_with(below)) { Ok(all) } else { Err(hidden()) }
+}
+
+/// Returns the quota of a group and its period in microseconds; `None` without a quota.
+pub(crate) fn quota_micros(group: &Path) -> Option<(u64, u64)> {
+    if let Some(text) = content(&group.join("cpu.max")) {
+        let (quota, period) = text.split_once(' ')?;
+        return Some((quota.parse().ok()?, period.parse().ok()?));
+    }
+    let micros = |file| content(&group.join(file))?.parse().ok();
+    Some((micros("cpu.cfs_quota_us")?, micros("cpu.cfs_period_us")?))
+}
+
 fn groups(root: &Path, asked: &str) -> impl Iterator<Item = PathBuf> {
     let groups = content(&root.join("proc/self/cgroup")).unwrap_or_default();
     let directories: Vec<PathBuf> = groups.lines().flat_map(|line| groups_of(root, line, asked)).collect();
@@ -44,9 +75,13 @@ fn groups_of(root: &Path, line: &str, asked: &str) -> Vec<PathBuf> {
     let mounts = mounts.map(|mount| root.join("sys/fs/cgroup").join(mount));
     // The path of a group outside the cgroup namespace starts with `..`, and the group is not visible from here.
     let group: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    let mut all: Vec<PathBuf> =
-        mounts.iter().flat_map(|mount| group.ancestors().map(|group| mount.join(group))).collect();
-    all.dedup();
+    let mut all: Vec<PathBuf> = Vec::new();
+    // A group that is counted twice has twice the throttled time.
+    for mount in mounts {
+        let directories = group.ancestors().map(|group| mount.join(group));
+        let new: Vec<PathBuf> = directories.filter(|directory| !all.contains(directory)).collect();
+        all.extend(new);
+    }
     all
 }
 
@@ -99,6 +134,24 @@ mod tests {
             ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
         ]);
         assert_eq!(limit_cores(root.path()).as_deref(), Some("0.50"));
+    }
+
+    #[test]
+    fn the_groups_of_another_container_are_not_taken_for_those_above_them() {
+        let root = root(&[
+            ("sys/fs/cgroup/cpu/web/one/cpu.cfs_quota_us", "20000\n"),
+            ("sys/fs/cgroup/cpu/web/one/cpu.cfs_period_us", "100000\n"),
+            ("sys/fs/cgroup/unified/cpu.stat", ""),
+        ]);
+        let of = |text| cpu_groups_of(root.path(), text);
+        let (first, at) = (of("3:memory:/m\n2:cpu:/web/one\n0::/\n").unwrap(), root.path().join("sys/fs/cgroup/cpu"));
+        assert_eq!(first, [at.join("web/one"), at.join("web"), at.clone()]);
+        assert_eq!((quota_micros(&first[0]), quota_micros(&first[1])), (Some((20_000, 100_000)), None));
+        for elsewhere in ["2:cpu:/docker/other\n", "0::/../other\n"] {
+            assert!(of(elsewhere).unwrap_err().contains("other is outside of what fathom sees"), "{elsewhere}");
+        }
+        assert!(of("3:memory:/m\n").is_err());
+        assert!(of("0::/\n").is_ok_and(|groups| !groups.is_empty()));
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod softnet;
 mod source;
 mod supplies;
 mod tables;
-mod throttling;
+pub(crate) mod throttling;
 mod wrapping_counter;
 mod xdp;
 

@@ -56,8 +56,16 @@ impl Source for Throttling {
     }
 }
 
+/// Returns the periods in which a group was throttled.
+pub(crate) fn n_throttled(text: &[u8]) -> Option<u64> {
+    lines(text).find_map(|line| {
+        let mut fields = fields(line);
+        (fields.next()? == b"nr_throttled").then_some(number(fields.next()?)?)
+    })
+}
+
 /// Returns the throttled time: microseconds in version 2 of control groups, nanoseconds in version 1.
-fn throttled_ns(text: &[u8]) -> Option<u64> {
+pub(crate) fn throttled_ns(text: &[u8]) -> Option<u64> {
     lines(text).find_map(|line| {
         let mut fields = fields(line);
         let factor = match fields.next()? {
@@ -77,6 +85,7 @@ mod tests {
     fn both_generations_of_groups_tell_how_long_they_were_throttled() {
         assert_eq!(throttled_ns(b"usage_usec 7\nnr_throttled 2\nthrottled_usec 150\n"), Some(150_000));
         assert_eq!(throttled_ns(b"nr_periods 102\nnr_throttled 96\nthrottled_time 6700000000\n"), Some(6_700_000_000));
+        assert_eq!(n_throttled(b"nr_periods 102\nnr_throttled 96\nthrottled_time 6700000000\n"), Some(96));
         assert_eq!(throttled_ns(b"usage_usec 7\n"), None);
     }
 }

@@ -43,6 +43,8 @@ const RATE: f64 = 5_000.0;
 const MAX_RATE: f64 = 12_000.0;
 /// Enough for a sender to catch up after 5 ms, and a small part of the frames that pass in a trial.
 const SMALL_BURST: u32 = 30;
+/// Holds the tokens of 30 ms: a hypervisor that takes the core on which the policer runs for a shorter time takes none of them.
+const MEDIUM_BURST: u32 = 150;
 /// A buffer of many steps.
 const LARGE_BURST: u32 = 300;
 
@@ -226,16 +228,16 @@ fn the_throughput_of_a_policer_is_found_within_one_percent() {
 #[test]
 fn the_loss_curve_of_a_policer_is_found_within_a_fifth_of_a_point() {
     const SECONDS: f64 = 1.5;
-    let Some(mut policed) = Policed::up(SMALL_BURST) else { return };
+    let Some(mut policed) = Policed::up(MEDIUM_BURST) else { return };
     let curve = LossCurve { max_rate: 10_000.0, step: 0.2, duration: Nanos::from_millis(1500) };
     let outcome = loss(&curve, &mut policed);
     if is_too_busy(&outcome) {
         return;
     }
     assert_eq!(outcome.result.iter().map(|at| rounded(at.rate / 1e3)).collect::<Vec<_>>(), [10, 8, 6, 4, 2]);
+    // One burst passes in addition to the rate.
+    let passes = RATE * SECONDS + f64::from(MEDIUM_BURST);
     for at in &outcome.result {
-        // One burst passes in addition to the rate.
-        let passes = RATE * SECONDS + f64::from(SMALL_BURST);
         let expected = (1.0 - passes / (at.rate * SECONDS)).max(0.0);
         assert!((at.loss_ratio - expected).abs() <= 0.002, "{at:?}: {expected} expected");
     }
@@ -244,7 +246,8 @@ fn the_loss_curve_of_a_policer_is_found_within_a_fifth_of_a_point() {
         return;
     }
     let found = outcome.result.unwrap();
-    assert!((found.at_max / RATE - 1.0).abs() < 0.01 && (found.max / RATE - 1.0).abs() < 0.01, "{found:?}");
+    let forwarded = passes / SECONDS;
+    assert!((found.at_max / forwarded - 1.0).abs() < 0.01 && (found.max / forwarded - 1.0).abs() < 0.01, "{found:?}");
 }
 
 #[test]

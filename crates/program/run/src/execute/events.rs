@@ -489,7 +489,7 @@ fn planned(spec: &EventSpec) -> EventRecord {
 
 /// Waits for the time of an event, and lets it happen. Returns what happened, and what is left.
 fn run_event(spec: &EventSpec, places: &EventPlaces, clock: &EventClock) -> (Vec<EventRecord>, Result<(), String>) {
-    let Some(start) = clock.wait_until(spec.at) else { return (missed(planned(spec), clock), Ok(())) };
+    let Some(start) = clock.wait_until(spec.at) else { return (missed(planned(spec), NOT_DUE, clock), Ok(())) };
     match &spec.action {
         EventAction::Run(command) => {
             let record = match spec.until.zip(spec.every) {
@@ -594,16 +594,20 @@ fn make_change(
         if is_in_trial {
             records.push(end_of(record_of(spec, &undone, (start, began))));
         } else {
-            records.extend(missed(end_of(planned(spec)), clock));
+            let why = if began.since(start) < until { NOT_DUE } else { "its beginning took longer than the trial" };
+            records.extend(missed(end_of(planned(spec)), why, clock));
         }
     }
     (records, undone)
 }
 
+/// Why an event whose time did not come has failed.
+const NOT_DUE: &str = "the trial was over before it was due";
+
 /// Returns the record of an event whose time did not come. After a signal, or without a start, that needs no telling.
-fn missed(planned: EventRecord, clock: &EventClock) -> Vec<EventRecord> {
+fn missed(planned: EventRecord, why: &str, clock: &EventClock) -> Vec<EventRecord> {
     let is_expected = signal::received().is_some() || !clock.has_started();
-    let failure = Some("the trial was over before it was due".to_owned());
+    let failure = Some(why.to_owned());
     if is_expected { Vec::new() } else { vec![EventRecord { failure, ..planned }] }
 }
 
@@ -733,6 +737,29 @@ mod tests {
             panic!("{event}");
         };
         (change, Namespaces { user: None, net, confinement: Confinement::default() })
+    }
+
+    #[test]
+    fn a_change_that_is_made_only_after_the_trial_tells_so_at_its_end_and_is_undone() {
+        if fathom_testkit::lacks_privileges(may_administer_network()) {
+            return;
+        }
+        let (_, place) = change_on_wire("1s link-down=a:eth0");
+        let undone = tempfile::NamedTempFile::new().unwrap();
+        let change = ChangeText { make: "true".to_owned(), undo: format!("echo undone > {}", undone.path().display()) };
+        let spec = EventSpec::of("1s-2s link-down=a:eth0", true).unwrap();
+        let end_after = |seconds: u64| {
+            let clock = EventClock::default();
+            let start = fathom_sys::clock::now() - Nanos::from_secs(seconds);
+            clock.start(start);
+            clock.end();
+            let (records, left) = make_change(&spec, &change, (start, &place), &clock);
+            assert_eq!((records.len(), left), (2, Ok(())));
+            assert_eq!(std::fs::read_to_string(undone.path()).unwrap(), "undone\n");
+            records[1].failure.clone().unwrap()
+        };
+        assert_eq!(end_after(9), "its beginning took longer than the trial");
+        assert_eq!(end_after(0), NOT_DUE, "the trial ended before the end of the event was due");
     }
 
     fn shell(text: &str, place: &Namespaces) -> String {

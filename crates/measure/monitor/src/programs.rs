@@ -171,12 +171,19 @@ fn parse(text: &str) -> Option<ProgramStat> {
     })
 }
 
-/// Adds the ports that a program listens on, with the addresses of its network namespace.
+/// Adds what tells a server: the ports that a program listens on, the addresses of its network namespace, and the time of its first thread.
 pub(crate) fn add_listeners(root: &Path, program: &mut ProgramTime) {
     program.listens = listening_ports(root, program.pid);
     if !program.listens.is_empty() {
         program.addresses = addresses(root, program.pid);
+        program.first_thread_ns = first_thread_time(root, program.pid);
     }
+}
+
+/// Returns the CPU time of the first thread of a process since it began (proc(5): `/proc/PID/task/TID/stat`).
+fn first_thread_time(root: &Path, pid: u32) -> Option<Nanos> {
+    let text = read_short(&root.join(format!("proc/{pid}/task/{pid}/stat"))).ok()?;
+    Some(Nanos(parse(&String::from_utf8_lossy(&text))?.own_ticks.saturating_mul(TICK.0)))
 }
 
 /// Returns the addresses of the network namespace of a process; those of the loopback device only if it is this program's.
@@ -338,6 +345,25 @@ mod tests {
         busy.kill().unwrap();
         busy.wait().unwrap();
         assert!(grown.1 == "yes" && grown.0 < Nanos::from_secs(60), "{grown:?}");
+    }
+
+    #[test]
+    fn the_time_of_threads_that_ended_is_not_that_of_the_first_one() {
+        // The first thread waits meanwhile.
+        let (root, pid) = (Path::new("/"), std::process::id());
+        let spun = std::thread::spawn(|| {
+            let mut times = 0_u64;
+            let own = || ProgramTimes::read(Path::new("/")).by_pid[&std::process::id()].own_ticks;
+            let before = own();
+            while own() < before + 5 {
+                times += 1;
+            }
+            times
+        });
+        assert!(spun.join().unwrap() > 0);
+        let whole = Nanos(ProgramTimes::read(root).by_pid[&pid].own_ticks * TICK.0);
+        assert!(first_thread_time(root, pid).is_some_and(|first| first < whole), "{whole}");
+        assert_eq!(first_thread_time(root, u32::MAX), None);
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! The tested server uses a whole core and no more.
 
-use fathom_model::{Finding, NextStep, Severity, units::percent};
+use fathom_model::{
+    Finding, NextStep, Severity,
+    record::ProgramTime,
+    units::{Nanos, percent},
+};
 
 use super::FindingRule;
 use crate::evidence::TestEvidence;
@@ -13,6 +17,13 @@ const ONE_CORE: f64 = 1.02;
 /// Looks at the CPU time of the process that listens on the tested port. It must run on a host of this run.
 pub(crate) struct ServerSaturated;
 
+/// Returns true if a program's one thread did its work. One thread may be all that is left of many, such as those of a server with a thread
+/// for each connection.
+fn has_one_thread(program: &ProgramTime) -> bool {
+    let others = |first: Nanos| first.as_secs_f64() < program.cpu_ns.as_secs_f64() * FULL_CORE;
+    program.n_threads == 1 && !program.first_thread_ns.is_some_and(others)
+}
+
 impl FindingRule for ServerSaturated {
     fn id(&self) -> &'static str {
         "server-saturated"
@@ -21,7 +32,7 @@ impl FindingRule for ServerSaturated {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let server = seen
             .server()
-            .filter(|(_, server)| server.program.n_threads == 1 && (FULL_CORE..=ONE_CORE).contains(&server.cores));
+            .filter(|(_, server)| has_one_thread(server.program) && (FULL_CORE..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
         let name = &server.program.name;
         let title = format!(
@@ -79,6 +90,21 @@ mod tests {
         let found = with_server(span(), 1, 8080).finding("server-saturated").unwrap();
         assert_eq!(found.severity, Severity::HoldsBack);
         assert!(found.title.starts_with("the server python3 (pid 4711) has one thread"), "{}", found.title);
+    }
+
+    #[test]
+    fn threads_that_ended_with_their_connections_are_no_lack_of_threads() {
+        let mut builder = with_server(span(), 1, 8080);
+        let mut of_first = |share: u64| {
+            for trial in &mut builder.run.tests[0].trials {
+                let server = &mut trial.hosts.get_mut("client").unwrap().programs[0];
+                server.first_thread_ns = Some(Nanos(server.cpu_ns.0 / 100 * share));
+            }
+            builder.finding("server-saturated").is_some()
+        };
+        assert!(!of_first(40), "others had the rest");
+        // It has served before.
+        assert!(of_first(100) && of_first(700));
     }
 
     #[test]

@@ -22,6 +22,11 @@ const COUNTERS: &[&str] = &[count::SENT, count::BYTES_SENT, count::SEND_REFUSED]
 /// The interval at which a responder checks whether the receiver has had enough.
 const LOOK_EVERY: Nanos = Nanos::from_millis(5);
 
+/// The pause before the next try while nothing gets out.
+const RETRY: Nanos = Nanos::from_millis(1);
+/// So many refusals in a row are no accident of a rule that lets a part of all datagrams through.
+const LASTING: u32 = 8;
+
 /// The sending side, ready to start.
 pub(super) struct UdpStreamSender {
     config: UdpStreamConfig,
@@ -151,11 +156,14 @@ impl Flow<'_> {
         }
         let start = if self.side == Side::Responder { clock::now() } else { self.worker.start };
         let mut sender = Sender::new(socket, FathomCodec::numbered(self.token), load, schedule);
-        let mut looked = start;
+        let (mut looked, mut refusals) = (start, Refusals::default());
         while !self.worker.is_over() {
             let part = if self.worker.phase() == Phase::WarmUp { StreamPhase::WarmUp } else { StreamPhase::Measured };
             match sender.step(start, part) {
-                Ok(step) => self.count_step(step),
+                Ok(step) => {
+                    refusals.end();
+                    self.count_step(step);
+                }
                 Err(error) => {
                     if datagram::is_segmentation_refused(&error) {
                         // The kind of such an error says less than its number.
@@ -166,6 +174,9 @@ impl Flow<'_> {
                     // A firewall or a route may start to let datagrams through; other errors are permanent.
                     if !is_transient(&error) {
                         break;
+                    }
+                    if refusals.are_lasting() {
+                        clock::sleep_until(clock::now() + RETRY);
                     }
                 }
             }
@@ -260,8 +271,40 @@ fn next_message(socket: &Socket, token: FlowToken, wait: Wait) -> Option<Control
     token.read_message(&room[..n])
 }
 
+/// The sends in a row that the kernel refused.
+#[derive(Debug, Default)]
+struct Refusals(u32);
+
+impl Refusals {
+    /// Counts a refusal. Returns whether a pause costs nothing, because nothing gets out.
+    const fn are_lasting(&mut self) -> bool {
+        self.0 = self.0.saturating_add(1);
+        self.0 >= LASTING
+    }
+
+    /// A send succeeded.
+    const fn end(&mut self) {
+        self.0 = 0;
+    }
+}
+
 /// Whether the same call may succeed later.
 fn is_transient(error: &fathom_sys::Error) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
     matches!(error.source.kind(), PermissionDenied | HostUnreachable | NetworkUnreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_pauses_only_while_nothing_gets_out() {
+        let mut refusals = Refusals::default();
+        for _ in 0..100 {
+            assert!((1..LASTING).all(|_| !refusals.are_lasting()), "the next one may get out");
+            refusals.end();
+        }
+        assert!((1..LASTING).all(|_| !refusals.are_lasting()) && refusals.are_lasting() && refusals.are_lasting());
+    }
 }

@@ -27,9 +27,12 @@ test-quick:
 	$(CARGO) test --workspace --lib --bins --test '[!m]*'
 	$(CARGO) test --package fathom-sys --doc
 
-# Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler.
+# Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. The tests of the program wait
+# most of the time: those that judge no rate run beside each other, all others alone.
 test-measured:
-	$(NICE) $(CARGO) test --workspace --test 'measured*'
+	$(NICE) $(CARGO) test --workspace --exclude fathom --test 'measured*'
+	$(NICE) $(CARGO) test --package fathom --test 'measured_[!p]*'
+	$(NICE) $(CARGO) test --package fathom --test measured_program -- --test-threads=4
 
 test-hosts:
 	$(NICE) $(CARGO) test --package fathom --test measured_hosts

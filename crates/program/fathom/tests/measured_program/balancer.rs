@@ -31,7 +31,7 @@ fn a_balancer_of_a_lab_is_changed_while_it_runs_and_ends_with_whoever_holds_the_
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let command = ["lab", "up", "targets:3", "--name", "spread", "--device", "balancer:queues=2", "--for", "5min"];
     let lab = stage.lab_with(&command, "spread");
     let balancer = |words: &[&str]| lab.fathom("dut", &[&["balancer"], words].concat());
@@ -98,7 +98,7 @@ fn a_test_through_the_balancer_has_the_counters_of_its_queue() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for preset in ["targets:1", "targets6:1"] {
         let words = ["udp", "--lab", preset, "--device", "balancer", "--rate", "20M"];
         let run = stage.fathom([&words[..], SHORT].concat()).run();
@@ -117,7 +117,7 @@ fn frames_reach_the_targets_by_ipv6_and_others_are_refused() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let packet = ["packet", "--lab", "targets6:1", "--size", "128", "--rate", "1kpps", "--device"];
     for device in ["router", "balancer"] {
         let run = stage.fathom([&packet[..], &[device, "--transport", "udp6"], SHORT].concat()).run();
@@ -132,7 +132,7 @@ fn a_balancer_that_is_ended_leaves_nothing_and_one_that_was_killed_is_cleared_aw
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("targets:2", "bare");
     let words = ["balancer", "run", "--vip", VIRTUAL, "--target", "t1=198.18.1.1"];
     let left = || {
@@ -244,7 +244,7 @@ fn a_program_sends_flows_to_the_targets_of_the_queues_and_goes_with_its_process(
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = |name: &'static str, device: &str| {
         stage.lab_with(&["lab", "up", "targets:3", "--name", name, "--device", device, "--for", "5min"], name)
     };
@@ -300,7 +300,7 @@ fn what_a_device_loses_when_it_is_killed_is_told_as_the_effect_of_that() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = ["lab", "up", "targets:2", "--name", "killed", "--device", "balancer", "--for", "5min"];
     let lab = stage.lab_with(&up, "killed");
     let serve = |host: &'static str| {
@@ -334,7 +334,7 @@ fn what_keeps_a_program_from_its_work_is_named_and_leaves_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("targets:1", "deaf");
     let left = || {
         let read = |words: &[&str]| lab.exec("dut", words).ends().succeeded().stdout;

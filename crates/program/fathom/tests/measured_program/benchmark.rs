@@ -13,7 +13,7 @@ const PACKET: &[&str] = &["packet", "--lab", "pair"];
 
 #[test]
 fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let cases: [(&[&str], &str); 10] = [
         (&["--method", "speed"], "there is no method `speed`"),
         (&["--method", "loss,loss"], "is named twice"),
@@ -33,7 +33,7 @@ fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
 
 #[test]
 fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let words = ["--method", "rfc2544", "--conform", "--max-rate", "1M", "--plan"];
     let text = stage.fathom([PACKET, &words].concat()).succeeded().stdout;
     let plan: Plan = toml::from_str(&text).unwrap();
@@ -49,7 +49,7 @@ fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
 
 #[test]
 fn frames_of_the_other_direction_are_sent_by_the_target() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let planned = |words: &[&str]| -> Plan {
         toml::from_str(&stage.fathom([PACKET, words, &["--plan"]].concat()).succeeded().stdout).unwrap()
     };
@@ -146,7 +146,7 @@ fn a_search_above_what_fathom_itself_sends_is_refused_with_both_numbers() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let words = ["--method", "throughput", "--sizes", "64", "--max-rate", "900M"];
     let said = ["900 Mpps of 64 B are more than fathom itself sends here", "flat out", "--max-rate "];
     stage.fathom([PACKET, &words].concat()).refused(3, &said);

@@ -29,7 +29,7 @@ fn every_plan_of_the_tree_runs() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     side_by_side(&plans(), |plan| {
         let path = plan.to_str().unwrap();
         // A promise of a plan can be broken on a busy machine. That is a valid result too.
@@ -144,7 +144,7 @@ fn the_responder_alone_answers_as_it_was_told() {
 
 #[test]
 fn our_own_responder_and_that_of_another_are_loaded_alike() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", &port]);
     server.says("http");
@@ -238,7 +238,7 @@ fn a_command_on_a_host_decides_the_exit_code() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let _lab = stage.lab("codes");
     for code in [0, 1, 42, 255] {
         stage.fathom(["lab", "exec", "codes", "a", "--", "sh", "-c", &format!("exit {code}")]).code(code);
@@ -258,7 +258,7 @@ fn a_command_on_a_host_gets_the_signals_and_cleans_up() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("signals");
     for (signal, word) in [(Signal::Interrupt, "INT"), (Signal::Terminate, "TERM"), (Signal::Hangup, "HUP")] {
         let script = format!("trap 'echo cleaned up; exit 7' {word}; echo ready; while :; do sleep 0.05; done");

@@ -22,7 +22,7 @@ fn what_a_filter_drops_is_found_at_its_rule_and_nothing_is_unexplained() {
     if lacks_root() {
         return;
     }
-    let run = measure(&TestBed::new(), &["--device", "nft:20,1/50", "--rate", "5k"]);
+    let run = measure(&TestBed::beside_others(), &["--device", "nft:20,1/50", "--rate", "5k"]);
     let sum = run.tests[0].conservation.as_ref().unwrap();
     assert_eq!(sum.n_unexplained, 0, "{sum:#?}");
     // The rule drops the first of every fifty frames.
@@ -39,7 +39,7 @@ fn frames_whose_tag_a_bridge_carries_beside_them_are_counted_by_every_counter() 
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for counter in ["auto", "generic", "xsk", "socket"] {
         for tags in [&["--vlan", "5"][..], &["--vlan", "7,5"]] {
             let words = [&["--device", "bridge", "--rate", "2k", "--counter", counter], tags].concat();
@@ -55,7 +55,7 @@ fn frames_that_go_both_ways_at_once_are_accounted_for_together() {
     if lacks_root() {
         return;
     }
-    let run = measure(&TestBed::new(), &["--device", "nft:20,1/50", "--rate", "5k", "--direction", "both"]);
+    let run = measure(&TestBed::beside_others(), &["--device", "nft:20,1/50", "--rate", "5k", "--direction", "both"]);
     let ends: Vec<_> =
         run.tests.iter().map(|test| (test.name.as_str(), test.from.as_str(), test.to.as_deref())).collect();
     assert_eq!(ends, [("up", "a", Some("b")), ("down", "b", Some("a"))]);
@@ -82,7 +82,7 @@ fn a_policer_that_is_up_passes_what_it_is_set_to_and_its_drops_are_counted() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = ["lab", "up", "pair", "--name", "wall", "--device", "policer:1k,16", "--for", "1min"];
     stage.fathom(up).succeeded();
     let listed = stage.fathom(["lab", "list"]).succeeded().stdout;
@@ -113,7 +113,7 @@ fn every_device_forwards_what_both_ends_say_to_each_other() {
 
 #[test]
 fn what_is_wrong_with_a_device_is_told_before_anything_is_built() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     stage.fathom(["packet", "--device", "wheel"]).refused(2, &["wheel", "policer[:RATE[,BURST]]"]);
     stage.fathom(["udp", "--device", "nft:0"]).refused(2, &["nft:0", "1 to 20000"]);
     stage.fathom(["tcp", "127.0.0.1", "--device", "router"]).refused(2, &["--device needs --lab"]);

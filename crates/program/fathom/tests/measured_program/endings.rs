@@ -4,7 +4,7 @@ use fathom_model::run::Completeness;
 use fathom_sys::process::{Pidfd, signal::Signal};
 
 use crate::{
-    test_bed::{RunningProgram, TestBed, lacks_root, until},
+    test_bed::{RunningProgram, TestBed, lacks_root, side_by_side, until},
     traces::{Traces, agents, processes},
 };
 
@@ -88,9 +88,9 @@ fn a_thread_that_cannot_be_had_is_an_error_and_leaves_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
     // Threads of 1 GiB each under a memory limit. The progress before the failure depends on the limit.
-    let failures = (1..=6).filter(|gibibytes| {
+    let has_failed = side_by_side(&[1, 2, 3, 4, 5, 6], |gibibytes| {
+        let stage = TestBed::beside_others();
         let mut command = stage.command("sh");
         let limited = format!("ulimit -v {}; exec \"$@\"", gibibytes * (1 << 20) + (1 << 19));
         command.args(["-c", &limited, "sh"]).arg(stage.program()).args([
@@ -109,7 +109,7 @@ fn a_thread_that_cannot_be_had_is_an_error_and_leaves_nothing() {
         assert!(!ending.stderr.contains("defect of fathom"), "{gibibytes} GiB: {}", ending.stderr);
         !ending.has_succeeded()
     });
-    assert!(failures.count() > 0, "nothing of what was tried has too few threads");
+    assert!(has_failed.contains(&true), "nothing of what was tried has too few threads");
 }
 
 /// A run that follows one that was killed.
@@ -189,7 +189,7 @@ fn a_program_that_an_event_left_behind_ends_with_the_lab_of_its_run() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let pid = stage.path("pid");
     let event = format!("100ms on=a sleep 600 & echo $! > {}", pid.display());
     let run = ["tcp", "--lab", "pair", "--test", "rr", "--rounds", "1", "--duration", "1s", "--at", &event];
@@ -201,7 +201,7 @@ fn a_program_that_an_event_left_behind_ends_with_the_lab_of_its_run() {
 
 #[test]
 fn a_server_ends_at_a_signal() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", "0"]);
     server.says("agents");
     server.handle().send(Signal::Interrupt).unwrap();
@@ -211,7 +211,7 @@ fn a_server_ends_at_a_signal() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let mut command = stage.command("sh");
     let words = "{ \"$0\" tcp 127.0.0.1 --duration 100ms --warmup 0s --rounds 1 --csv; echo \"code $?\" >&2; } | true";
     command.args(["-c", words, stage.program().to_str().unwrap()]);

@@ -80,7 +80,7 @@ fn an_engine_that_is_not_taken_leaves_no_connection_at_the_server() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("chunks");
     let listener = lab.enter_with("b", || TcpListener::bind((B, 0)).unwrap());
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -105,7 +105,7 @@ fn an_engine_that_is_not_taken_leaves_no_connection_at_the_server() {
 
 #[test]
 fn an_engine_that_cannot_do_it_says_what_can() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let both = stage.fathom(["http", "http://127.0.0.1:9/", "--engine", "xdp", "--test", "closed"]);
     assert!(both.stderr.contains("--engine xdp has no --test closed"), "{}", both.stderr);
     let other = stage.fathom(["http", "http://127.0.0.1:9/", "--engine", "xdp", "--pipeline", "2"]);

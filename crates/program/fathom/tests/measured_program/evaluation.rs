@@ -51,7 +51,7 @@ fn an_evaluation_measures_every_layer_and_its_document_is_valid() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let ending = stage.fathom(evaluate(&["--json", "--output", "kept"])).succeeded();
     is_valid(&ending.stdout);
     let run = ending.run();
@@ -88,7 +88,7 @@ fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_w
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("hasty.scenario"), HASTY).unwrap();
     let ending = stage.fathom(evaluate(&["--script", "hasty.scenario", "--json"])).broke_its_promise();
     is_valid(&ending.stdout);
@@ -120,7 +120,7 @@ fn events_come_line_by_line_and_the_document_is_the_last() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let ending = stage.fathom(evaluate(&["--ndjson"])).succeeded();
     let lines: Vec<&str> = ending.stdout.lines().collect();
     for line in &lines {
@@ -140,7 +140,7 @@ fn rows_have_the_columns_that_their_header_names() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let ending = stage.fathom(evaluate(&["--csv"])).succeeded();
     let mut rows = csv::Reader::from_reader(ending.stdout.as_bytes());
     assert!(rows.headers().unwrap().len() > 3);

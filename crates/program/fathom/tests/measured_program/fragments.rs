@@ -42,7 +42,7 @@ fn every_order_arrives_through_a_router_that_puts_nothing_together() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (lab, n_orders) in [("pair", 9), ("pair6", 16)] {
         let run = stage.fathom([&["probe", "--lab", lab, "--device", "router"], BRIEF].concat()).succeeded().run();
         let record = record(&run);
@@ -72,7 +72,7 @@ fn connection_tracking_on_the_device_is_told_for_both_versions_of_ip() {
     if lacks_root() || lacks(&["nft"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (preset, name) in [("pair", "tracked"), ("pair6", "tracked6")] {
         let lab = stage.lab_with(&["lab", "up", preset, "--device", "router", "--name", name, "--for", "5min"], name);
         plant(&lab, "chain c {\n type filter hook forward priority 0\n ct state new counter\n}");
@@ -138,7 +138,7 @@ fn fragments_at_another_target_than_their_flow_are_told_and_a_nat_that_keeps_flo
     if lacks_root() || lacks(&["ip", "nft"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (preset, name, targets, [ip, is_fragment]) in [
         ("pair", "apart", &V4, ["ip", "ip frag-off & 0x3fff != 0"]),
         ("pair6", "apart6", &V6, ["ip6", "exthdr frag exists"]),
@@ -190,7 +190,7 @@ fn what_cannot_be_measured_is_refused_with_its_reason() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (options, words) in [
         (&["--size", "1400"][..], &["needs no fragments", "--size 3000"][..]),
         (&["--size", "20000"], &["at most 16412 B", "--size 4000"]),

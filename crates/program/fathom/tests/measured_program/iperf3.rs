@@ -438,7 +438,7 @@ fn a_datagram_is_as_long_as_the_real_ones_where_nobody_says_how_long() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, port) = serving(&stage, &["iperf3"], &[]);
     let words = ["-u", "-k", "4", "-J"];
     let [real, own] = [theirs(&stage, &port, &words), ours(&stage, &port, &words)].map(|ending| {
@@ -462,7 +462,7 @@ fn datagrams_that_are_omitted_are_in_no_loss() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for (_server, port) in servers(&stage, &[]) {
         let words = ["-u", "-b", "1M", "-l", "1000", "-O", "1", "-t", "1", "-J"];
         let document: Value = serde_json::from_str(&ours(&stage, &port, &words).succeeded().stdout).unwrap();
@@ -494,7 +494,7 @@ fn each_part_of_the_json_is_a_line_of_its_own_where_that_is_wanted() {
 
 #[test]
 fn a_signal_that_a_scripts_shell_had_ignored_ends_a_client() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, port) = serving(&stage, &[], &[]);
     let mut command = stage.command("env");
     command.arg("--ignore-signal=INT").arg(stage.program());
@@ -518,7 +518,7 @@ impl Drop for OrphanProcess {
 
 #[test]
 fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let port = free_port().to_string();
     // A hard link to an earlier file shows that it is not written in place, so a reader never sees a partial number.
     fs::write(stage.path("pid"), "before").unwrap();
@@ -585,7 +585,7 @@ fn a_peer_that_speaks_something_else_or_goes_is_an_error_and_no_hang() {
 
 #[test]
 fn a_server_that_is_killed_in_the_middle_leaves_what_was_measured() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (server, port) = serving(&stage, &[], &[]);
     let mut command = stage.command(stage.program());
     command.args(["as", "iperf3", "-c", "127.0.0.1", "-p", &port, "-t", "30", "-b", "10M", "-i", "0.2"]);
@@ -599,7 +599,7 @@ fn a_server_that_is_killed_in_the_middle_leaves_what_was_measured() {
 
 #[test]
 fn nonsense_costs_a_server_nothing_and_real_clients_are_served_beside_it() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (server, port) = serving(&stage, &[], &[]);
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse::<u16>().unwrap())).unwrap();
     let half_open: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
@@ -621,7 +621,7 @@ fn nonsense_costs_a_server_nothing_and_real_clients_are_served_beside_it() {
 
 #[test]
 fn a_server_that_goes_after_the_first_round_leaves_that_rounds_results() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (_server, port) = serving(&stage, &[], &["-1"]);
     let target = format!("127.0.0.1:{port}");
     let brief = ["--duration", "900ms", "--warmup", "100ms", "--rounds", "3", "--json"];

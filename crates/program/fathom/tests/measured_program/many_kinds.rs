@@ -5,7 +5,7 @@ use fathom_model::{
     names::count::{HOPS, PATH_MTU, REQUESTS},
 };
 
-use crate::test_bed::{TestBed, lacks_root};
+use crate::test_bed::{TestBed, lacks_root, side_by_side};
 
 /// The three forms, each with the number of its pairs of four hosts.
 const FORMS: [(&[&str], usize); 3] = [
@@ -70,10 +70,10 @@ fn every_kind_runs_in_all_forms_with_totals_that_add_up_or_says_why_it_cannot() 
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("star:4", "kinds");
     let brief = ["--duration", "200ms", "--warmup", "50ms", "--rounds", "1", "--lab", lab.name, "--json"];
-    for test in KINDS {
+    side_by_side(KINDS, |test| {
         // Probes end by themselves.
         let brief = if test.starts_with("probe") { &brief[6..] } else { &brief[..] };
         for (form, n_pairs) in FORMS {
@@ -88,7 +88,7 @@ fn every_kind_runs_in_all_forms_with_totals_that_add_up_or_says_why_it_cannot() 
             }
             assert!(run.tests.iter().all(|test| !test.trials.is_empty()), "{test} {form:?}");
         }
-    }
+    });
     for (test, forms, words) in REFUSED {
         for (form, _) in forms.iter().map(|idx| FORMS[*idx]) {
             stage
@@ -103,7 +103,7 @@ fn a_mesh_of_probes_shows_the_host_with_the_small_mtu_and_the_one_that_is_gone()
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("star:4", "probes");
     let of_host = |host: &str, words: &[&str]| {
         let exec = ["lab", "exec", lab.name, host, "--", "ip"];
@@ -127,7 +127,7 @@ fn companions_load_one_server_without_sockets_each_by_its_own_device() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("star:4", "devices");
     let server = lab.start("sut", &["serve", "--only", "http"]);
     server.says("http ");

@@ -242,7 +242,7 @@ fn a_test_against_a_netserver_is_a_test_like_any_other() {
     if !is_there() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let servers = servers(&stage);
     let brief = ["--duration", "600ms", "--warmup", "100ms", "--rounds", "2", "--json"];
     let cases: &[(&[&str], &[&str])] = &[

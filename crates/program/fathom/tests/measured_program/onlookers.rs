@@ -90,7 +90,7 @@ fn nothing_reaches_a_third_host_whatever_frames_are_asked_for() {
     if lacks_root() {
         return;
     }
-    let (stage, switch) = (TestBed::new(), SwitchedHosts::up());
+    let (stage, switch) = (TestBed::beside_others(), SwitchedHosts::up());
     let server = switch.start(&stage, 1, &["serve"]);
     let lines = server.says("http ");
     let key = lines.lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
@@ -137,7 +137,7 @@ fn pktgen_leaves_for_single_neighbours_by_the_device_that_leads_to_them() {
     if lacks_root() {
         return;
     }
-    let (stage, switch) = (TestBed::new(), SwitchedHosts::up());
+    let (stage, switch) = (TestBed::beside_others(), SwitchedHosts::up());
     let ends = |words: &[&str]| switch.fathom(&stage, &[&["as", "--allow", "198.18.7.0/24", "pktgen"], words].concat());
     let (second, third) = ("02:00:00:00:07:02", "02:00:00:00:07:03");
     let job = ["-i", "e0", "-d", SERVED, "-n", "10", "-m"];

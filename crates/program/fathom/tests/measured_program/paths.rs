@@ -58,7 +58,7 @@ fn paths_that_are_the_same_give_no_number_and_leave_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let plan = stage.fathom(["path", "tcp", "--device", "router", "--test", "rr", "--plan"]).succeeded().stdout;
     // The direct path of this plan is the way through the router, by other words.
     let same = plan.replace("a = \"eth1\"", "a = \"198.18.0.1\"").replace("b = \"eth1\"", "b = \"198.18.1.1\"");
@@ -74,7 +74,7 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = ["lab", "up", "pair", "--name", "ways", "--device", "router", "--direct-wire", "--for", "5min"];
     let lab = stage.lab_with(&up, "ways");
     let log = stage.path("log");
@@ -108,7 +108,7 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
 
 #[test]
 fn what_is_no_comparison_is_refused_before_anything_is_built() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let cases: [(&[&str], &[&str]); 11] = [
         (&["path"], &["two paths are needed", "router, squeeze"]),
         (&["path", "--lab", "pair"], &["two paths are needed", "no device"]),
@@ -190,7 +190,7 @@ fn what_was_measured_before_a_command_of_the_device_failed_is_kept() {
         (&|_| loopback_plan("start = 'true'\nstop = 'false'", &[""]), 4, "stops the device failed: exit status: 1"),
     ];
     for (plan, n_trials, named) in cases {
-        let stage = TestBed::new();
+        let stage = TestBed::beside_others();
         fs::write(stage.path("plan.toml"), plan(&stage)).unwrap();
         let run = stage.fathom(["run", "plan.toml", "--json"]).code(4).run();
         let Completeness::Incomplete { reason } = &run.completeness else { panic!("{named}: it is complete") };
@@ -198,7 +198,7 @@ fn what_was_measured_before_a_command_of_the_device_failed_is_kept() {
         assert_eq!(run.tests.iter().map(|test| test.trials.len()).sum::<usize>(), n_trials, "{named}");
         assert!(run.tests.iter().any(|test| test.summaries.iter().any(|summary| summary.value.is_some())), "{named}");
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     fs::write(stage.path("plan.toml"), loopback_plan("counters = 'false'", &[""])).unwrap();
     stage
         .fathom(["run", "plan.toml", "--json"])
@@ -207,7 +207,7 @@ fn what_was_measured_before_a_command_of_the_device_failed_is_kept() {
 
 #[test]
 fn ctrl_c_while_counters_are_read_keeps_what_was_measured() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let (first, then) = (COUNTED, format!("touch {}; sleep 60", stage.path("reading").display()));
     let counters = from_call(&stage, 4, first, &then);
     fs::write(stage.path("plan.toml"), loopback_plan(&format!("counters = '{counters}'"), &[""])).unwrap();
@@ -226,7 +226,7 @@ fn a_path_that_ended_in_silence_is_tried_again_with_the_value_of_its_own_test() 
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let log = stage.path("log");
     let set = format!("echo {{n}} >> {}", log.display());
     let words = ["path", "tcp", "--device", "router", "--test", "rr", "--sweep", "n=1,2", "--set", &set, "--seed", "1"];
@@ -248,7 +248,7 @@ fn a_served_host_that_does_not_know_an_address_of_its_controller_is_told_with_th
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = ["lab", "up", "pair", "--name", "multihomed", "--device", "router", "--direct-wire", "--for", "5min"];
     let lab = stage.lab_with(&up, "multihomed");
     let (server, key) = lab.serve(&[]);
@@ -270,7 +270,7 @@ fn what_a_served_host_drops_of_an_address_that_it_does_not_know_is_told_as_that(
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let up = ["lab", "up", "pair", "--name", "two-links", "--device", "router", "--direct-wire", "--for", "5min"];
     let lab = stage.lab_with(&up, "two-links");
     let (_server, key) = lab.serve(&[]);

@@ -65,7 +65,7 @@ fn probes_through_a_lab_show_its_router_its_mtu_and_no_loss() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let run = stage.fathom(["probe", "--lab", "router", "--json"]).succeeded().run();
     for (counter, n) in [("sent", 10), ("received", 10), ("lost", 0), ("late", 0), ("duplicates", 0), ("reordered", 0)]
     {
@@ -95,7 +95,7 @@ fn every_protocol_reaches_a_host_of_both_versions_of_ip() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     for host in ["127.0.0.1", "::1"] {
         for protocol in ["icmp", "tcp", "udp", "ip"] {
             // Nobody listens on port 1, but the refusal is also a reply.
@@ -145,7 +145,7 @@ fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
     if lacks_root() || lacks(&["ip", "nft"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab_of("router", "narrow");
     lab.exec("dut", &["ip", "link", "set", "eth1", "mtu", "1400"]).ends().succeeded();
     let search = || {

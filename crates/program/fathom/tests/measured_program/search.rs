@@ -180,7 +180,7 @@ fn a_search_that_is_interrupted_keeps_its_curve() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let find = ["--find-limit", "loss_ratio<50%", "--find-low", "100", "--find-high", "1k", "--find-trials", "10000"];
     let words = [&["packet", "--lab", "pair", "--ndjson"][..], &find, SHORT].concat();
     let search = stage.start(words);
@@ -195,7 +195,7 @@ fn a_search_that_is_interrupted_keeps_its_curve() {
 
 #[test]
 fn an_objective_that_cannot_be_searched_is_refused_before_anything_is_touched() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let cases = [
         (&["udp", "--find-limit", "p99<20ms"][..], &["no metric `p99`", "lost"][..]),
         (&["udp", "--find-limit", "lost"], &["has no comparison", "p99<20ms"]),

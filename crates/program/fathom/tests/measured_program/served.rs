@@ -73,7 +73,7 @@ fn every_layer_alone_reaches_a_served_host() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("layers");
     let (_server, key) = lab.serve(&[]);
     let both_ways = ["packet", B, "--rate", "10k", "--direction", "both"];
@@ -113,7 +113,7 @@ fn a_served_host_sends_to_nobody_but_its_controller() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("third");
     let (_server, key) = lab.serve(&[]);
     let plan = format!(
@@ -144,7 +144,7 @@ fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("captured");
     let (_server, key) = lab.serve(&[]);
     let [from, to] = ["a", "b"].map(|host| lab.mac(host));
@@ -180,7 +180,7 @@ fn a_script_with_data_beside_it_runs_against_a_served_host() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("data");
     let (_server, key) = lab.serve(&[]);
     fs::write(stage.path("names.csv"), "name\nada\ngrace\n").unwrap();
@@ -201,7 +201,7 @@ fn a_script_for_wrk_runs_against_a_served_host_which_opens_no_file() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("lua");
     let (_server, key) = lab.serve(&[]);
     let script = stage.path("x.lua");
@@ -241,7 +241,7 @@ fn a_key_file_gives_the_same_key_at_every_start() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("keys");
     let path = stage.path("key");
     let words = ["--key-file", path.to_str().unwrap()];
@@ -255,7 +255,7 @@ fn this_host_is_at_its_address_towards_whatever_target_a_test_names() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("towards");
     let _http = lab.serve(&[]);
     let iperf3 =

@@ -33,7 +33,7 @@ fn both_ways_at_once_tells_each_way_and_their_sum() {
 
 #[test]
 fn a_number_of_bytes_is_the_whole_of_a_round() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let test = measured(&stage, &["--bytes", "20MB", "--send", "sendfile", "--receive", "truncate"]);
     for trial in &test.trials {
         for record in trial.records.values() {
@@ -46,7 +46,7 @@ fn a_number_of_bytes_is_the_whole_of_a_round() {
 
 #[test]
 fn what_a_host_does_not_have_is_answered_with_what_it_has() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let asked = ["tcp", "127.0.0.1", "--congestion", "nonesuch"];
     stage.fathom(asked).refused(3, &["no congestion control `nonesuch`", "fix", "cubic", "modprobe tcp_nonesuch"]);
     stage.fathom(["tcp", "127.0.0.1", "--interface", "none0"]).refused(3, &["cannot send through the interface none0"]);
@@ -84,7 +84,7 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
 
 #[test]
 fn flows_that_one_table_of_descriptors_does_not_hold_are_sampled_all_the_same() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let mut command = stage.command("sh");
     // Of 300 descriptors, 128 are not available for flows, so 200 flows need a table for each of two workers.
     command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh"]).arg(stage.program());

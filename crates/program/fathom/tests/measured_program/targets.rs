@@ -72,7 +72,7 @@ fn a_fair_device_spreads_by_the_weights_and_an_absent_target_is_missed() {
     if lacks_root() || lacks_nft() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let balanced = Balanced::up(&stage);
     let spread = balanced.run(&["--test", "spread", "--connections", "2000", "--targets", "t1,t2,t3,t4"]).run();
     let targets = spread.tests[0].targets.as_ref().unwrap();
@@ -201,7 +201,7 @@ fn local_sources_neither_take_nor_cut_off_what_is_in_use() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let one = OneTarget::up(&stage, "local");
     let local = |words: &[&str]| one.lab.exec("a", &[&["ip", "route"], words].concat()).ends().succeeded().stdout;
     let run = |source: &str| one.run("spread", &["--connections", "10", "--source", source, "--local-sources"]);
@@ -258,7 +258,7 @@ fn a_killed_run_leaves_neither_a_black_hole_nor_a_command() {
     if lacks_root() || lacks_nft() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("killed");
     let file = stage.path("pid");
     let command = format!("10ms sh -c 'sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait'", file.display());
@@ -275,7 +275,7 @@ fn a_killed_run_leaves_neither_a_black_hole_nor_a_command() {
 
 #[test]
 fn nobody_and_wrong_events_are_told_before_anything_is_measured() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let nobody = stage.fathom(["tcp", "127.0.0.1:1", "--test", "spread"]);
     assert!(nobody.stderr.contains("nobody at 127.0.0.1:1 tells who it is"), "{}", nobody.stderr);
     let twice = stage.fathom(["tcp", "127.0.0.1:1", "--test", "spread", "--targets", "t1,t1"]);

@@ -318,7 +318,7 @@ pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         }
         assert!(clock::now() < deadline, "nothing to see in {PATIENCE}");
         // Polling costs CPU time and could disturb the measurement.
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 

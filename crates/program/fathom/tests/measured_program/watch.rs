@@ -34,7 +34,7 @@ fn every_byte_that_arrives_is_in_an_interval_and_a_replay_shows_the_same() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("pair");
     let kept = stage.path("watched.ndjson");
     let file = kept.to_str().unwrap();
@@ -73,7 +73,7 @@ fn every_byte_that_arrives_is_in_an_interval_and_a_replay_shows_the_same() {
 
 #[test]
 fn connections_that_wait_for_accept_and_those_that_move_bytes_are_shown_and_are_no_part_of_a_recording() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap();
     let _waiting = [TcpStream::connect(here).unwrap(), TcpStream::connect(here).unwrap()];
@@ -101,7 +101,7 @@ fn connections_that_wait_for_accept_and_those_that_move_bytes_are_shown_and_are_
 
 #[test]
 fn a_scraper_gets_the_counters_while_they_are_watched() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let watch = stage.start(["watch", "--metrics", "127.0.0.1:0", "--ndjson", "--count", "50", "--interval", "100ms"]);
     let told = watch.warns("/metrics");
     watch.says("{");
@@ -121,7 +121,7 @@ fn a_host_of_a_lab_and_a_served_host_are_watched_by_an_agent_there() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let lab = stage.lab("watched");
     let kept = stage.path("elsewhere.ndjson");
     let words = ["watch", "--lab", lab.name, "--host", "b", "--interval", "100ms", "--count", "20", "--ndjson"];
@@ -190,7 +190,7 @@ fn check_line(view: &Value) {
 
 #[test]
 fn every_line_has_the_documented_members() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap();
     let watch = stage.start(["watch", "--interval", "100ms", "--count", "15", "--ndjson"]);
@@ -208,7 +208,7 @@ fn every_line_has_the_documented_members() {
 
 #[test]
 fn a_recording_is_reported_with_its_series_and_a_damaged_file_with_the_place() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let kept = stage.path("day.ndjson");
     let file = kept.to_str().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

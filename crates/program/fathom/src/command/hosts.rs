@@ -162,9 +162,17 @@ fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
         None => write!(io::stdout().lock(), "{}", imported.text)?,
     }
     for remark in imported.remarks {
-        eprintln!("note: {}", sanitized(&remark));
+        eprintln!("note: {}", on_one_line(&remark));
     }
-    Ok(Exit::Pass)
+    for left_out in &imported.left_out {
+        eprintln!("left out: {}", on_one_line(left_out));
+    }
+    Ok(if imported.left_out.is_empty() { Exit::Pass } else { Exit::Incomplete })
+}
+
+/// Returns a text of a file of somebody else, which may have line breaks, as one line.
+fn on_one_line(text: &str) -> String {
+    sanitized(&text.replace('\n', " "))
 }
 
 fn rbac(matches: &ArgMatches) -> anyhow::Result<Exit> {

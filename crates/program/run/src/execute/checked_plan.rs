@@ -143,6 +143,12 @@ impl CheckedTest {
         Self { options, ..self.clone() }
     }
 
+    /// Returns the metric that the test is about, if that is not its first one. A search is about its limit.
+    pub(super) fn headline(&self) -> Option<&'static str> {
+        let is_plain = matches!(self.method, TestMethod::Rounds);
+        self.kind.headline(&self.options).filter(|_| is_plain)
+    }
+
     /// Returns the options of the pair at this place.
     pub(super) fn options_of_pair(&self, place: usize) -> Settings {
         if self.is_each || self.pairs.len() < 2 {

@@ -150,6 +150,7 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
             path: test.path.clone(),
             selected_by: checked_test.kind.command().map(|command| command.selection()),
             options: test.options.clone(),
+            headline: checked_test.headline().map(str::to_owned),
             expect: test.expect.clone(),
             ..TestRun::new(checked_test.kind.layer(), &test.kind)
         })

@@ -341,7 +341,7 @@ fn unwatched_hosts(names: &[&str], hosts: &Hosts) -> BTreeSet<String> {
     names.iter().filter(is_extra).map(|name| (*name).to_owned()).collect()
 }
 
-/// The display of a test's first metric while it runs.
+/// The display of the metric that a test is about while it runs.
 struct LiveRate {
     unit: Unit,
     side: Side,
@@ -349,7 +349,9 @@ struct LiveRate {
 
 impl LiveRate {
     fn of(test: &CheckedTest) -> Self {
-        let metric = test.kind.metrics().first();
+        let metrics = test.kind.metrics();
+        let headline = test.headline();
+        let metric = metrics.iter().find(|metric| headline == Some(&*metric.name)).or(metrics.first());
         match metric.map(|metric| (&metric.from, metric.unit)) {
             Some((Derivation::Rate { side, .. }, unit)) => Self { unit, side: *side },
             Some((Derivation::RateOfBoth { .. }, unit)) => Self { unit, side: Side::Initiator },

@@ -126,6 +126,9 @@ impl RunExecutor<'_> {
             if let Some(record) = record {
                 record.notes.push(unwatched_note(trial_plan.unwatched.len()));
             }
+            if let Some(record) = joined.records.values_mut().next() {
+                record.notes.extend(test.unpaired.iter().map(|text| Note::new("host-without-pair", text)));
+            }
             outcome.trials = vec![joined];
         }
         for (host, losses) in std::mem::take(&mut outcome.unavailable) {

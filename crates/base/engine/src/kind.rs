@@ -28,6 +28,11 @@ pub trait TestKind: Sync {
     /// The metrics, most important first. Reports, plots and gates use this list.
     fn metrics(&self) -> &'static [Metric];
 
+    /// The name of the metric that a test with these settings is about, if that is not the first one. It is what a reader sees first.
+    fn headline(&self, _settings: &fathom_model::Settings) -> Option<&'static str> {
+        None
+    }
+
     /// Rejects combinations of options that are invalid although each option alone is valid. Runs before anything is touched.
     ///
     /// # Errors

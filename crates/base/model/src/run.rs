@@ -129,7 +129,10 @@ pub struct TestRun {
     /// How the time of a stream divides, at both ends; empty for other tests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub time: Vec<TimeDivision>,
-    /// The values, most important first.
+    /// The metric that a reader asks for with these options; absent if that is the first of the values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
+    /// The values, most important first for most options of the kind.
     #[serde(default)]
     pub summaries: Vec<Summary>,
     /// The limits for comparison with the values, nearest first.
@@ -176,6 +179,7 @@ impl TestRun {
             replay: None,
             anatomy: None,
             time: Vec::new(),
+            headline: None,
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,
@@ -183,6 +187,13 @@ impl TestRun {
             no_cause: None,
             unavailable: None,
         }
+    }
+
+    /// Returns the value that a reader sees first: that of the headline, or the first one.
+    #[must_use]
+    pub fn first_value(&self) -> Option<&Summary> {
+        let is_headline = |summary: &&Summary| self.headline.as_deref() == Some(summary.metric.name.as_ref());
+        self.summaries.iter().find(is_headline).or(self.summaries.first())
     }
 
     /// Whether XDP programs take the place of the sockets at both ends, as the option `xdp` says: then the kernel's TCP carries nothing of it,

@@ -6,7 +6,7 @@ use fathom_model::{Layer, Link, LinkTrial, Metric, Sharing, Summary, TestRun, Tr
 use fathom_statistics::spread;
 
 use crate::{
-    summaries::{main_rate, summary_of},
+    summaries::{is_main_rate, main_rate, summary_of},
     window::{MeasuredWindow, host_of, usable_trials},
 };
 
@@ -69,7 +69,8 @@ impl<'a> TrialOfPairs<'a> {
 
 /// Returns the rate that the hosts of a test share. Probes go at their own pace and share nothing.
 fn shared_rate(test: &TestRun) -> Option<&Summary> {
-    main_rate(test).filter(|_| test.layer != Layer::Path)
+    let told = test.first_value().filter(|first| is_main_rate(&first.metric));
+    told.or_else(|| main_rate(test)).filter(|_| test.layer != Layer::Path)
 }
 
 /// Returns how the main rate of a test divides; `None` for a test of one pair, or without a rate.

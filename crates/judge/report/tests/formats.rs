@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io};
 use fathom_model::{
     ComparedArm, Comparison, Confidence, CostOutcome, Effect, Estimate, EventRecord, Histogram, Intervention,
     InterventionAim, Layer, PairedValue, Proof, ProofOutcome, Run, Sweep, SweepCurve, SweepPoint, SweptValue, TestRun,
-    Trial, Verdict,
+    Trial, Unit, Verdict,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -129,6 +129,27 @@ fn a_head_says_how_many_rows_cannot_be_trusted() {
         html.contains(&format!("<section class=\"verdict open\" aria-label=\"verdict\"><p class=\"word\">{words}<"))
     );
     assert!(written(&Json, &run).contains("\"invalid\": [\n      \"frames_64\""));
+}
+
+#[test]
+fn the_value_that_a_test_is_about_stands_first_in_its_table_and_among_all_results() {
+    for (mut run, row) in [(sample::run(), "udp  "), (sample::run_of("udp_stream"), "value ")] {
+        for headline in [None, Some("received_per_sec")] {
+            let test = run.tests.iter_mut().find(|test| test.name == "udp_stream").unwrap();
+            let mut packets = test.summaries[0].clone();
+            packets.metric.name = "received_per_sec".into();
+            packets.metric.unit = Unit::FramesPerSec;
+            packets.value = Some(123_000.0);
+            test.summaries.truncate(1);
+            test.summaries.push(packets);
+            test.headline = headline.map(str::to_owned);
+            let text = written(&TextFormat(TextStyle { colour: Colour::Never, width: 140 }), &run);
+            let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with(row));
+            // The titles of the table stand above its first row.
+            let line = if row == "value " { lines.nth(1) } else { lines.next() };
+            assert_eq!(line.unwrap().contains("123 kpps"), headline.is_some(), "{line:?}");
+        }
+    }
 }
 
 #[test]

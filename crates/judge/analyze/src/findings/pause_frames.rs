@@ -75,9 +75,12 @@ impl PauseFrames {
     }
 }
 
-/// Returns the largest share of the time for which frames can have stopped an interface; `None` if its speed or the time is not known.
+/// Returns the largest share of the time for which frames can have stopped an interface; `None` if the speed of its line or the time is not known.
 fn stopped_share(seen: &TestEvidence<'_>, host: &str, n: u64) -> Option<f64> {
-    let speed = seen.environment(host)?.get(seen.interface(host), "speed_bps")?.parse::<BitsPerSec>().ok()?;
+    let fact = |name: &str| seen.environment(host)?.get(seen.interface(host), name);
+    // The number that a device without a line reports says nothing about the length of a quantum.
+    let has_line = fact("line_rate").is_none_or(|rate| rate == "real");
+    let speed = fact("speed_bps").filter(|_| has_line)?.parse::<BitsPerSec>().ok()?;
     let time = seen.sampled_time(host)?.as_secs_f64();
     let stopped = approximate(n) * BITS_STOPPED_MAX / speed.get();
     (n > 0 && time > 0.0 && speed.get() > 0.0).then(|| (stopped / time).min(1.0))
@@ -124,5 +127,15 @@ mod tests {
         builder.tcp_stream(&[1000]);
         builder.host_counter("client", (DEV_RX_PAUSE, "eth0"), 900);
         assert_eq!(builder.finding("pause-frames"), None);
+    }
+
+    #[test]
+    fn the_number_of_a_device_without_a_line_gives_no_time() {
+        let mut builder = paused("client", DEV_RX_PAUSE, 900);
+        for (line_rate, is_told) in [("real", true), ("nominal", false)] {
+            let client = builder.run.hosts.get_mut("client").unwrap();
+            client.environment.note("eth0", "line_rate", line_rate);
+            assert_eq!(builder.finding("pause-frames").is_some(), is_told, "{line_rate}");
+        }
     }
 }

@@ -109,7 +109,7 @@ fn unavailable(run: &Run) -> impl Iterator<Item = String> {
 
 /// Returns true if a value appears in the table of a run with several tests.
 fn is_in_table(test: &TestRun, summary: &Summary) -> bool {
-    let Some(first) = test.summaries.first() else { return false };
+    let Some(first) = test.first_value() else { return false };
     let named = |other: &&Summary| other.metric.name == summary.metric.name;
     named(&first) || quantiles(test, first).iter().any(named) || limit_of(test, summary).is_some()
 }

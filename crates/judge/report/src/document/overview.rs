@@ -273,7 +273,7 @@ fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
     let limit = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
     let summary = match limit {
         Some(limit) => test.summaries.iter().find(|summary| summary.metric.name == limit.metric),
-        None => test.summaries.first(),
+        None => test.first_value(),
     };
     let value = summary.and_then(|summary| Some(headline_value(&summary.metric, summary.value?)));
     let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
@@ -346,11 +346,12 @@ pub(super) fn sum(conservation: &Conservation) -> String {
 
 fn rows_of(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Vec<Row> {
     let mut rows = Vec::new();
-    if let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) {
+    if let Some(first) = test.first_value().filter(|_| test.unavailable.is_none()) {
         rows.push(row(String::new(), value_words(test, first, "")));
         rows[0].cells[MARKER] = held_back_by(run, test);
         rows.extend(quantile_row(test, first));
-        let shown = test.summaries[1..].iter().filter(|summary| has_row(test, first, summary));
+        let others = test.summaries.iter().filter(|summary| summary.metric.name != first.metric.name);
+        let shown = others.filter(|summary| has_row(test, first, summary));
         let value = |summary: &Summary| value_words(test, summary, &summary.metric.title);
         rows.extend(shown.map(|summary| row(summary.metric.title.to_string(), value(summary))));
         rows.extend(promised_steps(test));

@@ -65,7 +65,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
 
 /// Returns the most important value, or the reason why there is none.
 fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
-    let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) else {
+    let Some(first) = test.first_value().filter(|_| test.unavailable.is_none()) else {
         return Block::marked(why_not(test), Mark::Missing);
     };
     let quantile = |summary: &Summary| Some((summary.metric.title.to_string(), quantile_value(summary)?));
@@ -82,7 +82,11 @@ fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
 
 /// Returns every value with its interval, its limit, and its value in each round.
 fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
-    let shown = || test.summaries.iter().filter(|summary| summary.applies());
+    // The value that the test is about stands first.
+    let first = test.first_value();
+    let is_first = |summary: &Summary| first.is_some_and(|first| first.metric.name == summary.metric.name);
+    let others = || test.summaries.iter().filter(|summary| !is_first(summary));
+    let shown = || first.into_iter().chain(others()).filter(|summary| summary.applies());
     if shown().next().is_none() {
         return Vec::new();
     }

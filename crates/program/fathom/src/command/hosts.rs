@@ -9,7 +9,7 @@ use std::{
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command};
 use fathom_fleet::launcher::kubernetes::{self, RbacSubject};
 use fathom_model::{
-    HostRole, Inventory, Plan,
+    Environment, HostRole, Inventory, Plan,
     plan::HostReach,
     shell::shell_words,
     units::{BitsPerSec, Nanos, approximate},
@@ -162,9 +162,17 @@ fn import(matches: &ArgMatches) -> anyhow::Result<Exit> {
         None => write!(io::stdout().lock(), "{}", imported.text)?,
     }
     for remark in imported.remarks {
-        eprintln!("note: {}", sanitized(&remark));
+        eprintln!("note: {}", on_one_line(&remark));
     }
-    Ok(Exit::Pass)
+    for left_out in &imported.left_out {
+        eprintln!("left out: {}", on_one_line(left_out));
+    }
+    Ok(if imported.left_out.is_empty() { Exit::Pass } else { Exit::Incomplete })
+}
+
+/// Returns a text of a file of somebody else, which may have line breaks, as one line.
+fn on_one_line(text: &str) -> String {
+    sanitized(&text.replace('\n', " "))
 }
 
 fn rbac(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -285,8 +293,12 @@ struct CheckedHost {
     address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
+    /// How fast its line is; missing for a device that only has a number, such as a veth.
     #[serde(skip_serializing_if = "Option::is_none")]
     speed_bps: Option<u64>,
+    /// `real`, or `nominal` for a device without a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line_rate: Option<String>,
     capabilities: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_offset_ns: Option<i64>,
@@ -376,8 +388,7 @@ impl CheckedHost {
         let place = &hosts.by_name[&self.name];
         self.address = Some(place.address.to_string());
         self.device.clone_from(&place.interface);
-        let speed = self.device.as_ref().and_then(|device| environment.get(device, "speed_bps"));
-        self.speed_bps = speed.and_then(|speed| speed.parse().ok());
+        self.note_speed(&environment);
         let capabilities = environment.get("tool", "capabilities").unwrap_or_default();
         self.capabilities = capabilities.split_whitespace().map(str::to_owned).collect();
         if self.device.is_none() {
@@ -402,6 +413,18 @@ impl CheckedHost {
         Ok(())
     }
 
+    /// Takes the speed of the device over, if it is one: the number that a device of memory reports limits nothing.
+    fn note_speed(&mut self, environment: &Environment) {
+        let fact = |name: &str| environment.get(self.device.as_deref()?, name).map(str::to_owned);
+        self.line_rate = fact("line_rate");
+        let speed = fact("speed_bps").filter(|_| !self.is_nominal());
+        self.speed_bps = speed.and_then(|speed| speed.parse().ok());
+    }
+
+    fn is_nominal(&self) -> bool {
+        self.line_rate.as_deref().is_some_and(|rate| rate != "real")
+    }
+
     fn row(&self) -> [String; 8] {
         let or_missing = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
         let state = match (self.is_ready, &self.in_use_by) {
@@ -416,13 +439,14 @@ impl CheckedHost {
             let sign = if offset < 0 { "-" } else { "+" };
             format!("{sign}{} ± {}", Nanos(offset.unsigned_abs()), Nanos(error))
         });
+        let speed = self.speed_bps.map(|speed| BitsPerSec::new(approximate(speed)).unwrap_or_default().to_string());
         [
             self.name.clone(),
             state.to_owned(),
             or_missing(self.program.clone().map(|program| program.trim_start_matches("fathom ").to_owned())),
             or_missing(self.n_cores.map(|n_cores| n_cores.to_string())),
             or_missing(self.device.clone()),
-            or_missing(self.speed_bps.map(|speed| BitsPerSec::new(approximate(speed)).unwrap_or_default().to_string())),
+            or_missing(speed.or_else(|| self.line_rate.clone().filter(|_| self.is_nominal()))),
             or_missing(offset),
             if self.capabilities.is_empty() { "–".to_owned() } else { self.capabilities.join(" ") },
         ]
@@ -445,4 +469,32 @@ fn print_checked(out: &mut impl io::Write, checked: &[CheckedHost], n_ready: usi
     let hosts = if checked.len() == 1 { "host" } else { "hosts" };
     let are = if n_ready == 1 { "is" } else { "are" };
     writeln!(out, "\n{n_ready} of {} {hosts} {are} ready", checked.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_speed_of_a_line_is_shown_as_one() {
+        let cases = [
+            (Some("real"), Some("25000000000"), (Some(25_000_000_000), "25.0 Gbit/s")),
+            (Some("nominal"), Some("10000000000"), (None, "nominal")),
+            // A driver that is not known may have a line.
+            (None, Some("1000000000"), (Some(1_000_000_000), "1.00 Gbit/s")),
+            (None, None, (None, "–")),
+        ];
+        for (line_rate, speed, (speed_bps, shown)) in cases {
+            let mut facts = Environment::default();
+            for (name, value) in [("line_rate", line_rate), ("speed_bps", speed)] {
+                if let Some(value) = value {
+                    facts.note("eth0", name, value);
+                }
+            }
+            let mut host = CheckedHost { device: Some("eth0".to_owned()), ..CheckedHost::default() };
+            host.note_speed(&facts);
+            assert_eq!((host.speed_bps, host.row()[5].as_str()), (speed_bps, shown), "{line_rate:?} {speed:?}");
+            assert_eq!(host.line_rate.as_deref(), line_rate);
+        }
+    }
 }

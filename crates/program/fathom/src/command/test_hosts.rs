@@ -43,7 +43,7 @@ impl TestHosts {
 
     /// Returns a test of this kind from the initiating hosts, with the topology of the hosts and without a responder.
     pub(crate) fn test(&self, kind: &str, times: TrialTimes) -> TestPlan {
-        let topology = self.topology.filter(|_| !self.groups.is_empty());
+        let topology = self.topology.filter(|_| !self.groups.is_empty() || self.from == self.to);
         TestPlan { topology, each: self.each, ..TestPlan::new(kind, times, self.from()) }
     }
 

@@ -36,7 +36,9 @@ fn nine_hosts_are_ready_within_three_seconds_and_leave_nothing_behind() {
             host["program"].as_str().unwrap().starts_with("fathom ") && host["n_cores"].as_u64().unwrap() > 0,
             "{host}"
         );
-        assert!(host["speed_bps"].as_u64().unwrap() > 0 && host["clock_offset_ns"] == 0, "{host}");
+        // The 10 Gbit/s of a veth are a constant of its driver.
+        assert_eq!((&host["speed_bps"], &host["line_rate"]), (&Value::Null, &"nominal".into()), "{host}");
+        assert_eq!(host["clock_offset_ns"], 0, "{host}");
         assert!(host["capabilities"].as_array().unwrap().contains(&"net_raw".into()), "{host}");
     }
     // On a machine that does something else, too, ssh alone takes longer than that.

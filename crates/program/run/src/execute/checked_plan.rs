@@ -55,6 +55,8 @@ pub(super) struct CheckedTest {
     pub to: Option<String>,
     /// The pairs of hosts between which it runs at once; empty for two hosts.
     pub pairs: Vec<Pair>,
+    /// What hosts of a group are in no pair on their side.
+    pub unpaired: Vec<String>,
     /// True if each pair gets the whole of rates, flows, connections and users.
     pub is_each: bool,
     pub kind: &'static dyn TestKind,
@@ -141,6 +143,30 @@ impl CheckedTest {
     /// Returns the same test with other options.
     pub(super) fn with_options(&self, options: Settings) -> Self {
         Self { options, ..self.clone() }
+    }
+
+    /// Returns the metric that the test is about, if that is not its first one. A search is about its limit.
+    pub(super) fn headline(&self) -> Option<&'static str> {
+        let is_plain = matches!(self.method, TestMethod::Rounds);
+        self.kind.headline(&self.options).filter(|_| is_plain)
+    }
+
+    /// Returns the title of the kind, with the number of pairs where it counts flows, connections or users.
+    pub(super) fn title(&self) -> String {
+        let whole = self.kind.title(&self.options);
+        if self.pairs.len() < 2 {
+            return whole;
+        }
+        let word = if self.pairs.iter().all(|pair| pair.to.is_some()) { "pairs" } else { "hosts" };
+        let pairs = format!("{} {word}", self.pairs.len());
+        let parts: Vec<String> =
+            (0..self.pairs.len()).map(|place| self.kind.title(&self.options_of_pair(place))).collect();
+        let is_even = parts.iter().all(|part| *part == parts[0]);
+        match pairs::counted_at(if is_even { &parts[0] } else { &whole }) {
+            Some(at) if is_even => format!("{}{pairs} × {}", &parts[0][..at], &parts[0][at..]),
+            Some(_) => format!("{whole}, {pairs}"),
+            None => whole,
+        }
     }
 
     /// Returns the options of the pair at this place.
@@ -405,6 +431,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         kind,
         options: test.options.clone(),
         phases,
+        unpaired: hosts.unpaired(test, &pairs)?,
         pairs,
         is_each: test.each,
         method: match (search, benchmark) {
@@ -478,6 +505,10 @@ impl NamedHosts {
         let from = self.named(&test.from)?;
         let to = test.to.as_ref().map(|to| self.named(to)).transpose()?;
         if from.len() == 1 && to.as_ref().is_none_or(|to| to.len() == 1) {
+            if test.topology.is_some() && to.as_ref() == Some(&from) {
+                let what = format!("topology: `{}` alone makes no pair", from[0]);
+                return Err(invalid_plan(what).with_line("use", "two hosts or more"));
+            }
             return Ok(Vec::new());
         }
         let usual = if from.len() > 1 && to.as_ref() == Some(&from) { Topology::Mesh } else { Topology::Star };
@@ -502,6 +533,14 @@ impl NamedHosts {
             })?;
         }
         Ok(joined)
+    }
+}
+
+impl NamedHosts {
+    /// Says which hosts of a test have no partner on a side that names them.
+    fn unpaired(&self, test: &TestPlan, pairs: &[Pair]) -> Result<Vec<String>, UserError> {
+        let Some(to) = test.to.as_ref().filter(|_| !pairs.is_empty()) else { return Ok(Vec::new()) };
+        Ok(pairs::unpaired(pairs, &self.named(&test.from)?, &self.named(to)?))
     }
 }
 
@@ -593,6 +632,33 @@ mod tests {
         let single = with_star("").replace("\"companions\"\n", "\"one\"\n");
         let single = CheckedPlan::new(read_plan(&single).unwrap()).unwrap();
         assert_eq!((single.tests[0].pairs.len(), single.tests[0].from.as_str()), (0, "c2"));
+    }
+
+    #[test]
+    fn the_title_of_several_pairs_says_how_many_and_what_each_has() {
+        let cases = [
+            ("", "rr, 3 pairs × 1 flow"),
+            ("options = { flows = 9 }", "rr, 3 pairs × 3 flows"),
+            ("options = { flows = 9 }\neach = true", "rr, 3 pairs × 9 flows"),
+            ("options = { flows = 8 }", "rr, 8 flows, 3 pairs"),
+        ];
+        for (options, title) in cases {
+            let checked = CheckedPlan::new(read_plan(&with_star(options)).unwrap()).unwrap();
+            assert_eq!(checked.tests[0].title(), title, "{options}");
+        }
+        let two_hosts = CheckedPlan::new(read_plan(PLAN).unwrap()).unwrap();
+        assert_eq!(two_hosts.tests[0].title(), "rr, 2 flows");
+    }
+
+    #[test]
+    fn a_host_without_a_partner_is_named_and_one_host_is_no_topology() {
+        let unpaired = |text: &str| CheckedPlan::new(read_plan(text).unwrap()).unwrap().tests.remove(0).unpaired;
+        assert_eq!(unpaired(&with_star("")), Vec::<String>::new());
+        let found = unpaired(&with_star("").replace("to = \"here\"", "to = \"c2\""));
+        assert!(found.len() == 1 && found[0].starts_with("`c2` initiates nothing"), "{found:?}");
+        let alone = with_star("topology = \"mesh\"").replace("\"companions\"\n", "\"one\"\n");
+        let error = completed(&alone.replace("to = \"here\"", "to = \"c2\"")).unwrap_err();
+        assert!(error.contains("`c2` alone makes no pair"), "{error}");
     }
 
     #[test]

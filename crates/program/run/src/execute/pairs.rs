@@ -43,6 +43,25 @@ pub(super) fn pairs(topology: Topology, from: &[String], to: Option<&[String]>) 
     Ok(pairs)
 }
 
+/// Says which hosts are in no pair on a side that names them, because they are the only host on the other side.
+pub(super) fn unpaired(pairs: &[Pair], from: &[String], to: &[String]) -> Vec<String> {
+    let initiates = |host: &&String| !pairs.iter().any(|pair| pair.from == **host);
+    let responds = |host: &&String| !pairs.iter().any(|pair| pair.to.as_ref() == Some(*host));
+    let why = "the other side is that host alone, and no host tests with itself";
+    let initiators = from.iter().filter(initiates).map(|host| format!("`{host}` initiates nothing: {why}"));
+    let responders = to.iter().filter(responds).map(|host| format!("`{host}` answers nothing: {why}"));
+    initiators.chain(responders).collect()
+}
+
+/// Returns where a title begins to count flows, connections or users: at `8 flows` of `rr, 8 flows`.
+pub(super) fn counted_at(title: &str) -> Option<usize> {
+    let nouns = [" flow", " connection", " user", " at a time"];
+    let end = nouns.iter().filter_map(|noun| title.find(noun)).min()?;
+    let is_number = |c: char| c.is_ascii_digit() || c == ',' || c == '\u{202f}';
+    let number = title[..end].rsplit(|c| !is_number(c)).next().filter(|number| !number.is_empty())?;
+    Some(end - number.len())
+}
+
 /// Returns a host that several pairs share on the sides that need its device for themselves.
 pub(super) fn shared_host<'a>(pairs: &'a [Pair], owners: &[Side]) -> Option<&'a str> {
     let mut hosts = BTreeSet::new();
@@ -131,6 +150,37 @@ mod tests {
         let with_itself = joined(Topology::Star, &many, &many[..1]).unwrap();
         assert_eq!(with_itself.len(), 2, "a host is no companion of its own");
         assert!(joined(Topology::Star, &many, &names(2)).is_err());
+    }
+
+    #[test]
+    fn hosts_that_are_in_no_pair_on_their_side_are_named() {
+        let (many, one) = (names(3), names(1));
+        let told = |from: &[String], to: &[String]| {
+            unpaired(&pairs(Topology::Star, from, Some(to)).unwrap(), from, to)
+                .into_iter()
+                .map(|text| text.split(':').next().unwrap_or_default().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&many, &one), ["`h1` initiates nothing"]);
+        assert_eq!(told(&one, &many), ["`h1` answers nothing"]);
+        assert_eq!(told(&many, &["sut".to_owned()]), Vec::<String>::new());
+        let mesh = pairs(Topology::Mesh, &many, Some(&many)).unwrap();
+        assert_eq!(unpaired(&mesh, &many, &many), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_place_where_a_title_counts_is_found() {
+        let cases = [
+            ("rr, 8 flows", Some("8 flows")),
+            ("down, 1,400 B at 5 kpps, 12 flows, poisson", Some("12 flows, poisson")),
+            ("requests, 1,000 connections", Some("1,000 connections")),
+            ("connect + rr, 16 at a time", Some("16 at a time")),
+            ("stream, as many flows as queues", None),
+            ("1 B", None),
+        ];
+        for (title, counted) in cases {
+            assert_eq!(counted_at(title).map(|at| &title[at..]), counted, "{title}");
+        }
     }
 
     #[test]

@@ -150,6 +150,7 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
             path: test.path.clone(),
             selected_by: checked_test.kind.command().map(|command| command.selection()),
             options: test.options.clone(),
+            headline: checked_test.headline().map(str::to_owned),
             expect: test.expect.clone(),
             ..TestRun::new(checked_test.kind.layer(), &test.kind)
         })
@@ -175,15 +176,14 @@ fn has_results(test: &TestRun) -> bool {
 
 /// Returns the title of a test. The title of a search includes its objective; tests with equal titles get their names added.
 fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
-    let mut title = test.kind.title(&test.options);
+    let mut title = test.title();
     if let Some(comparison) = test.comparison.map(|idx| &plan.plan().comparisons[idx]) {
         let own = test.name.strip_prefix(&comparison.name).unwrap_or(&test.name).trim();
         let at = comparison.at.as_ref().filter(|_| comparison.set.is_some());
         let at = at.map(|at| format!(", {}={}", at.parameter, at.value)).unwrap_or_default();
         return format!("{title}{at}, {own}");
     }
-    let is_alike =
-        |other: &CheckedTest| other.kind.name() == test.kind.name() && other.kind.title(&other.options) == title;
+    let is_alike = |other: &CheckedTest| other.kind.name() == test.kind.name() && other.title() == title;
     if plan.tests.iter().filter(|other| is_alike(other)).count() > 1 {
         title = match test.name.strip_prefix(&title) {
             Some(_) => test.name.clone(),

@@ -126,6 +126,9 @@ impl RunExecutor<'_> {
             if let Some(record) = record {
                 record.notes.push(unwatched_note(trial_plan.unwatched.len()));
             }
+            if let Some(record) = joined.records.values_mut().next() {
+                record.notes.extend(test.unpaired.iter().map(|text| Note::new("host-without-pair", text)));
+            }
             outcome.trials = vec![joined];
         }
         for (host, losses) in std::mem::take(&mut outcome.unavailable) {
@@ -341,7 +344,7 @@ fn unwatched_hosts(names: &[&str], hosts: &Hosts) -> BTreeSet<String> {
     names.iter().filter(is_extra).map(|name| (*name).to_owned()).collect()
 }
 
-/// The display of a test's first metric while it runs.
+/// The display of the metric that a test is about while it runs.
 struct LiveRate {
     unit: Unit,
     side: Side,
@@ -349,7 +352,9 @@ struct LiveRate {
 
 impl LiveRate {
     fn of(test: &CheckedTest) -> Self {
-        let metric = test.kind.metrics().first();
+        let metrics = test.kind.metrics();
+        let headline = test.headline();
+        let metric = metrics.iter().find(|metric| headline == Some(&*metric.name)).or(metrics.first());
         match metric.map(|metric| (&metric.from, metric.unit)) {
             Some((Derivation::Rate { side, .. }, unit)) => Self { unit, side: *side },
             Some((Derivation::RateOfBoth { .. }, unit)) => Self { unit, side: Side::Initiator },

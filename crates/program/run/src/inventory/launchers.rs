@@ -60,14 +60,18 @@ impl Keys<'_> {
         if let Some((key, span)) = self.own.written().into_iter().find(|(key, _)| is_ignored(key)) {
             let placeholder = PLACEHOLDERS.into_iter().find(|(name, _)| *name == key && word == "a command");
             let what = match placeholder {
-                Some((_, placeholder)) => format!("no word of the command has {placeholder}, so it does nothing"),
-                None => format!("{word} does not know it, so it does nothing"),
+                Some((_, placeholder)) => format!("no word of the command has {placeholder}, so this key does nothing"),
+                None => format!("{word} does not use this key"),
+            };
+            let fix = match placeholder {
+                Some((_, placeholder)) => format!("leave it out, or write {placeholder} in the command"),
+                None => fix_of(key, word),
             };
             let known: Vec<&str> = OF_EVERY_HOST.into_iter().chain(known).collect();
             return Err(source
                 .error(&span, format!("{}.{key}: {what}", self.place))
                 .with_line("keys", known.join(", "))
-                .with_line("fix", "leave it out, or choose another launcher"));
+                .with_line("fix", fix));
         }
         if let (Some(_), Some(file)) = (&self.own.key, &self.own.key_file) {
             let what = format!("{}.key_file: `key` is there, too", self.place);
@@ -75,6 +79,16 @@ impl Keys<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the way out for a key that a launcher does not use: another launcher, or the place where it belongs.
+fn fix_of(key: &str, word: &str) -> String {
+    if (key, word) == ("program", "kubernetes") {
+        return "leave it out, or write it in [kubernetes], for all pods".to_owned();
+    }
+    let of_others = KNOWN.into_iter().filter(|(_, keys)| keys.contains(&key));
+    let others: Vec<String> = of_others.map(|(other, _)| format!("\"{other}\"")).collect();
+    format!("leave it out, or choose launcher = {}", others.join(" or "))
 }
 
 fn of_command(words: &[String]) -> Vec<&'static str> {
@@ -126,33 +140,33 @@ mod tests {
             (
                 command,
                 "jump = \"gate\"",
-                "hosts.a.jump: a command does not know it, so it does nothing\n  keys   control, data, launcher, roles",
+                "hosts.a.jump: a command does not use this key\n  keys   control, data, launcher, roles",
             ),
             (
                 command,
                 "user = \"me\"",
-                "hosts.a.user: no word of the command has {user}, so it does nothing\n  keys   control, data, launcher, roles\n",
+                "hosts.a.user: no word of the command has {user}, so this key does nothing\n  keys   control, data, launcher, roles\n",
             ),
             (command, "port = 22", "hosts.a.port: no word of the command has {port}"),
-            (command, "sudo = false", "hosts.a.sudo: a command does not know it"),
+            (command, "sudo = false", "hosts.a.sudo: a command does not use this key"),
             (
                 "",
                 "key = \"k\"",
-                "hosts.a.key: ssh does not know it, so it does nothing\n  keys   control, data, launcher, roles, user, port, jump, ",
+                "hosts.a.key: ssh does not use this key\n  keys   control, data, launcher, roles, user, port, jump, ",
             ),
-            ("", "lab = \"l\"", "hosts.a.lab: ssh does not know it"),
-            ("launcher = \"tls\"", "user = \"me\"", "hosts.a.user: tls does not know it"),
+            ("", "lab = \"l\"", "hosts.a.lab: ssh does not use this key"),
+            ("launcher = \"tls\"", "user = \"me\"", "hosts.a.user: tls does not use this key"),
             ("launcher = \"tls\"\nkey = \"k\"", "key_file = \"f\"", "hosts.a.key_file: `key` is there, too"),
-            ("launcher = \"self\"", "user = \"me\"", "hosts.a.user: self does not know it"),
+            ("launcher = \"self\"", "user = \"me\"", "hosts.a.user: self does not use this key"),
             (
                 "launcher = \"lab\"\nlab = \"l\"",
                 "port = 22",
-                "hosts.a.port: lab does not know it, so it does nothing\n  keys   control, data, launcher, roles, lab\n",
+                "hosts.a.port: lab does not use this key\n  keys   control, data, launcher, roles, lab\n",
             ),
             (
                 "launcher = \"kubernetes\"",
                 "program = \"/x\"",
-                "hosts.a.program: kubernetes does not know it, so it does nothing\n  keys   control, data, launcher, roles\n",
+                "hosts.a.program: kubernetes does not use this key\n  keys   control, data, launcher, roles\n",
             ),
         ];
         for (launcher, key, expected) in cases {
@@ -162,7 +176,21 @@ mod tests {
             assert!(error.starts_with(&format!("hosts.toml:{line}: {expected}")), "{text}\n{error}");
         }
         let usual = error("[defaults]\nlauncher = \"tls\"\n[hosts.\"b[1-2]\"]\nuser = \"me\"\n");
-        assert!(usual.starts_with("hosts.toml:4: hosts.\"b[1-2]\".user: tls does not know it"), "{usual}");
+        assert!(usual.starts_with("hosts.toml:4: hosts.\"b[1-2]\".user: tls does not use this key"), "{usual}");
+    }
+
+    #[test]
+    fn the_way_out_names_the_launchers_that_use_the_key_or_the_place_where_it_belongs() {
+        let cases = [
+            ("launcher = \"self\"\nport = 22", "leave it out, or choose launcher = \"ssh\" or \"tls\""),
+            ("lab = \"l\"", "leave it out, or choose launcher = \"lab\""),
+            ("launcher = [\"srun\"]\nuser = \"me\"", "leave it out, or write {user} in the command"),
+            ("launcher = \"kubernetes\"\nprogram = \"/x\"", "leave it out, or write it in [kubernetes], for all pods"),
+        ];
+        for (keys, fix) in cases {
+            let error = error(&format!("[hosts.a]\n{keys}\n"));
+            assert!(error.ends_with(&format!("  fix    {fix}")), "{keys}\n{error}");
+        }
     }
 
     #[test]

@@ -38,6 +38,9 @@ enum Direction {
     Down,
 }
 
+/// The metric of the packet rate.
+const RECEIVED: &str = "received_per_sec";
+
 /// A stream in one direction. The other direction is a kind of its own because its metrics come from other sides.
 pub(crate) struct UdpStream {
     name: &'static str,
@@ -90,7 +93,7 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
     let extent = By::quantile(receiver, REORDERING_EXTENT, 1.0);
     [
         Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, bytes),
-        Metric::of(MetricName("received_per_sec", "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
+        Metric::of(MetricName(RECEIVED, "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
         Metric::of(MetricName("sent_per_sec", "sent"), PPS, SOURCE, By::rate(sender, count::SENT)),
         Metric::of(MetricName("loss_ratio", "lost"), RATIO, "RFC 7680 section 2", By::missing(sent, received)),
         Metric::of(MetricName("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", reordered),
@@ -226,6 +229,10 @@ impl TestKind for UdpStream {
 
     fn title(&self, settings: &Settings) -> String {
         settings::title(settings, if self.direction == Direction::Down { "down, " } else { "" })
+    }
+
+    fn headline(&self, settings: &Settings) -> Option<&'static str> {
+        settings::is_about_packets(settings).then_some(RECEIVED)
     }
 
     fn options(&self) -> &'static [OptionDoc] {

@@ -32,6 +32,8 @@ const RATE: OptionDoc = OptionDoc {
     default: None,
     help: "total rate of all flows: payload bits (1G, 100Mbit) or datagrams (20kpps) per second; default: as fast as possible",
 };
+/// The headers of a datagram in its frame: Ethernet with the checksum (18 B), IPv4 (20 B) and UDP (8 B).
+const HEADERS: usize = 46;
 const PPS_RATE: OptionDoc = OptionDoc {
     name: PACKET_RATE,
     value: ValueKind::Rate,
@@ -132,6 +134,13 @@ fn sizes(settings: &Settings, seed: u64) -> Result<DatagramSizes, Error> {
     }
 }
 
+/// Whether the reader asks for packets and not for bits: the rate says so, or the headers of each datagram outweigh it.
+pub(super) fn is_about_packets(settings: &Settings) -> bool {
+    let [bits, packets] = [settings.bit_rate(RATE.name).is_some(), settings.rate(PPS_RATE.name).is_some()];
+    let is_small = || sizes(settings, 0).is_ok_and(|sizes| sizes.longest() < HEADERS);
+    packets || (!bits && is_small())
+}
+
 /// A title for tables: `down, 1,400 B at 500 Mbit/s, poisson, 4 flows`.
 pub(super) fn title(settings: &Settings, way: &str) -> String {
     let size = || format!("{} B", grouped(settings.size(SIZE.name).unwrap_or(Bytes(1400)).0));
@@ -147,4 +156,28 @@ pub(super) fn title(settings: &Settings, way: &str) -> String {
     };
     let rate = bits.or(pps).unwrap_or_default();
     format!("{way}{what}{rate}{}{}{flows}", traffic.unwrap_or_default(), offload.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_about_packets_if_its_rate_or_its_headers_say_so() {
+        let cases: &[(&[(&str, &str)], bool)] = &[
+            (&[], false),
+            (&[("size", "1")], true),
+            (&[("size", "45")], true),
+            (&[("size", "46")], false),
+            // The words of the user count more than the size.
+            (&[("size", "1"), ("rate", "10M")], false),
+            (&[("pps", "20k")], true),
+            (&[("mix", "imix")], false),
+        ];
+        for (options, expected) in cases {
+            let given = options.iter().fold(Settings::default(), |given, (name, text)| given.with(name, *text));
+            let whole = given.complete(OPTIONS).unwrap();
+            assert_eq!(is_about_packets(&whole), *expected, "{options:?}");
+        }
+    }
 }

@@ -151,21 +151,20 @@ impl CheckedTest {
         self.kind.headline(&self.options).filter(|_| is_plain)
     }
 
-    /// Returns the title of the kind, with the number of pairs where it counts flows, connections or users.
+    /// Returns the title of the kind: of several pairs that of each, or that of all where their parts differ.
     pub(super) fn title(&self) -> String {
         let whole = self.kind.title(&self.options);
         if self.pairs.len() < 2 {
             return whole;
         }
-        let word = if self.pairs.iter().all(|pair| pair.to.is_some()) { "pairs" } else { "hosts" };
-        let pairs = format!("{} {word}", self.pairs.len());
         let parts: Vec<String> =
             (0..self.pairs.len()).map(|place| self.kind.title(&self.options_of_pair(place))).collect();
-        let is_even = parts.iter().all(|part| *part == parts[0]);
-        match pairs::counted_at(if is_even { &parts[0] } else { &whole }) {
-            Some(at) if is_even => format!("{}{pairs} × {}", &parts[0][..at], &parts[0][at..]),
-            Some(_) => format!("{whole}, {pairs}"),
-            None => whole,
+        let n = self.pairs.len();
+        let word = if self.pairs.iter().all(|pair| pair.to.is_some()) { "pairs" } else { "hosts" };
+        if parts.iter().all(|part| *part == parts[0]) {
+            format!("{}, on each of {n} {word}", parts[0])
+        } else {
+            format!("{whole} in all, on {n} {word}")
         }
     }
 
@@ -637,10 +636,10 @@ mod tests {
     #[test]
     fn the_title_of_several_pairs_says_how_many_and_what_each_has() {
         let cases = [
-            ("", "rr, 3 pairs × 1 flow"),
-            ("options = { flows = 9 }", "rr, 3 pairs × 3 flows"),
-            ("options = { flows = 9 }\neach = true", "rr, 3 pairs × 9 flows"),
-            ("options = { flows = 8 }", "rr, 8 flows, 3 pairs"),
+            ("", "rr, 1 flow, on each of 3 pairs"),
+            ("options = { flows = 9 }", "rr, 3 flows, on each of 3 pairs"),
+            ("options = { flows = 9 }\neach = true", "rr, 9 flows, on each of 3 pairs"),
+            ("options = { flows = 8 }", "rr, 8 flows in all, on 3 pairs"),
         ];
         for (options, title) in cases {
             let checked = CheckedPlan::new(read_plan(&with_star(options)).unwrap()).unwrap();

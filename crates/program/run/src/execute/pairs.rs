@@ -53,15 +53,6 @@ pub(super) fn unpaired(pairs: &[Pair], from: &[String], to: &[String]) -> Vec<St
     initiators.chain(responders).collect()
 }
 
-/// Returns where a title begins to count flows, connections or users: at `8 flows` of `rr, 8 flows`.
-pub(super) fn counted_at(title: &str) -> Option<usize> {
-    let nouns = [" flow", " connection", " user", " at a time"];
-    let end = nouns.iter().filter_map(|noun| title.find(noun)).min()?;
-    let is_number = |c: char| c.is_ascii_digit() || c == ',' || c == '\u{202f}';
-    let number = title[..end].rsplit(|c| !is_number(c)).next().filter(|number| !number.is_empty())?;
-    Some(end - number.len())
-}
-
 /// Returns a host that several pairs share on the sides that need its device for themselves.
 pub(super) fn shared_host<'a>(pairs: &'a [Pair], owners: &[Side]) -> Option<&'a str> {
     let mut hosts = BTreeSet::new();
@@ -166,21 +157,6 @@ mod tests {
         assert_eq!(told(&many, &["sut".to_owned()]), Vec::<String>::new());
         let mesh = pairs(Topology::Mesh, &many, Some(&many)).unwrap();
         assert_eq!(unpaired(&mesh, &many, &many), Vec::<String>::new());
-    }
-
-    #[test]
-    fn the_place_where_a_title_counts_is_found() {
-        let cases = [
-            ("rr, 8 flows", Some("8 flows")),
-            ("down, 1,400 B at 5 kpps, 12 flows, poisson", Some("12 flows, poisson")),
-            ("requests, 1,000 connections", Some("1,000 connections")),
-            ("connect + rr, 16 at a time", Some("16 at a time")),
-            ("stream, as many flows as queues", None),
-            ("1 B", None),
-        ];
-        for (title, counted) in cases {
-            assert_eq!(counted_at(title).map(|at| &title[at..]), counted, "{title}");
-        }
     }
 
     #[test]

@@ -243,8 +243,12 @@ fn waiting(seen: &TestEvidence<'_>) -> Option<String> {
     let is_closed = is_rate_of(test, &[count::REQUESTS, count::TRANSACTIONS]) && test.options.text("rate").is_none();
     let (what, n) = ["connections", "flows"].iter().find_map(|name| Some((name, test.options.count(name)?)))?;
     is_closed.then_some(())?;
-    let each =
-        if n == 1 { format!("its one {}", what.trim_end_matches('s')) } else { format!("each of its {n} {what}") };
+    let each = match n {
+        // The pairs share the number, and each has one at least.
+        _ if test.links.len() > 1 => format!("each of its {what}"),
+        1 => format!("its one {}", what.trim_end_matches('s')),
+        n => format!("each of its {n} {what}"),
+    };
     Some(format!("{each} waits {} for an answer, so more of them may carry more", median.metric.show(median.value?)))
 }
 
@@ -273,7 +277,9 @@ fn is_rate_of(test: &TestRun, counters: &[&str]) -> bool {
 mod tests {
     use super::*;
     use crate::run_builder::{RunBuilder, p999};
-    use fathom_model::{Side, names::distribution};
+    use std::collections::BTreeMap;
+
+    use fathom_model::{Link, Side, names::distribution};
 
     fn of_first(builder: &RunBuilder) -> Option<NoCause> {
         builder.analyzed().tests[0].no_cause.clone()
@@ -364,6 +370,10 @@ mod tests {
         record.distributions.insert(distribution::SERVICE_TIME.to_owned(), times);
         let clue = of_first(&builder).unwrap().clue.unwrap();
         assert!(clue.starts_with("each of its 32 connections waits "), "{clue}");
+        let link = |from: &str| Link { from: from.to_owned(), to: None, values: BTreeMap::new(), trials: Vec::new() };
+        builder.run.tests[0].links = ["c1", "c2"].map(link).into();
+        let clue = of_first(&builder).unwrap().clue.unwrap();
+        assert!(clue.starts_with("each of its connections waits "), "several pairs: {clue}");
         builder.run.tests[0].options.set("rate", "2k/s");
         assert_eq!(of_first(&builder).and_then(|found| found.clue), None, "a schedule waits for nobody");
     }

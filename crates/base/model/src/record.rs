@@ -281,10 +281,10 @@ pub struct ProgramTime {
     pub cpu_ns: Nanos,
     /// The number of its threads at the end.
     pub n_threads: u32,
-    /// The CPU time of its first thread since that began, in steps of 10 ms; absent if it cannot be read. Where it is less than `cpu_ns`, other
-    /// threads or children did the rest, which may have ended.
+    /// The CPU time of its other threads and of its children that ended, since it began, in steps of 10 ms: all but that of its first thread.
+    /// Absent if it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_thread_ns: Option<Nanos>,
+    pub others_ns: Option<Nanos>,
     /// The TCP ports that it listens on, as far as they can be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listens: Vec<u16>,

@@ -171,19 +171,22 @@ fn parse(text: &str) -> Option<ProgramStat> {
     })
 }
 
-/// Adds what tells a server: the ports that a program listens on, the addresses of its network namespace, and the time of its first thread.
+/// Adds what tells a server: the ports that a program listens on, the addresses of its network namespace, and the time of its other threads.
 pub(crate) fn add_listeners(root: &Path, program: &mut ProgramTime) {
     program.listens = listening_ports(root, program.pid);
     if !program.listens.is_empty() {
         program.addresses = addresses(root, program.pid);
-        program.first_thread_ns = first_thread_time(root, program.pid);
+        program.others_ns = others_time(root, program.pid);
     }
 }
 
-/// Returns the CPU time of the first thread of a process since it began (proc(5): `/proc/PID/task/TID/stat`).
-fn first_thread_time(root: &Path, pid: u32) -> Option<Nanos> {
-    let text = read_short(&root.join(format!("proc/{pid}/task/{pid}/stat"))).ok()?;
-    Some(Nanos(parse(&String::from_utf8_lossy(&text))?.own_ticks.saturating_mul(TICK.0)))
+/// Returns the CPU time of a process since it began without that of its first thread: of its other threads, those that ended among them, and
+/// of its children that ended (proc(5): `/proc/PID/stat`, `/proc/PID/task/TID/stat`).
+fn others_time(root: &Path, pid: u32) -> Option<Nanos> {
+    let stat =
+        |name: String| parse(&String::from_utf8_lossy(&read_short(&root.join(format!("proc/{pid}/{name}"))).ok()?));
+    let first = stat(format!("task/{pid}/stat"))?;
+    Some(Nanos(stat("stat".to_owned())?.ticks().saturating_sub(first.own_ticks).saturating_mul(TICK.0)))
 }
 
 /// Returns the addresses of the network namespace of a process; those of the loopback device only if it is this program's.
@@ -348,22 +351,20 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_threads_that_ended_is_not_that_of_the_first_one() {
-        // The first thread waits meanwhile.
+    fn the_time_of_a_thread_that_ended_is_not_that_of_the_first_one() {
         let (root, pid) = (Path::new("/"), std::process::id());
-        let spun = std::thread::spawn(|| {
-            let mut times = 0_u64;
-            let own = || ProgramTimes::read(Path::new("/")).by_pid[&std::process::id()].own_ticks;
-            let before = own();
-            while own() < before + 5 {
-                times += 1;
-            }
-            times
-        });
-        assert!(spun.join().unwrap() > 0);
-        let whole = Nanos(ProgramTimes::read(root).by_pid[&pid].own_ticks * TICK.0);
-        assert!(first_thread_time(root, pid).is_some_and(|first| first < whole), "{whole}");
-        assert_eq!(first_thread_time(root, u32::MAX), None);
+        let own = || ProgramTimes::read(Path::new("/")).by_pid[&std::process::id()].own_ticks;
+        let others = || others_time(root, pid).unwrap();
+        let before = others();
+        // The first thread of a test program waits for its tests.
+        std::thread::spawn(move || {
+            let begin = own();
+            while own() < begin + 5 {}
+        })
+        .join()
+        .unwrap();
+        assert!(others() >= before + TICK * 4, "{before} became {}", others());
+        assert_eq!(others_time(root, u32::MAX), None);
     }
 
     #[test]

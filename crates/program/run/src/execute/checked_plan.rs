@@ -55,7 +55,7 @@ pub(super) struct CheckedTest {
     pub to: Option<String>,
     /// The pairs of hosts between which it runs at once; empty for two hosts.
     pub pairs: Vec<Pair>,
-    /// What hosts of a group are in no pair on their side.
+    /// Which hosts of a group are in no pair on their side, a sentence each.
     pub unpaired: Vec<String>,
     /// True if each pair gets the whole of rates, flows, connections and users.
     pub is_each: bool,
@@ -654,7 +654,7 @@ mod tests {
         let unpaired = |text: &str| CheckedPlan::new(read_plan(text).unwrap()).unwrap().tests.remove(0).unpaired;
         assert_eq!(unpaired(&with_star("")), Vec::<String>::new());
         let found = unpaired(&with_star("").replace("to = \"here\"", "to = \"c2\""));
-        assert!(found.len() == 1 && found[0].starts_with("`c2` initiates nothing"), "{found:?}");
+        assert!(found.len() == 1 && found[0].starts_with("`c2` starts no test"), "{found:?}");
         let alone = with_star("topology = \"mesh\"").replace("\"companions\"\n", "\"one\"\n");
         let error = completed(&alone.replace("to = \"here\"", "to = \"c2\"")).unwrap_err();
         assert!(error.contains("`c2` alone makes no pair"), "{error}");

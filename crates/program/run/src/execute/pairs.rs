@@ -47,9 +47,9 @@ pub(super) fn pairs(topology: Topology, from: &[String], to: Option<&[String]>) 
 pub(super) fn unpaired(pairs: &[Pair], from: &[String], to: &[String]) -> Vec<String> {
     let initiates = |host: &&String| !pairs.iter().any(|pair| pair.from == **host);
     let responds = |host: &&String| !pairs.iter().any(|pair| pair.to.as_ref() == Some(*host));
-    let why = "the other side is that host alone, and no host tests with itself";
-    let initiators = from.iter().filter(initiates).map(|host| format!("`{host}` initiates nothing: {why}"));
-    let responders = to.iter().filter(responds).map(|host| format!("`{host}` answers nothing: {why}"));
+    let why = "it is the only host on the other side, and no host is tested against itself";
+    let initiators = from.iter().filter(initiates).map(|host| format!("`{host}` starts no test: {why}"));
+    let responders = to.iter().filter(responds).map(|host| format!("`{host}` answers no test: {why}"));
     initiators.chain(responders).collect()
 }
 
@@ -152,8 +152,8 @@ mod tests {
                 .map(|text| text.split(':').next().unwrap_or_default().to_owned())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(&many, &one), ["`h1` initiates nothing"]);
-        assert_eq!(told(&one, &many), ["`h1` answers nothing"]);
+        assert_eq!(told(&many, &one), ["`h1` starts no test"]);
+        assert_eq!(told(&one, &many), ["`h1` answers no test"]);
         assert_eq!(told(&many, &["sut".to_owned()]), Vec::<String>::new());
         let mesh = pairs(Topology::Mesh, &many, Some(&many)).unwrap();
         assert_eq!(unpaired(&mesh, &many, &many), Vec::<String>::new());

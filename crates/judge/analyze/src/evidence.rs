@@ -354,7 +354,8 @@ impl<'a> TestEvidence<'a> {
     }
 
     /// Returns the time that the threads of both ends had work and no core to run on, together, as a share of the measured time: no
-    /// request waited longer for that. `None` if an end does not tell it, such as a server that is not fathom's.
+    /// request waited longer for that. `None` if an end does not tell it, such as a server that is not fathom's and may be on this machine;
+    /// what uses the cores of this machine takes no time of a server on another one.
     pub(crate) fn time_waited_for_core(&self) -> Option<f64> {
         let (mut waited, mut measured) = (Nanos::ZERO, Nanos::ZERO);
         for trial in &self.trials {
@@ -363,7 +364,8 @@ impl<'a> TestEvidence<'a> {
                 waited += record.run_delay_ns?;
             }
         }
-        ratio(waited.0, measured.0).filter(|_| self.test.to.is_some())
+        let is_elsewhere = || !self.is_server_here() && !self.is_memory(&self.test.from) && self.server().is_none();
+        ratio(waited.0, measured.0).filter(|_| self.test.to.is_some() || is_elsewhere())
     }
 
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts

@@ -36,6 +36,7 @@ mod nothing_done;
 mod one_core_receives;
 mod other_programs;
 mod outage;
+mod paced_answers;
 mod path_fault;
 mod pause_frames;
 mod planned_event;
@@ -49,6 +50,7 @@ mod scan;
 mod server_failures;
 mod server_saturated;
 mod server_time;
+mod slow_answers;
 mod slow_host;
 mod stall;
 mod start_skew;
@@ -120,6 +122,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &generator_limited::OfferedTooLittle,
     &server_time::DelayedAck,
     &server_time::ServerTime,
+    &slow_answers::SlowAnswers,
+    &paced_answers::PacedAnswers,
     &unexplained_loss::UnexplainedLoss,
     &host_drops::FILTER,
     &host_drops::INGRESS_FILTER,

@@ -1,9 +1,9 @@
 //! Answers that say that the server failed, and connections that got none.
 
 use fathom_model::{
-    Finding, Layer, Record, Severity, Side, Trial,
+    Cause, Failure, Finding, Layer, Record, Severity, Side, Stage, Trial,
     names::count,
-    units::{grouped, percent, ratio},
+    units::{Nanos, grouped, percent, ratio},
 };
 
 use super::{FindingRule, planned_event::PLANNED_EVENT};
@@ -75,26 +75,68 @@ impl FindingRule for StuckConnections {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(connections) = seen.test.options.count("connections") else { return Vec::new() };
-        let stuck = |trial: &&Trial| record_of(trial, Side::Initiator)?.1.totals.get(count::STUCK).copied();
         let trials = seen.trials().iter().copied();
-        let Some((n, round)) = trials.filter_map(|trial| Some((stuck(&trial)?, trial.round))).max() else {
+        let Some(worst) = trials.filter_map(|trial| Starved::of(seen, trial)).max_by_key(Starved::n) else {
             return Vec::new();
         };
+        let n = worst.n();
         if n < STUCK_LEAST || ratio(n, connections).is_none_or(|share| share < STUCK_MIN) {
             return Vec::new();
         }
-        let when = if seen.trials().len() > 1 { format!("round {}", round + 1) } else { "the test".to_owned() };
-        let title = format!(
-            "{} of {} connections were still waiting for an answer at the end of {when}, more than ten times as long as answers take: the others did the work",
-            grouped(n),
-            grouped(connections)
-        );
-        vec![seen.finding(self.id(), Severity::HoldsBack, "no answers", title).evidence([counter_evidence(
-            &seen.test.from,
-            count::STUCK,
-            n,
-        )])]
+        let of = format!("{} of {} connections", grouped(n), grouped(connections));
+        let when = if seen.trials().len() > 1 { format!("round {}", worst.round + 1) } else { "the test".to_owned() };
+        let title = if worst.at_end >= worst.in_vain {
+            format!(
+                "{of} were still waiting for an answer at the end of {when}, more than ten times as long as answers take: the others did the work"
+            )
+        } else {
+            format!(
+                "{of} had no answer in time, during all of {when}: {} requests waited {} each in vain, and the others did the work",
+                grouped(worst.n_timeouts),
+                timeout(seen)
+            )
+        };
+        let from = &seen.test.from;
+        let timeouts = counter_evidence(from, "requests without an answer in time", worst.n_timeouts);
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "no answers", title)
+                .evidence([counter_evidence(from, count::STUCK, worst.at_end), timeouts]),
+        ]
     }
+}
+
+/// The connections of a trial whose requests had no answer, while others had.
+struct Starved {
+    round: u32,
+    /// Connections that waited at the end.
+    at_end: u64,
+    /// Connections whose whole time is the time that requests waited until their timeout.
+    in_vain: u64,
+    n_timeouts: u64,
+}
+
+impl Starved {
+    fn of(seen: &TestEvidence<'_>, trial: &Trial) -> Option<Self> {
+        let record = record_of(trial, Side::Initiator)?.1;
+        let at_end = *record.totals.get(count::STUCK)?;
+        // If nobody had an answer, there are no others.
+        record.totals.get(count::REQUESTS).filter(|n| **n > 0)?;
+        let waits = |failure: &Failure| failure.cause == Cause::Timeout && failure.stage != Stage::Connect;
+        let n_timeouts = record.errors.iter().filter(|(failure, _)| waits(failure)).map(|(_, n)| *n).sum();
+        // Errors of the warm-up are counted too.
+        let span = record.measured_ns.1;
+        let in_vain = (timeout(seen) * n_timeouts).0.checked_div(span.0)?;
+        Some(Self { round: trial.round, at_end, in_vain, n_timeouts })
+    }
+
+    fn n(&self) -> u64 {
+        self.at_end.max(self.in_vain)
+    }
+}
+
+/// The time that a request waits for its answer.
+fn timeout(seen: &TestEvidence<'_>) -> Nanos {
+    seen.test.options.span("timeout").unwrap_or(Nanos::from_secs(5))
 }
 
 #[cfg(test)]
@@ -126,6 +168,24 @@ mod tests {
         let first = builder.analyzed().findings.remove(0);
         assert_eq!(first.id, "server-failures");
         assert!(first.title.contains("(1,000 with status 5xx, the first one 502 Bad Gateway)"), "{}", first.title);
+    }
+
+    #[test]
+    fn connections_whose_requests_end_at_their_timeout_have_no_answer_although_none_waits_at_the_end() {
+        let starved = |n_timeouts: u64| {
+            let mut builder = answered(0);
+            builder.run.tests[0].options.set("connections", "40");
+            builder.run.tests[0].options.set("timeout", "100ms");
+            builder.total("client", count::STUCK, 0);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            let per_connection = record.measured_ns.1.0 / Nanos::from_millis(100).0;
+            let timeout = Failure { stage: Stage::Read, cause: Cause::Timeout };
+            record.errors.add(timeout, n_timeouts * per_connection);
+            builder.finding("stuck-connections")
+        };
+        assert_eq!(starved(3), None, "less than one in ten");
+        let title = starved(30).unwrap().title;
+        assert!(title.starts_with("30 of 40 connections had no answer in time, during all of the test"), "{title}");
     }
 
     #[test]

@@ -6,13 +6,19 @@ use fathom_model::{
     units::{Nanos, percent},
 };
 
-use super::FindingRule;
-use crate::evidence::TestEvidence;
+use super::{
+    FindingRule,
+    server_time::{MOST, RequestTimes},
+};
+use crate::evidence::{TestEvidence, text_evidence};
 
 /// From this share of a core on, a thread has no time left; its CPU time is counted in hundredths of a second.
 const FULL_CORE: f64 = 0.93;
 /// A program that used more has had other threads, which ended before they could be counted.
 const ONE_CORE: f64 = 1.02;
+
+/// With so much of a core idle, a server with several threads would have used it.
+const IDLE_MIN: f64 = 0.5;
 
 /// Looks at the CPU time of the process that listens on the tested port. It must run on a host of this run.
 pub(crate) struct ServerSaturated;
@@ -33,29 +39,45 @@ impl FindingRule for ServerSaturated {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let server = seen
-            .server()
-            .filter(|(_, server)| has_one_thread(server.program) && (FULL_CORE..=ONE_CORE).contains(&server.cores));
+        let server = seen.server().filter(|(_, server)| (FULL_CORE..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
-        let name = &server.program.name;
-        let title = format!(
-            "the server {name} (pid {}) has one thread, and it used {} of a core",
-            server.program.pid,
-            percent(server.cores)
-        );
-        vec![
-            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title).evidence([server.evidence(host)]).next(
-                NextStep::new(format!("top -H -p {}", server.program.pid))
-                    .on(host)
-                    .expected("show its busy thread; give the server more workers"),
+        let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores));
+        let idle = has_one_thread(server.program).then_some(None).or_else(|| Some(Some(left_to_threads(seen, host)?)));
+        let (title, idle) = match idle {
+            Some(None) => (format!("the server {name} (pid {pid}) has one thread, and it used {used} of a core"), None),
+            Some(Some(idle)) => (
+                format!(
+                    "the server {name} (pid {pid}) used {used} of a core and no more, although it has several threads and others were idle: one of \
+                     them does the work, or a lock lets one run at a time"
+                ),
+                Some(text_evidence(host, "idle cores", format!("{idle:.2}"))),
             ),
+            None => return Vec::new(),
+        };
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title)
+                .evidence([server.evidence(host)].into_iter().chain(idle))
+                .next(
+                    NextStep::new(format!("top -H -p {pid}"))
+                        .on(host)
+                        .expected("show its busy thread; give the server more workers"),
+                ),
         ]
     }
 }
 
+/// Returns how many cores were idle at a server whose threads could have used them: requests waited for the server, and it left most of a core
+/// free. `None` if that is not so.
+fn left_to_threads(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
+    let waits_for_server = RequestTimes::of(seen).is_some_and(|times| times.server_share() >= MOST);
+    let cores = seen.cores(host);
+    let idle: f64 = cores.iter().map(|core| 1.0 - core.busy()).sum();
+    (waits_for_server && cores.len() > 1 && idle >= IDLE_MIN).then_some(idle)
+}
+
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Severity, record::ProgramTime, units::Nanos};
+    use fathom_model::{Histogram, Severity, names::distribution, record::ProgramTime, units::Nanos};
 
     use crate::run_builder::RunBuilder;
 
@@ -107,6 +129,30 @@ mod tests {
         };
         assert!(is_found(0) && is_found(5), "helpers at the start");
         assert!(!is_found(60) && !is_found(700), "others may have done it");
+    }
+
+    #[test]
+    fn several_threads_that_use_one_core_while_others_are_idle_run_one_at_a_time() {
+        let finding = |idle_of_second_core: u64| {
+            let mut builder = with_server(span(), 12, 8080);
+            builder.cpu("client", "cpu0", [90, 10, 0, 0]);
+            builder.cpu("client", "cpu1", [100 - idle_of_second_core, 0, 0, 0]);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            for (name, micros) in [
+                (distribution::CONNECT_TIME, 100),
+                (distribution::FIRST_BYTE, 20_000),
+                (distribution::DOWNLOAD_TIME, 10),
+                (distribution::SERVICE_TIME, 20_010),
+            ] {
+                let mut times = Histogram::new();
+                times.record_n(Nanos::from_micros(micros).0, 100);
+                record.distributions.insert(name.to_owned(), times);
+            }
+            builder.finding("server-saturated")
+        };
+        let title = finding(80).unwrap().title;
+        assert!(title.starts_with("the server python3 (pid 4711) used 100 % of a core and no more"), "{title}");
+        assert_eq!(finding(20), None, "nothing was left");
     }
 
     #[test]

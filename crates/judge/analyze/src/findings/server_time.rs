@@ -13,11 +13,11 @@ use super::{FindingRule, other_programs::OtherPrograms};
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
 /// A shorter response time is not slow for a server, whatever the network takes.
-const SLOW: Nanos = Nanos::from_millis(2);
+pub(super) const SLOW: Nanos = Nanos::from_millis(2);
 /// The first byte comes at least this many round trips after the request before the server is said to be slow.
-const ROUND_TRIPS_MIN: u64 = 5;
+pub(super) const ROUND_TRIPS_MIN: u64 = 5;
 /// The server's part of the time of a request from which on it is the reason.
-const MOST: f64 = 0.5;
+pub(super) const MOST: f64 = 0.5;
 /// The time for which Linux delays an acknowledgment in a conversation (`TCP_DELACK_MIN`), with what wake-ups add to it.
 const DELAYED_ACK: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(36)..=Nanos::from_millis(50);
 /// At this number of delayed acknowledgments per request and above, nearly each response waited for one. A measured server with Nagle's
@@ -31,26 +31,26 @@ const TICK_SPREAD: Nanos = Nanos::from_millis(1);
 const SHORT_RESPONSE: u64 = 64 << 10;
 
 /// With fewer segments sent again per request, the median is that of a request without any.
-const RESENT_MAX: f64 = 0.25;
+pub(super) const RESENT_MAX: f64 = 0.25;
 
 /// The handshakes that show the network.
 const FASTEST: f64 = 0.25;
 
 /// The parts of a request's time, at the median. The parts of one request add up to its whole; medians do so only roughly.
-struct RequestTimes {
+pub(super) struct RequestTimes {
     /// From the request to the end of the response.
-    service: Nanos,
+    pub(super) service: Nanos,
     /// From the request to the first byte of the response.
-    first_byte: Nanos,
+    pub(super) first_byte: Nanos,
     /// From the first byte to the last.
-    download: Nanos,
+    pub(super) download: Nanos,
     /// The handshake of TCP: a round trip that no server program takes part in. That of the fastest quarter, because waits for a core and
     /// lost segments only add to it.
-    connect: Nanos,
+    pub(super) connect: Nanos,
 }
 
 impl RequestTimes {
-    fn of(seen: &TestEvidence<'_>) -> Option<Self> {
+    pub(super) fn of(seen: &TestEvidence<'_>) -> Option<Self> {
         let quantile = |name, q| seen.distribution(Side::Initiator, name).quantile(q).map(Nanos);
         let median = |name| quantile(name, 0.5);
         Some(Self {
@@ -67,7 +67,7 @@ impl RequestTimes {
     }
 
     /// The share of the time of a request that the server takes.
-    fn server_share(&self) -> f64 {
+    pub(super) fn server_share(&self) -> f64 {
         ratio(self.of_server().0, self.service.0).unwrap_or(0.0).min(1.0)
     }
 
@@ -181,7 +181,7 @@ impl FindingRule for ServerTime {
 }
 
 /// The segments that both hosts sent again, per request.
-fn resent_per_request(seen: &TestEvidence<'_>) -> f64 {
+pub(super) fn resent_per_request(seen: &TestEvidence<'_>) -> f64 {
     let resent = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
     ratio(resent, seen.total(Side::Initiator, count::REQUESTS)).unwrap_or(0.0)
 }
@@ -242,6 +242,11 @@ fn is_spread(seen: &TestEvidence<'_>) -> bool {
     let times = seen.distribution(Side::Initiator, distribution::DOWNLOAD_TIME);
     let spread = times.quantile(0.9).zip(times.quantile(0.1)).map(|(long, short)| Nanos(long).since(Nanos(short)));
     spread.is_some_and(|spread| spread >= TICK_SPREAD)
+}
+
+/// Returns true if responses end as late as a delayed acknowledgment, whatever they wait for.
+pub(super) fn is_pause(seen: &TestEvidence<'_>) -> bool {
+    Pause::of(seen).is_some()
 }
 
 /// Reports a server that pauses within its responses, while this host delays no acknowledgment.

@@ -111,13 +111,17 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
         let is_closed = !record.distributions.contains_key(SCHEDULE_LAG);
         let longest = hidden_wait(times)?.min(to - from);
         let rates = rates(&record.timeline, count::REQUESTS, (from, to));
-        let n_silent = rates.split(|rate| *rate > 0.0).map(<[f64]>::len).max()?;
-        let silent = approximate(u64::try_from(n_silent).ok()?) / approximate(u64::try_from(rates.len()).ok()?);
+        let silences = || rates.split(|rate| *rate > 0.0).map(<[f64]>::len);
+        let share =
+            |n: usize| Some(approximate(u64::try_from(n).ok()?) / approximate(u64::try_from(rates.len()).ok()?));
+        let longest_silence = share(silences().max()?)?;
+        // One interval may be silent by chance between two answers.
+        let silent = share(silences().filter(|n| *n > 1).sum())?;
         let waited = ratio(longest.0, (to - from).0)?;
         let per_second = rates.iter().sum::<f64>() / approximate(u64::try_from(rates.len()).ok()?);
         // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals: these show that
         // nobody was answered, and the wait itself shows for how long.
-        let is_stall = is_closed && waited >= MATTERS && silent >= waited / 2.0;
+        let is_stall = is_closed && waited >= MATTERS && longest_silence >= waited / 2.0;
         let silent = silent.max(waited);
         is_stall.then_some(StallWait { round: trial.round, longest, measured: to - from, silent, per_second })
     };

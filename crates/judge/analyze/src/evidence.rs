@@ -397,6 +397,12 @@ impl<'a> TestEvidence<'a> {
         (!own.is_empty()).then_some(own)
     }
 
+    /// Returns the time that both ends measured, summed over the trials.
+    pub(crate) fn measured_time(&self) -> Nanos {
+        let spans = self.trials.iter().filter_map(|trial| Some(MeasuredWindow::common(trial, &self.run.hosts)?.span()));
+        spans.fold(Nanos::ZERO, |sum, span| sum + span)
+    }
+
     /// Returns the host counters of one trial and the samples that bound the measured part.
     pub(crate) fn measured_samples(&self, trial: &'a Trial, host: &str) -> Option<(&'a HostRecord, (usize, usize))> {
         let record = trial.hosts.get(host)?;

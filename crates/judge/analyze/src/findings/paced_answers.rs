@@ -1,7 +1,7 @@
 //! Answers that begin at once and come slowly: in parts, or at the same pace on each connection.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity, Side,
+    Finding, NextStep, Severity, Side,
     names::{count, distribution},
     units::{BitsPerSec, Nanos, approximate, grouped, percent, ratio},
 };
@@ -9,7 +9,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     planned_event::PLANNED_EVENT,
-    server_time::{MOST, RESENT_MAX, RequestTimes, SLOW, is_pause, resent_per_request},
+    server_time::{MOST, RESENT_MAX, RequestTimes, SLOW, is_of_requests, is_pause, resent_per_request},
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
@@ -92,7 +92,7 @@ struct SlowDownload {
 
 impl SlowDownload {
     fn of(seen: &TestEvidence<'_>) -> Option<Self> {
-        let times = (seen.test.layer == Layer::Http && !seen.reached_target()).then(|| RequestTimes::of(seen))??;
+        let times = (is_of_requests(seen) && !seen.reached_target()).then(|| RequestTimes::of(seen))??;
         let total = |counter| seen.total(Side::Initiator, counter);
         let bytes = total(count::BYTES_RECEIVED).checked_div(total(count::REQUESTS))?;
         let is_most = ratio(times.download.0, times.service.0).is_some_and(|share| share >= MOST);

@@ -14,6 +14,9 @@ use crate::evidence::{TestEvidence, text_evidence};
 
 /// From this share of a core on, a thread has no time left; its CPU time is counted in hundredths of a second.
 const FULL_CORE: f64 = 0.93;
+/// From this share on, the one thread of a server for which requests wait is what they wait for: they leave it no time without work, and it lacks
+/// the rest to waits of its own, as for a core.
+const NEARLY_FULL: f64 = 0.85;
 /// A program that used more has had other threads, which ended before they could be counted.
 const ONE_CORE: f64 = 1.02;
 
@@ -39,10 +42,13 @@ impl FindingRule for ServerSaturated {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let server = seen.server().filter(|(_, server)| (FULL_CORE..=ONE_CORE).contains(&server.cores));
+        let is_waited_for = RequestTimes::of(seen).is_some_and(|times| times.server_share() >= MOST);
+        let full = if is_waited_for { NEARLY_FULL } else { FULL_CORE };
+        let server = seen.server().filter(|(_, server)| (full..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
         let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores));
-        let idle = has_one_thread(server.program).then_some(None).or_else(|| Some(Some(left_to_threads(seen, host)?)));
+        let left = || (is_waited_for && server.cores >= FULL_CORE).then(|| idle_cores(seen, host)).flatten();
+        let idle = has_one_thread(server.program).then_some(None).or_else(|| Some(Some(left()?)));
         let (title, idle) = match idle {
             Some(None) => (format!("the server {name} (pid {pid}) has one thread, and it used {used} of a core"), None),
             Some(Some(idle)) => (
@@ -66,13 +72,11 @@ impl FindingRule for ServerSaturated {
     }
 }
 
-/// Returns how many cores were idle at a server whose threads could have used them: requests waited for the server, and it left most of a core
-/// free. `None` if that is not so.
-fn left_to_threads(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
-    let waits_for_server = RequestTimes::of(seen).is_some_and(|times| times.server_share() >= MOST);
+/// Returns how many cores of a host were idle, if that is most of one and a program could have used it.
+fn idle_cores(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
     let cores = seen.cores(host);
     let idle: f64 = cores.iter().map(|core| 1.0 - core.busy()).sum();
-    (waits_for_server && cores.len() > 1 && idle >= IDLE_MIN).then_some(idle)
+    (cores.len() > 1 && idle >= IDLE_MIN).then_some(idle)
 }
 
 #[cfg(test)]
@@ -131,23 +135,37 @@ mod tests {
         assert!(!is_found(60) && !is_found(700), "others may have done it");
     }
 
+    /// Makes nearly all of the time of requests that of the server.
+    fn wait_for_server(builder: &mut RunBuilder) {
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let times = [
+            (distribution::CONNECT_TIME, 100),
+            (distribution::FIRST_BYTE, 20_000),
+            (distribution::DOWNLOAD_TIME, 10),
+            (distribution::SERVICE_TIME, 20_010),
+        ];
+        for (name, micros) in times {
+            let mut times = Histogram::new();
+            times.record_n(Nanos::from_micros(micros).0, 100);
+            record.distributions.insert(name.to_owned(), times);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_requests_wait_for_is_the_limit_even_if_it_waits_a_little_itself() {
+        let mut builder = with_server(Nanos(span().0 / 100 * 88), 1, 8080);
+        assert_eq!(builder.finding("server-saturated"), None);
+        wait_for_server(&mut builder);
+        assert!(builder.finding("server-saturated").unwrap().title.ends_with("and it used 88 % of a core"));
+    }
+
     #[test]
     fn several_threads_that_use_one_core_while_others_are_idle_run_one_at_a_time() {
         let finding = |idle_of_second_core: u64| {
             let mut builder = with_server(span(), 12, 8080);
             builder.cpu("client", "cpu0", [90, 10, 0, 0]);
             builder.cpu("client", "cpu1", [100 - idle_of_second_core, 0, 0, 0]);
-            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-            for (name, micros) in [
-                (distribution::CONNECT_TIME, 100),
-                (distribution::FIRST_BYTE, 20_000),
-                (distribution::DOWNLOAD_TIME, 10),
-                (distribution::SERVICE_TIME, 20_010),
-            ] {
-                let mut times = Histogram::new();
-                times.record_n(Nanos::from_micros(micros).0, 100);
-                record.distributions.insert(name.to_owned(), times);
-            }
+            wait_for_server(&mut builder);
             builder.finding("server-saturated")
         };
         let title = finding(80).unwrap().title;

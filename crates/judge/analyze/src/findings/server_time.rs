@@ -6,7 +6,7 @@
 use fathom_model::{
     Anatomy, Evidence, Finding, Layer, NextStep, Part, Severity, Side,
     names::{count, distribution, host},
-    units::{Nanos, grouped, percent, ratio},
+    units::{Nanos, approximate, grouped, percent, ratio},
 };
 
 use super::{FindingRule, other_programs::OtherPrograms};
@@ -149,18 +149,17 @@ impl FindingRule for ServerTime {
         if let Some(own) = own_pause(seen) {
             return vec![own];
         }
-        let times =
-            (seen.test.layer == Layer::Http && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
+        let times = (is_of_requests(seen) && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
         let Some(times) = times else { return Vec::new() };
         let (own, share) = (times.of_server(), times.server_share());
         let is_slow = times.first_byte >= SLOW && times.first_byte >= times.connect * ROUND_TRIPS_MIN;
         if !is_slow || share < MOST || resent_per_request(seen) >= RESENT_MAX {
             return Vec::new();
         }
-        let is_alone = seen.test.options.count("connections") == Some(1);
-        let alone = seen.repeat_with_option("connections", "1").filter(|_| !is_alone).map(|command| {
+        let many = load_option(seen).filter(|(_, n)| *n > 1);
+        let alone = many.and_then(|(option, _)| seen.repeat_with_option(option, "1")).map(|command| {
             NextStep::new(command)
-                .expected("tell work from waiting: a server that is as slow for one connection is slow itself")
+                .expected("tell work from waiting: a server that is as slow for one of them is slow itself")
         });
         // Handshakes before the load met queues that were empty.
         let place =
@@ -178,6 +177,26 @@ impl FindingRule for ServerTime {
                 .next(alone),
         ]
     }
+}
+
+/// Returns true if the rate of a test depends on the time that requests take: an HTTP test, or users of a script who spend most of their time on
+/// requests and not on pauses.
+pub(super) fn is_of_requests(seen: &TestEvidence<'_>) -> bool {
+    let waited = || {
+        let times = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
+        let users = load_option(seen)?.1;
+        Some(times.mean()? * approximate(times.count()) / (approximate(users) * approximate(seen.measured_time().0)))
+    };
+    match seen.test.layer {
+        Layer::Http => true,
+        Layer::App => waited().is_some_and(|share| share >= MOST),
+        _ => false,
+    }
+}
+
+/// Returns the option that has the number of connections or users of a closed load, and the number.
+fn load_option(seen: &TestEvidence<'_>) -> Option<(&'static str, u64)> {
+    ["connections", "users"].into_iter().find_map(|option| Some((option, seen.test.options.count(option)?)))
 }
 
 /// The segments that both hosts sent again, per request.
@@ -207,7 +226,7 @@ struct Pause {
 
 impl Pause {
     fn of(seen: &TestEvidence<'_>) -> Option<Self> {
-        let times = (seen.test.layer == Layer::Http).then(|| RequestTimes::of(seen)).flatten()?;
+        let times = is_of_requests(seen).then(|| RequestTimes::of(seen)).flatten()?;
         let total = |counter| seen.total(Side::Initiator, counter);
         let n_requests = total(count::REQUESTS);
         let is_short = total(count::BYTES_RECEIVED).checked_div(n_requests)? <= SHORT_RESPONSE;
@@ -322,6 +341,20 @@ mod tests {
             "{}",
             finding.title
         );
+    }
+
+    #[test]
+    fn users_who_wait_for_answers_all_the_time_are_held_back_by_a_slow_server_and_those_who_pause_are_not() {
+        let with_users = |n: u64| {
+            let mut builder = with_times(100, 20_000, 100);
+            let test = &mut builder.run.tests[0];
+            test.layer = Layer::App;
+            test.options = fathom_model::Settings::default();
+            test.options.set("users", n.to_string());
+            builder.finding("server-time")
+        };
+        assert!(with_users(2).is_some(), "100 requests of 20 ms in a second of two users");
+        assert_eq!(with_users(100), None);
     }
 
     #[test]

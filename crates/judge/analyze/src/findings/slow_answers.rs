@@ -3,7 +3,7 @@
 //! Medians do not show it: if one request in ten takes 100 ms and the others 0.1 ms, each connection waits 99 % of its time for the slow ones.
 
 use fathom_model::{
-    Evidence, Finding, Histogram, Layer, Severity, Side,
+    Evidence, Finding, Histogram, Severity, Side,
     names::{distribution, host},
     units::{Nanos, approximate, percent, ratio},
 };
@@ -11,7 +11,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     planned_event::PLANNED_EVENT,
-    server_time::{MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW},
+    server_time::{MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, is_of_requests},
 };
 use crate::evidence::{TestEvidence, counter_evidence, ratio_evidence, text_evidence};
 
@@ -102,7 +102,7 @@ struct Tail {
 impl Tail {
     fn of(seen: &TestEvidence<'_>) -> Option<Self> {
         let is_closed = || seen.distribution(Side::Initiator, distribution::SCHEDULE_LAG).max().is_none();
-        (seen.test.layer == Layer::Http && !seen.reached_target() && is_closed()).then_some(())?;
+        (is_of_requests(seen) && !seen.reached_target() && is_closed()).then_some(())?;
         let times = seen.distribution(Side::Initiator, distribution::FIRST_BYTE);
         let service = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
         let (median, connect) = (Nanos(times.quantile(0.5)?), RequestTimes::of(seen)?.connect);

@@ -319,6 +319,20 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
+    /// Returns the most time that the tested server can have used on the cores of this run's hosts, in cores: that of the programs that listen on
+    /// its port, or of one that used too little to be named.
+    pub(crate) fn server_cores_max(&self) -> f64 {
+        let port = self.server_port();
+        let of_host = |host| {
+            let programs = self.programs(host);
+            let listens = |program: &&Program<'_>| port.is_some_and(|port| program.program.listens.contains(&port));
+            let named: f64 = programs.iter().filter(listens).map(|program| program.cores).sum();
+            let least = programs.last().filter(|_| programs.len() >= HostRecord::PROGRAMS_MAX);
+            if named > 0.0 { named } else { least.map_or(0.0, |program| program.cores) }
+        };
+        self.hosts().map(of_host).fold(0.0, f64::max)
+    }
+
     /// Returns true if a program has the address of the tested server; `None` if one of both is not known, as that of a name.
     pub(crate) fn is_tested_address(&self, program: &ProgramTime) -> Option<bool> {
         let elsewhere = ["connect-to", "proxy", "unix"];

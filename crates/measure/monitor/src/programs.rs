@@ -12,12 +12,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fathom_model::{record::ProgramTime, units::Nanos};
+use fathom_model::{HostRecord, record::ProgramTime, units::Nanos};
 
 use crate::procfs::read_short;
 
-/// The most programs that a record names.
-const NAMED_MAX: usize = 3;
 /// Below this share of a core, a program is not named.
 pub(crate) const CORE_SHARE_MIN: f64 = 0.01;
 /// The clock ticks of /proc are hundredths of a second on every architecture (`USER_HZ`).
@@ -81,7 +79,7 @@ impl ProgramTimes {
     pub fn busiest_since(&self, earlier: &Self, span: Nanos) -> Vec<ProgramTime> {
         let least = span.as_secs_f64() * CORE_SHARE_MIN;
         let mut all = self.others_since(earlier, span);
-        all.truncate(NAMED_MAX);
+        all.truncate(HostRecord::PROGRAMS_MAX);
         all.retain(|program| program.cpu_ns.as_secs_f64() > least);
         all
     }

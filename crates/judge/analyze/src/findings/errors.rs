@@ -232,9 +232,15 @@ impl FindingRule for ErrorCauses {
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         let known = known_of(most);
-        // Connections that were not open in time are told with the reason of the delay.
+        // Connections that were not open in time are told with the reason of the delay. A client whose last segment of the handshake was dropped
+        // takes its connection for open, and waits for an answer.
         let is_late_connect = |failure: &Failure| {
-            failure.stage == Stage::Connect && matches!(failure.cause, Cause::Unanswered | Cause::Timeout)
+            let may_be = |cause: &Cause| match failure.stage {
+                Stage::Connect => matches!(cause, Cause::Unanswered | Cause::Timeout),
+                Stage::Read => *cause == Cause::Unanswered,
+                _ => false,
+            };
+            may_be(&failure.cause)
         };
         let is_late = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
         let severity = if is_late {
@@ -296,6 +302,7 @@ mod tests {
             builder.run.tests[0].trials[0].records.get_mut("client").unwrap().errors.add(error, 20);
         };
         add(&mut builder, "connect: unanswered");
+        add(&mut builder, "read: unanswered");
         assert_eq!(builder.finding("errors").unwrap().severity, Severity::Remark);
         assert!(builder.finding("connect-delays").is_some_and(|finding| finding.severity == Severity::HoldsBack));
         add(&mut builder, "read: timeout");

@@ -27,6 +27,8 @@ const ACKS_PER_REQUEST: f64 = 0.8;
 const WITHIN_TICK: Nanos = Nanos::from_millis(42);
 /// The least distance between the 10 % shortest and the 10 % longest times that such a tick makes.
 const TICK_SPREAD: Nanos = Nanos::from_millis(1);
+/// A program that uses less than this part of a core is no one that has too little of it.
+const FEW_CORES: f64 = 0.3;
 /// A longer response takes that long for its own length on many paths.
 const SHORT_RESPONSE: u64 = 64 << 10;
 
@@ -138,7 +140,11 @@ impl FindingRule for ServerTime {
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         // While a thread waits for a core, all of its requests wait: that part of the time is not the server's.
         let own = |waited| RequestTimes::of(seen).is_some_and(|times| times.server_share() - waited >= MOST);
-        let is_own = || ResponderTime::of(seen).is_some() || seen.time_waited_for_core().is_some_and(own);
+        let is_own = || match seen.time_waited_for_core() {
+            _ if ResponderTime::of(seen).is_some() => true,
+            Some(waited) => own(waited),
+            None => uses_few_cores(seen) && takes_long_always(seen),
+        };
         cause == OtherPrograms.id() && is_own()
     }
 
@@ -177,6 +183,18 @@ impl FindingRule for ServerTime {
                 .next(alone),
         ]
     }
+}
+
+/// Returns true if the tested server used so little of the cores of this run that it waits for something else than a core.
+pub(super) fn uses_few_cores(seen: &TestEvidence<'_>) -> bool {
+    seen.server_cores_max() <= FEW_CORES
+}
+
+/// Returns true if also the fastest tenth of the requests, which waited for no core, took most of a usual request's time in the server.
+fn takes_long_always(seen: &TestEvidence<'_>) -> bool {
+    let fastest = seen.distribution(Side::Initiator, distribution::FIRST_BYTE).quantile(0.1).map(Nanos);
+    let own = |times: RequestTimes| ratio(fastest?.since(times.connect).0, times.service.0);
+    RequestTimes::of(seen).and_then(own).is_some_and(|share| share >= MOST)
 }
 
 /// Returns true if the rate of a test depends on the time that requests take: an HTTP test, or users of a script who spend most of their time on
@@ -310,7 +328,7 @@ impl FindingRule for DelayedAck {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::AnatomyPart;
+    use fathom_model::{AnatomyPart, record::ProgramTime, units::rounded};
 
     /// A closed load whose requests have these times in microseconds: connect, first byte, download.
     fn with_times(connect: u64, first_byte: u64, download: u64) -> RunBuilder {
@@ -373,6 +391,37 @@ mod tests {
         };
         assert_eq!(severity(100), Severity::HoldsBack, "the threads waited a fifth of the time at most");
         assert_eq!(severity(300), Severity::Remark);
+    }
+
+    #[test]
+    fn a_server_without_an_agent_that_hardly_uses_a_core_and_is_always_slow_stands_beside_other_programs() {
+        let severity = |server_cores: f64, n_fast: u64| {
+            let mut builder = with_times(100, 20_000, 100);
+            let test = &mut builder.run.tests[0];
+            test.to = None;
+            test.options.set("url", "http://127.0.0.1:8080/");
+            let trial = &mut test.trials[0];
+            trial.records.remove("target");
+            let first =
+                trial.records.get_mut("client").unwrap().distributions.get_mut(distribution::FIRST_BYTE).unwrap();
+            first.record_n(Nanos::from_micros(200).0, n_fast);
+            let host = trial.hosts.get_mut("client").unwrap();
+            let cpu_ns = |cores: f64| Nanos(rounded(cores * approximate(host.span().0)));
+            let program = |pid, cores, listens: &[u16]| ProgramTime {
+                pid,
+                cpu_ns: cpu_ns(cores),
+                listens: listens.to_vec(),
+                ..ProgramTime::default()
+            };
+            host.programs = vec![program(7, 0.6, &[]), program(8, server_cores, &[8080])];
+            builder.cpu("client", "cpu0", [60, 30, 5, 0]);
+            builder.own_cpu("client", &[("cpu0", 20)]);
+            assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
+            builder.finding("server-time").unwrap().severity
+        };
+        assert_eq!(severity(0.1, 0), Severity::HoldsBack);
+        assert_eq!(severity(0.1, 30), Severity::Remark, "some are fast: the others may have waited for a core");
+        assert_eq!(severity(0.35, 0), Severity::Remark, "it needs a core");
     }
 
     #[test]

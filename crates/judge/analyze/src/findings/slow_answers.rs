@@ -10,8 +10,9 @@ use fathom_model::{
 
 use super::{
     FindingRule,
+    other_programs::OtherPrograms,
     planned_event::PLANNED_EVENT,
-    server_time::{MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, is_of_requests},
+    server_time::{MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, is_of_requests, uses_few_cores},
 };
 use crate::evidence::{TestEvidence, counter_evidence, ratio_evidence, text_evidence};
 
@@ -19,6 +20,9 @@ use crate::evidence::{TestEvidence, counter_evidence, ratio_evidence, text_evide
 const TIMES_MEDIAN: u64 = 10;
 /// Fewer slow answers show no habit.
 const SLOW_LEAST: u64 = 10;
+/// Where other programs use the cores, a thread waits for one as long, and its requests with it: some slices of 3 ms
+/// (`sysctl_sched_base_slice`, kernel/sched/fair.c).
+const LONGEST_CORE_WAIT: Nanos = Nanos::from_millis(20);
 /// With fewer segments sent again per slow answer, most of them lost none.
 const RESENT_MAX: f64 = 0.25;
 /// The least time after which TCP sends a lost segment again (`TCP_RTO_MIN`, include/net/tcp.h), without the little that timers are early.
@@ -53,13 +57,20 @@ impl FindingRule for SlowAnswers {
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // While a thread waits for a core, all of its requests wait: that part of the time is not the server's.
-        let own = |tail: Tail| seen.time_waited_for_core().is_some_and(|waited| tail.share - waited >= MOST);
-        cause == "other-programs" && Tail::of(seen).is_some_and(own)
+        let Some(tail) = Tail::of(seen) else { return false };
+        let is_own = match seen.time_waited_for_core() {
+            Some(waited) => tail.share - waited >= MOST,
+            None => uses_few_cores(seen) && tail.typical >= LONGEST_CORE_WAIT,
+        };
+        cause == OtherPrograms.id() && is_own
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(tail) = Tail::of(seen) else { return Vec::new() };
+        let are_cores_taken = || OtherPrograms.evaluate(seen).iter().any(|found| found.severity == Severity::Disturbs);
+        if tail.typical < LONGEST_CORE_WAIT && are_cores_taken() {
+            return Vec::new();
+        }
         let resent = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
         if ratio(resent, tail.n).is_none_or(|share| share >= RESENT_MAX) {
             return Vec::new();

@@ -19,17 +19,20 @@ pub(crate) struct UnansweredCheck {
     now: Nanos,
     /// 90 % of the measured time: requests that began with it began a little later.
     measured: Nanos,
+    /// The longest time that an answer took; zero if some never came.
+    slowest: Nanos,
 }
 
 impl UnansweredCheck {
     /// The end of a load at `now`; `None` if it was never measured, or not to its end.
     pub(crate) fn of<I: Iterator<Item = Nanos> + Clone>(now: Nanos, load: &OfferedLoad<'_, I>) -> Option<Self> {
         let is_ended = load.window().is_over() && !load.is_aborted();
-        load.window().from().filter(|_| is_ended).map(|from| Self::since(from, now))
+        let slowest = load.times.service.max().filter(|_| load.times.n_lower_bounds == 0).unwrap_or(0);
+        load.window().from().filter(|_| is_ended).map(|from| Self::since(from, now, Nanos(slowest)))
     }
 
-    fn since(measured_from: Nanos, now: Nanos) -> Self {
-        Self { now, measured: now.since(measured_from) / 10 * 9 }
+    fn since(measured_from: Nanos, now: Nanos, slowest: Nanos) -> Self {
+        Self { now, measured: now.since(measured_from) / 10 * 9, slowest }
     }
 
     /// The failure of a connection that is not open yet.
@@ -41,7 +44,8 @@ impl UnansweredCheck {
     /// The failure of a request that has no answer, or whose answer has been incomplete for the whole time.
     pub(crate) fn request(self, sent_at: Nanos, first_byte_at: Option<Nanos>) -> Option<RequestFault> {
         let cause = match first_byte_at {
-            None if self.is_long(sent_at) => FaultCause::Unanswered,
+            // A server that took as long for an answer may still give this one.
+            None if self.is_long(sent_at) && self.now.since(sent_at) > self.slowest => FaultCause::Unanswered,
             // Large bodies take long, and each byte shows that the server is alive.
             Some(_) if self.now.since(sent_at) >= self.measured.max(LONG_WAIT) => FaultCause::Incomplete,
             _ => return None,
@@ -80,10 +84,18 @@ mod tests {
         ];
         for (round, waited, first_byte, cause) in cases {
             let now = ms(10_000);
-            let closing = UnansweredCheck::since(now.since(ms(round)), now);
+            let closing = UnansweredCheck::since(now.since(ms(round)), now, Nanos::ZERO);
             let fault = closing.request(now.since(ms(waited)), first_byte.map(ms));
             assert_eq!(fault.map(|fault| fault.cause), cause, "{round} {waited}");
         }
+    }
+
+    #[test]
+    fn a_request_that_waits_no_longer_than_another_one_did_may_still_be_answered() {
+        let ms = Nanos::from_millis;
+        let closing = UnansweredCheck::since(ms(5_000), ms(10_000), ms(1_500));
+        assert_eq!(closing.request(ms(8_600), None), None);
+        assert!(closing.request(ms(8_400), None).is_some());
     }
 
     #[test]

@@ -51,7 +51,7 @@ lint:
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "SKIPPED: cargo deny check (cargo install cargo-deny)"; fi
 
 # Plants every fault of `fathom lab fault` and writes docs/findings.md: what was planted, what fathom said; first on a quiet machine, then
-# beside programs that use its cores.
+# beside programs that use its cores. It needs python3 and nginx.
 findings:
 	$(CARGO) build --release --package fathom
 	$(CARGO) xtask findings --write

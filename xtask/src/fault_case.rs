@@ -4,6 +4,8 @@
 pub(crate) const PREFLIGHT: &str = "an error before the start";
 /// The finding of a fault that leaves the test one core.
 const CORE: &[&str] = &["core-saturated"];
+/// The finding of a server that uses one core and could use no more.
+const SERVER_CORE: &[&str] = &["server-saturated"];
 /// What the options of a test make of it.
 pub(crate) const BUFFER: &str = "small buffer";
 pub(crate) const SLOW: &str = "slow server: 20 ms";
@@ -69,6 +71,8 @@ impl Case {
     pub(crate) fn beside_busy_programs(&mut self) {
         if self.expected == [CORE] {
             self.expected = vec![&["core-saturated", "other-programs"]];
+        } else if self.expected == [SERVER_CORE] {
+            self.expected = vec![&["server-saturated", "other-programs"]];
         }
     }
 

@@ -9,6 +9,7 @@ use fathom_model::{Run, Severity};
 
 use crate::{
     fault_case::{Case, PREFLIGHT, PlantedFault},
+    foreign_servers::ForeignServer,
     lab_truth,
 };
 
@@ -26,6 +27,8 @@ pub(crate) struct Said {
 /// Plants the faults of a case, runs its test, and returns what it said.
 pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let lab = FaultyLab::up(program, case)?;
+    let server = case.faults.iter().find_map(|planted| planted.words.first());
+    let _server = server.map(|fault| ForeignServer::start(program, &lab.name, fault)).transpose()?.flatten();
     let output = Command::new(program)
         .args(case.test.split(' '))
         .args(["--lab", &lab.name, "--duration", "2s", "--rounds", "2", "--json"])

@@ -16,6 +16,7 @@ hypervisor took are true of a lab on a small machine if the record of the run be
 test's own threads and interrupts, or others used as much as the finding says. These are left out, and counted below the table; without \
 such a record they count as untrue. Of two faults at once, one that explains much less than the other may be a remark. \
 Beside busy programs, threads that a fault leaves one core wait for it, so that `other-programs` is as true. \
+The servers in Python and nginx have no agent of fathom: what is wrong with them is told by the client and the kernel alone. \
 `cargo xtask findings --short --seed N` draws place, strength and direction of the faults.
 ";
 

@@ -1,8 +1,9 @@
 //! Proves the findings: plants each fault of `fathom lab fault` in a lab, measures, and compares what fathom says with what was planted.
 //!
-//! Writes a section of `docs/findings.md` with `--write`, with the pairs of [`fault_pairs`]; with `--busy`, other programs use the cores
+//! Writes a section of `docs/findings.md` with `--write`, with [`foreign_servers`] and the pairs of [`fault_pairs`]; with `--busy`, other programs use the cores
 //! meanwhile. With `--short`, each case runs once; a fault that is not named first is a failure. With `--seed N`, place, strength and
-//! direction of the faults are drawn ([`fault_variants`]); with `--pairs`, only pairs are planted; with `--ci`, a few cases run with the
+//! direction of the faults are drawn ([`fault_variants`]); with `--pairs`, only pairs are planted; with `--servers`, only faults of
+//! [`foreign_servers`]; with `--ci`, a few cases run with the
 //! debug program that the tests have built.
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use crate::{
     fault_variants::{self, fault},
     faulty_lab::{self, BusyPrograms, Said},
     finding_page::{self, Section},
+    foreign_servers,
 };
 
 /// How often each case runs for the table; a clean one runs more often, because a rare untrue finding needs many runs to show.
@@ -188,7 +190,9 @@ fn cases(seed: Option<u64>, has: impl Fn(&str) -> bool) -> Vec<Case> {
             let is_short = |case: &Case| CI_CASES.iter().any(|(name, test)| case.name() == *name && case.test == *test);
             singles().filter(is_short).collect()
         }
-        None => singles().chain(if has("--write") { fault_pairs::all() } else { Vec::new() }).collect(),
+        None if has("--servers") => foreign_servers::all(),
+        None if has("--write") => singles().chain(foreign_servers::all()).chain(fault_pairs::all()).collect(),
+        None => singles().collect(),
     }
 }
 

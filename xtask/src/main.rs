@@ -9,6 +9,7 @@ mod fault_variants;
 mod faulty_lab;
 mod finding_page;
 mod findings;
+mod foreign_servers;
 mod lab_truth;
 mod option_reads;
 mod schema;
@@ -23,7 +24,7 @@ const TASKS: &[(&str, &[&str], Task)] = &[
     ("tidy", &[], tidy::check),
     ("schema", &[], schema::write),
     ("test-vm", &[], vm::test_vm),
-    ("findings", &["--busy", "--ci", "--pairs", "--seed", "--short", "--write"], findings::prove),
+    ("findings", &["--busy", "--ci", "--pairs", "--seed", "--servers", "--short", "--write"], findings::prove),
     ("devices", &["--ci", "--short", "--write"], devices::prove),
 ];
 

@@ -24,6 +24,9 @@ const WAIT_MIN: f64 = 0.01;
 /// From this wait on, the test lost so much time that its values are those of a disturbed machine.
 const WAIT_DISTURBS: f64 = 0.05;
 
+/// A tested server that uses this part of a core and more has less of it if others use the cores.
+const SERVER_MIN: f64 = 0.3;
+
 /// Compares the CPU time of the test with the busy time of its machines.
 pub(crate) struct OtherPrograms;
 
@@ -60,10 +63,11 @@ impl FindingRule for OtherPrograms {
         // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
         let may_be_target = seen.test.to.is_none() && server.is_none() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
-        let disturbs = match wait {
-            Some(wait) => wait >= WAIT_DISTURBS || (wait >= WAIT_MIN && share >= DISTURBS),
-            None => share >= DISTURBS,
-        };
+        // The wait is that of the test's own threads. A server that runs here waits too, if it needs the cores.
+        let server_needs_cores = server.is_some_and(|(at, server)| at == host && server.cores >= SERVER_MIN);
+        let may_wait = |wait: f64| wait >= WAIT_MIN || server_needs_cores;
+        let disturbs =
+            wait.is_some_and(|wait| wait >= WAIT_DISTURBS) || (share >= DISTURBS && wait.is_none_or(may_wait));
         let waited = wait.filter(|wait| *wait >= WAIT_MIN);
         let waited =
             waited.map_or(String::new(), |wait| format!("; the test waited for a core {} of the time", percent(wait)));
@@ -149,6 +153,30 @@ mod tests {
         let disturbed = waited(100);
         assert_eq!(disturbed.severity, Severity::Disturbs);
         assert!(disturbed.title.contains("the test waited for a core 10 % of the time"), "{}", disturbed.title);
+    }
+
+    #[test]
+    fn a_server_that_needs_a_core_and_shares_it_with_others_is_disturbed_although_the_client_never_waits() {
+        let severity = |server_ms| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            builder.cpu("client", "cpu0", [60, 35, 5, 0]);
+            builder.own_cpu("client", &[("cpu0", 20)]);
+            let test = &mut builder.run.tests[0];
+            test.options.set("url", "http://127.0.0.1:8080/");
+            let trial = &mut test.trials[0];
+            trial.records.values_mut().for_each(|record| record.run_delay_ns = Some(Nanos::ZERO));
+            let server = ProgramTime {
+                name: "python3".to_owned(),
+                cpu_ns: Nanos::from_millis(server_ms),
+                listens: vec![8080],
+                ..ProgramTime::default()
+            };
+            trial.hosts.get_mut("client").unwrap().programs = vec![server];
+            builder.finding("other-programs").unwrap().severity
+        };
+        assert_eq!(severity(400), Severity::Disturbs);
+        assert_eq!(severity(100), Severity::Remark, "it hardly needs one");
     }
 
     #[test]

@@ -46,6 +46,8 @@ impl FindingRule for SlowAnswers {
             "local-shaper",
             "cpu-quota",
             "connect-delays",
+            "errors",
+            "resets",
             "latency-under-load",
             "outage",
             "retransmissions",

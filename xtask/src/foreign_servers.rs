@@ -1,0 +1,153 @@
+//! Servers that are not fathom's, with faults: one in Python (`faulty_server.py`), and nginx with its own limits.
+//!
+//! They run on host b of a lab, without an agent: only the client and the kernel tell what they do.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::Context as _;
+
+use crate::fault_case::Case;
+use crate::fault_variants::fault;
+
+/// The port of a server on host b.
+const PORT: &str = "8080";
+/// Waits until the port listens, for at most five seconds.
+const UNTIL_LISTENING: &str =
+    "for i in $(seq 100); do ss -Hltn 'sport = :8080' | grep -q . && exit 0; sleep 0.05; done; exit 1";
+/// Ends each name in the table.
+const OF_PYTHON: &str = "Python server: ";
+const OF_NGINX: &str = "nginx: ";
+
+/// A name in the table, the fault of the server, the options of `fathom http`, and the finding.
+type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+/// The faults of `faulty_server.py`.
+const PYTHON: &[Row] = &[
+    ("one thread, 5 ms of work", "one-thread", "--connections 10", &["server-saturated"]),
+    ("threads under one lock, 5 ms of work", "lock", "--connections 10", &["server-saturated"]),
+    ("20 ms of sleep", "sleep", "--connections 10", &["server-time"]),
+    ("40 ms of sleep after the head", "pause", "--connections 10", &["server-time"]),
+    ("three writes, no TCP_NODELAY", "nagle", "--connections 10", &["delayed-ack"]),
+    ("deaf for 300 ms in a second", "deaf", "--connections 10", &["stall"]),
+    ("100 ms for 1 in 10", "tail", "--connections 10", &["slow-answers"]),
+    ("parts 10 ms apart", "parts", "--connections 10", &["paced-answers"]),
+    ("2 requests at once, 20 ms each", "pool", "--connections 20", &["server-time"]),
+    ("status 503 for 1 in 20", "failures", "--connections 10", &["server-failures"]),
+    ("a reset after 50 requests", "resets", "--connections 10", &["resets"]),
+    ("an end within the 20th answer", "short", "--connections 10", &["errors"]),
+    ("an accept queue of 1", "queue", "--connections 200", &["connect-delays"]),
+    ("64 descriptors", "descriptors", "--connections 200 --timeout 500ms", &["stuck-connections"]),
+    ("no fault", "none", "--connections 10 --rate 500", &[]),
+];
+
+/// Directives of `location /`, those of `http` before a `|`, and those of `events` before a second one.
+const NGINX: &[Row] = &[
+    ("limit_rate 200k", "limit_rate 200k;", "--connections 10", &["paced-answers"]),
+    (
+        "limit_req 100/s",
+        "limit_req_zone $binary_remote_addr zone=z:1m rate=100r/s;|limit_req zone=z burst=10 nodelay;",
+        "--connections 10",
+        &["server-failures"],
+    ),
+    (
+        "limit_req 100/s with a queue",
+        "limit_req_zone $binary_remote_addr zone=z:1m rate=100r/s;|limit_req zone=z burst=50;",
+        "--connections 10",
+        &["server-time"],
+    ),
+    // It closes connections, with a reset if it has not read a request.
+    ("32 connections", "worker_connections 32;||", "--connections 200", &["resets", "errors"]),
+    ("no fault", "", "--connections 10 --rate 1000", &[]),
+];
+
+/// Returns all cases.
+pub(crate) fn all() -> Vec<Case> {
+    let case = |of: &str, (name, _, options, expected): &Row| {
+        let test = format!("http http://198.18.0.2:{PORT}/ {options}");
+        fault(&[&format!("{of}{name}")], "", &test, expected)
+    };
+    let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
+    python.chain(NGINX.iter().map(|row| case(OF_NGINX, row))).collect()
+}
+
+/// A server on host b of a lab; ended when dropped.
+pub(crate) struct ForeignServer {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl ForeignServer {
+    /// Starts the server that a fault names, and waits until it listens; `None` if the fault is of another kind.
+    pub(crate) fn start(program: &Path, lab: &str, fault: &str) -> anyhow::Result<Option<Self>> {
+        let of = |rows: &[Row], prefix: &str| {
+            let name = fault.strip_prefix(prefix)?;
+            rows.iter().find(|row| row.0 == name).map(|row| row.1)
+        };
+        let folder = std::env::temp_dir().join(format!("fathom-server-{}", std::process::id()));
+        let words = if let Some(kind) = of(PYTHON, OF_PYTHON) {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/faulty_server.py");
+            ["python3", script, kind, PORT].map(str::to_owned).to_vec()
+        } else if let Some(directives) = of(NGINX, OF_NGINX) {
+            let file = configure(&folder, directives)?;
+            vec!["nginx".to_owned(), "-c".to_owned(), file.display().to_string()]
+        } else {
+            return Ok(None);
+        };
+        let exec = || {
+            let mut command = Command::new(program);
+            command.args(["lab", "exec", lab, "b", "--"]).stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let child = exec().args(&words).stderr(Stdio::null()).spawn().with_context(|| words.join(" "))?;
+        let server = Self { child, folder };
+        let listens = exec().args(["sh", "-c", UNTIL_LISTENING]).status()?.success();
+        anyhow::ensure!(listens, "{} does not listen (it needs python3, nginx and ss)", words.join(" "));
+        Ok(Some(server))
+    }
+}
+
+impl Drop for ForeignServer {
+    fn drop(&mut self) {
+        // What it has started ends with the lab.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Writes a configuration of nginx with one page of 100 kB, and returns its path.
+fn configure(folder: &Path, directives: &str) -> anyhow::Result<PathBuf> {
+    let mut parts = directives.rsplit('|');
+    let (location, http) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let events = parts.next().unwrap_or("worker_connections 1024;");
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join("index.html"), "y".repeat(100_000))?;
+    let own = folder.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {own}/{name};\n"))
+        .concat();
+    let text = format!(
+        "daemon off;\nuser root;\npid {own}/pid;\nerror_log {own}/errors;\nevents {{ {events} }}\nhttp {{\naccess_log off;\n{temporary}{http}\n\
+         server {{ listen {PORT}; keepalive_requests 1000000; root {own}; location / {{ {location} }} }}\n}}\n"
+    );
+    let file = folder.join("nginx.conf");
+    fs::write(&file, text)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_of_the_table_is_one_of_the_server() {
+        let script = include_str!("faulty_server.py");
+        for (name, kind, ..) in PYTHON {
+            assert!(script.contains(&format!("\n    \"{kind}\": ")), "{name}");
+        }
+    }
+}

@@ -61,7 +61,7 @@ fn failed_status(record: &Record) -> Option<&str> {
     status.starts_with('5').then(|| status.trim())
 }
 
-/// Compares the connections whose requests waited in vain at the end with all connections.
+/// Compares the connections whose requests waited in vain, at the end or until their timeout, with all connections.
 pub(crate) struct StuckConnections;
 
 impl FindingRule for StuckConnections {
@@ -79,21 +79,23 @@ impl FindingRule for StuckConnections {
         let Some(worst) = trials.filter_map(|trial| Starved::of(seen, trial)).max_by_key(Starved::n) else {
             return Vec::new();
         };
-        let n = worst.n();
-        if n < STUCK_LEAST || ratio(n, connections).is_none_or(|share| share < STUCK_MIN) {
+        let Some(share) = ratio(worst.n(), connections).filter(|share| *share >= STUCK_MIN) else { return Vec::new() };
+        if worst.n() < STUCK_LEAST {
             return Vec::new();
         }
-        let of = format!("{} of {} connections", grouped(n), grouped(connections));
         let when = if seen.trials().len() > 1 { format!("round {}", worst.round + 1) } else { "the test".to_owned() };
+        let (n, all) = (grouped(worst.n()), grouped(connections));
         let title = if worst.at_end >= worst.in_vain {
             format!(
-                "{of} were still waiting for an answer at the end of {when}, more than ten times as long as answers take: the others did the work"
+                "{n} of {all} connections were still waiting for an answer at the end of {when}, more than ten times as long as answers take: the \
+                 others did the work"
             )
         } else {
             format!(
-                "{of} had no answer in time, during all of {when}: {} requests waited {} each in vain, and the others did the work",
+                "{} requests waited {} each in vain: {} of the time of the {all} connections in {when}",
                 grouped(worst.n_timeouts),
-                timeout(seen)
+                timeout(seen),
+                percent(share.min(1.0))
             )
         };
         let from = &seen.test.from;
@@ -110,7 +112,7 @@ struct Starved {
     round: u32,
     /// Connections that waited at the end.
     at_end: u64,
-    /// Connections whose whole time is the time that requests waited until their timeout.
+    /// The time that requests waited until their timeout, as a number of connections that did nothing else.
     in_vain: u64,
     n_timeouts: u64,
 }
@@ -125,7 +127,8 @@ impl Starved {
         let n_timeouts = record.errors.iter().filter(|(failure, _)| waits(failure)).map(|(_, n)| *n).sum();
         // Errors of the warm-up are counted too.
         let span = record.measured_ns.1;
-        let in_vain = (timeout(seen) * n_timeouts).0.checked_div(span.0)?;
+        let at_once = seen.test.options.count("pipeline").unwrap_or(1).max(1);
+        let in_vain = (timeout(seen) * n_timeouts).0.checked_div(span.0.saturating_mul(at_once))?;
         Some(Self { round: trial.round, at_end, in_vain, n_timeouts })
     }
 
@@ -185,7 +188,7 @@ mod tests {
         };
         assert_eq!(starved(3), None, "less than one in ten");
         let title = starved(30).unwrap().title;
-        assert!(title.starts_with("30 of 40 connections had no answer in time, during all of the test"), "{title}");
+        assert!(title.ends_with("in vain: 75 % of the time of the 40 connections in the test"), "{title}");
     }
 
     #[test]

@@ -14,8 +14,8 @@ use crate::evidence::{TestEvidence, text_evidence};
 
 /// From this share of a core on, a thread has no time left; its CPU time is counted in hundredths of a second.
 const FULL_CORE: f64 = 0.93;
-/// From this share on, the one thread of a server for which requests wait is what they wait for: they leave it no time without work, and it lacks
-/// the rest to waits of its own, as for a core.
+/// From this share on, requests wait for the one thread of a server that takes most of their time: it always has work, and the rest are its own
+/// waits, as for a core.
 const NEARLY_FULL: f64 = 0.85;
 /// A program that used more has had other threads, which ended before they could be counted.
 const ONE_CORE: f64 = 1.02;
@@ -47,27 +47,25 @@ impl FindingRule for ServerSaturated {
         let server = seen.server().filter(|(_, server)| (full..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
         let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores));
-        let left = || (is_waited_for && server.cores >= FULL_CORE).then(|| idle_cores(seen, host)).flatten();
-        let idle = has_one_thread(server.program).then_some(None).or_else(|| Some(Some(left()?)));
-        let (title, idle) = match idle {
-            Some(None) => (format!("the server {name} (pid {pid}) has one thread, and it used {used} of a core"), None),
-            Some(Some(idle)) => (
-                format!(
-                    "the server {name} (pid {pid}) used {used} of a core and no more, although it has several threads and others were idle: one of \
-                     them does the work, or a lock lets one run at a time"
-                ),
-                Some(text_evidence(host, "idle cores", format!("{idle:.2}"))),
-            ),
-            None => return Vec::new(),
+        let program = format!("the server {name} (pid {pid})");
+        let mut evidence = vec![server.evidence(host)];
+        let title = if has_one_thread(server.program) {
+            format!("{program} has one thread, and it used {used} of a core")
+        } else if let Some(idle) = idle_cores(seen, host).filter(|_| is_waited_for && server.cores >= FULL_CORE) {
+            evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
+            format!(
+                "{program} used {used} of a core and no more, although it has several threads and others were idle: one of them does the work, or a \
+                 lock lets one run at a time"
+            )
+        } else {
+            return Vec::new();
         };
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title)
-                .evidence([server.evidence(host)].into_iter().chain(idle))
-                .next(
-                    NextStep::new(format!("top -H -p {pid}"))
-                        .on(host)
-                        .expected("show its busy thread; give the server more workers"),
-                ),
+            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title).evidence(evidence).next(
+                NextStep::new(format!("top -H -p {pid}"))
+                    .on(host)
+                    .expected("show its busy thread; give the server more workers"),
+            ),
         ]
     }
 }

@@ -27,7 +27,7 @@ const ACKS_PER_REQUEST: f64 = 0.8;
 const WITHIN_TICK: Nanos = Nanos::from_millis(42);
 /// The least distance between the 10 % shortest and the 10 % longest times that such a tick makes.
 const TICK_SPREAD: Nanos = Nanos::from_millis(1);
-/// A program that uses less than this part of a core is no one that has too little of it.
+/// A server that uses less than this part of a core does not lack one.
 const FEW_CORES: f64 = 0.3;
 /// A longer response takes that long for its own length on many paths.
 const SHORT_RESPONSE: u64 = 64 << 10;

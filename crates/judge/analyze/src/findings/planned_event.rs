@@ -8,7 +8,11 @@ use fathom_model::{
 use fathom_statistics::median;
 
 use super::FindingRule;
-use crate::{evidence::TestEvidence, summaries::main_rate, window::record_of};
+use crate::{
+    evidence::TestEvidence,
+    summaries::main_rate,
+    window::{MeasuredWindow, record_of},
+};
 
 /// The id of these findings.
 pub(super) const PLANNED_EVENT: &str = "planned-event";
@@ -77,8 +81,10 @@ fn cuts<'a>(seen: &TestEvidence<'a>) -> Vec<RateCut<'a>> {
         return Vec::new();
     };
     let of_trial = |trial: &&'a Trial| {
-        let (_, record) = record_of(trial, *side)?;
-        Some(cuts_of(trial, record, counter))
+        let (host, record) = record_of(trial, *side)?;
+        // A receiver measures until the sender's last bytes have come, which may take seconds after an event.
+        let (_, until) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
+        Some(cuts_of(trial, record, counter, until))
     };
     seen.trials().iter().filter_map(of_trial).flatten().collect()
 }
@@ -86,11 +92,11 @@ fn cuts<'a>(seen: &TestEvidence<'a>) -> Vec<RateCut<'a>> {
 /// An interval of a timeline: its begin, its end, and its count.
 type Interval = (Nanos, Nanos, u64);
 
-fn cuts_of<'a>(trial: &'a Trial, record: &Record, counter: &str) -> Vec<RateCut<'a>> {
+fn cuts_of<'a>(trial: &'a Trial, record: &Record, counter: &str, measured_until: Nanos) -> Vec<RateCut<'a>> {
     let Some(growth) = record.timeline.counters.get(counter).filter(|_| !trial.events.is_empty()) else {
         return Vec::new();
     };
-    let (ends, (_, measured_until)) = (&record.timeline.end_ns, record.measured_ns);
+    let ends = &record.timeline.end_ns;
     let begins = std::iter::once(&Nanos::ZERO).chain(ends);
     let all: Vec<Interval> = begins.zip(ends).zip(growth).map(|((from, to), n)| (*from, *to, *n)).collect();
     let spans = EventSpan::all(&trial.events);
@@ -195,6 +201,19 @@ mod tests {
         let ends = [event("0.3s-0.5s black-hole=target", 300), event("end of 0.3s-0.5s black-hole=target", 500)];
         let title = with(ends.into(), 3..8).finding(PLANNED_EVENT).unwrap().title;
         assert!(title.ends_with("0 % of the usual one, and nothing got through until 800 ms"), "{title}");
+    }
+
+    #[test]
+    fn what_a_receiver_gets_after_the_sender_has_ended_is_no_usual_rate() {
+        let planned = vec![event("0.3s-0.5s black-hole=target", 300), event("end of 0.3s-0.5s black-hole=target", 500)];
+        let mut builder = with(planned, 3..10);
+        let receiver = builder.run.tests[0].trials[0].records.get_mut("target").unwrap();
+        for n in 10..30 {
+            receiver.timeline.push(Nanos((n + 1) * 100 * MS), &[count::RECEIVED], &[u64::from(n == 12)]);
+        }
+        receiver.measured_ns.1 = Nanos(3_000 * MS);
+        let title = builder.finding(PLANNED_EVENT).unwrap().title;
+        assert!(title.ends_with("0 % of the usual one, and nothing got through after it"), "{title}");
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// How often each case runs for the table; a clean one runs more often, because a rare untrue finding needs many runs to show.
-const N_RUNS: usize = 5;
-const N_CLEAN_RUNS: usize = 10;
+const N_RUNS: usize = 4;
+const N_CLEAN_RUNS: usize = 8;
 /// The programs beside a pass with `--busy`.
 const N_BUSY: usize = 2;
 

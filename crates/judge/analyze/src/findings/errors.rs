@@ -199,6 +199,19 @@ impl FindingRule for ErrorCauses {
         ERRORS
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["stuck-connections"]
+    }
+
+    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // Connections that nobody serves end with these, and with no others.
+        let is_effect = |failure: &Failure| {
+            failure.stage == Stage::Read && matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
+        };
+        let mut records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
+        records.any(|record| record.errors.iter().any(|(failure, _)| !is_effect(failure)))
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Includes trials that are left out of the value, because errors can be the reason why they did not end.
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);

@@ -184,11 +184,17 @@ mod tests {
             let per_connection = record.measured_ns.1.0 / Nanos::from_millis(100).0;
             let timeout = Failure { stage: Stage::Read, cause: Cause::Timeout };
             record.errors.add(timeout, n_timeouts * per_connection);
-            builder.finding("stuck-connections")
+            builder
         };
-        assert_eq!(starved(3), None, "less than one in ten");
-        let title = starved(30).unwrap().title;
+        let severity = |builder: &RunBuilder, id| builder.finding(id).map(|finding| finding.severity);
+        assert_eq!(starved(3).finding("stuck-connections"), None, "less than one in ten");
+        let mut builder = starved(30);
+        let title = builder.finding("stuck-connections").unwrap().title;
         assert!(title.ends_with("in vain: 75 % of the time of the 40 connections in the test"), "{title}");
+        assert_eq!(severity(&builder, "errors"), Some(Severity::Remark), "they are what it tells");
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("read: closed before the answer", 50);
+        assert_eq!(severity(&builder, "errors"), Some(Severity::HoldsBack), "they are not all");
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod local_shaper;
 mod martians;
 mod memory_pressure;
 mod mtu_mismatch;
+mod narrow_path;
 mod near_full;
 mod neighbor_changes;
 mod notes;
@@ -166,6 +167,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link::LinkFull,
     &link::NoLineRate,
     &mtu_mismatch::MtuMismatch,
+    &narrow_path::NarrowPath,
     &link_mode::LinkMode,
     &asymmetric_route::AsymmetricRoute,
     &steal::CpuSteal,

@@ -1,0 +1,94 @@
+//! The path carries smaller packets than the interfaces of its ends.
+
+use fathom_model::{Finding, NextStep, Severity, TestRun, names::tcp, units::Bytes};
+
+use super::FindingRule;
+use crate::{
+    comparison::tests_of,
+    evidence::{TestEvidence, text_evidence},
+    path,
+};
+
+/// Compares the path MTU that TCP learned (RFC 1191, RFC 8201; `tcpi_pmtu`) with the MTU of both ends. It is a remark: smaller segments cost rate
+/// and CPU time, and a path that is compared with one of larger packets is charged with that.
+pub(crate) struct NarrowPath;
+
+impl FindingRule for NarrowPath {
+    fn id(&self) -> &'static str {
+        "narrow-path"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let (Some(learned), Some(ends)) = (path_mtu(seen.test), path::mtu(seen.run, seen.test)) else {
+            return Vec::new();
+        };
+        if learned.0 >= ends.0 {
+            return Vec::new();
+        }
+        let own = seen.test.path.as_ref().map_or_else(|| "the path".to_owned(), |name| format!("the path `{name}`"));
+        let carries = format!("{own} carries packets of at most {} bytes", learned.0);
+        let title = match wider_path(seen, learned) {
+            Some((other, mtu)) => {
+                format!("{carries} and `{other}` of {}: the difference between them includes smaller segments", mtu.0)
+            }
+            None => format!("{carries}, although the interfaces of its ends take {}", ends.0),
+        };
+        let from = &seen.test.from;
+        let address = seen.test.to.as_ref().and_then(|to| seen.run.hosts.get(to)?.address.as_deref());
+        let next = address.map(|address| {
+            NextStep::new(format!("fathom probe {address} --test mtu"))
+                .on(from)
+                .expected("show the router that reports it")
+        });
+        vec![
+            seen.finding(self.id(), Severity::Remark, "narrow path", title)
+                .evidence([text_evidence(from, tcp::PMTU_BYTES, learned.0)])
+                .next(next),
+        ]
+    }
+}
+
+/// Returns the smallest path MTU that the connections of a test learned.
+fn path_mtu(test: &TestRun) -> Option<Bytes> {
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    let samples = records.flat_map(|record| &record.flows).flat_map(|flow| &flow.samples);
+    samples.filter_map(|sample| sample.values.get(tcp::PMTU_BYTES).copied()).filter(|mtu| *mtu > 0).min().map(Bytes)
+}
+
+/// Returns another path of the comparison on which connections learned of larger packets.
+fn wider_path<'a>(seen: &TestEvidence<'a>, than: Bytes) -> Option<(&'a str, Bytes)> {
+    let planned = seen.run.plan.tests.iter().find(|planned| planned.name == seen.test.name)?;
+    let others = tests_of(seen.run, planned.comparison.as_deref()?);
+    let with_mtu = others.into_iter().filter_map(|test| Some((test.path.as_deref()?, path_mtu(test)?)));
+    with_mtu.filter(|(_, mtu)| mtu.0 > than.0).max_by_key(|(_, mtu)| mtu.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{
+        names::tcp,
+        record::{Flow, FlowSample},
+        units::Nanos,
+    };
+
+    use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_path_whose_packets_are_smaller_than_those_of_its_ends_is_told() {
+        let with_mtu = |learned: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1_000_000]);
+            builder.wire("1000000000", "1500");
+            let sample = |mtu: u64| FlowSample { values: [(tcp::PMTU_BYTES.to_owned(), mtu)].into(), at_ns: Nanos(1) };
+            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![sample(1_500), sample(learned)] };
+            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+            builder.finding("narrow-path")
+        };
+        let title = with_mtu(1_400).unwrap().title;
+        assert_eq!(
+            title,
+            "the path carries packets of at most 1400 bytes, although the interfaces of its ends take 1500"
+        );
+        assert_eq!(with_mtu(1_500), None);
+    }
+}

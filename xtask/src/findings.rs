@@ -1,10 +1,9 @@
 //! Proves the findings: plants each fault of `fathom lab fault` in a lab, measures, and compares what fathom says with what was planted.
 //!
-//! Writes a section of `docs/findings.md` with `--write`, with [`foreign_servers`] and the pairs of [`fault_pairs`]; with `--busy`, other programs use the cores
-//! meanwhile. With `--short`, each case runs once; a fault that is not named first is a failure. With `--seed N`, place, strength and
-//! direction of the faults are drawn ([`fault_variants`]); with `--pairs`, only pairs are planted; with `--servers`, only faults of
-//! [`foreign_servers`]; with `--ci`, a few cases run with the
-//! debug program that the tests have built.
+//! Writes a section of `docs/findings.md` with `--write`, with [`foreign_servers`] and the pairs of [`fault_pairs`]; with `--busy`, other
+//! programs use the cores meanwhile. With `--short`, each case runs once; a fault that is not named first is a failure. With `--seed N`,
+//! place, strength and direction of the faults are drawn ([`fault_variants`]); with `--pairs`, only pairs are planted; with `--servers`, only
+//! faults of [`foreign_servers`]; with `--ci`, a few cases run with the debug program that the tests have built.
 
 use std::path::{Path, PathBuf};
 
@@ -152,7 +151,7 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     let is_wanted = |case: &&Case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()));
     let mut rows = Vec::new();
     let mut faults = Vec::new();
-    let mut cases = cases(option("--seed")?, has);
+    let mut cases = cases(option("--seed")?, has)?;
     if has("--busy") {
         cases.iter_mut().for_each(Case::beside_busy_programs);
     }
@@ -181,19 +180,19 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns the cases that the command line asks for.
-fn cases(seed: Option<u64>, has: impl Fn(&str) -> bool) -> Vec<Case> {
+fn cases(seed: Option<u64>, has: impl Fn(&str) -> bool) -> anyhow::Result<Vec<Case>> {
     let singles = || CASES.iter().map(|(words, host, test, expected)| fault(words, host, test, expected));
-    match seed {
+    Ok(match seed {
         Some(seed) => fault_variants::draw(seed),
         None if has("--pairs") => fault_pairs::all(),
         None if has("--ci") => {
             let is_short = |case: &Case| CI_CASES.iter().any(|(name, test)| case.name() == *name && case.test == *test);
             singles().filter(is_short).collect()
         }
-        None if has("--servers") => foreign_servers::all(),
-        None if has("--write") => singles().chain(foreign_servers::all()).chain(fault_pairs::all()).collect(),
+        None if has("--servers") => foreign_servers::all()?,
+        None if has("--write") => singles().chain(foreign_servers::all()?).chain(fault_pairs::all()).collect(),
         None => singles().collect(),
-    }
+    })
 }
 
 /// Returns the number behind an option of the command line.
@@ -252,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_case_of_ci_is_one_of_the_table() {
-        assert_eq!(cases(None, |flag| flag == "--ci").len(), CI_CASES.len());
+        assert_eq!(cases(None, |flag| flag == "--ci").unwrap().len(), CI_CASES.len());
     }
 
     #[test]

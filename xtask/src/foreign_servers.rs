@@ -10,15 +10,14 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::fault_case::Case;
-use crate::fault_variants::fault;
+use crate::{fault_case::Case, fault_variants::fault};
 
 /// The port of a server on host b.
 const PORT: &str = "8080";
 /// Waits until the port listens, for at most five seconds.
 const UNTIL_LISTENING: &str =
     "for i in $(seq 100); do ss -Hltn 'sport = :8080' | grep -q . && exit 0; sleep 0.05; done; exit 1";
-/// Ends each name in the table.
+/// How the names in the table begin.
 const OF_PYTHON: &str = "Python server: ";
 const OF_NGINX: &str = "nginx: ";
 
@@ -65,13 +64,20 @@ const NGINX: &[Row] = &[
 ];
 
 /// Returns all cases.
-pub(crate) fn all() -> Vec<Case> {
+///
+/// # Errors
+/// If a program that they need is missing.
+pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
+    for program in ["python3", "nginx", "ss"] {
+        let version = Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        version.with_context(|| format!("{program} is missing (apt-get install python3 nginx-light iproute2)"))?;
+    }
     let case = |of: &str, (name, _, options, expected): &Row| {
         let test = format!("http http://198.18.0.2:{PORT}/ {options}");
         fault(&[&format!("{of}{name}")], "", &test, expected)
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
-    python.chain(NGINX.iter().map(|row| case(OF_NGINX, row))).collect()
+    Ok(python.chain(NGINX.iter().map(|row| case(OF_NGINX, row))).collect())
 }
 
 /// A server on host b of a lab; ended when dropped.
@@ -105,7 +111,7 @@ impl ForeignServer {
         let child = exec().args(&words).stderr(Stdio::null()).spawn().with_context(|| words.join(" "))?;
         let server = Self { child, folder };
         let listens = exec().args(["sh", "-c", UNTIL_LISTENING]).status()?.success();
-        anyhow::ensure!(listens, "{} does not listen (it needs python3, nginx and ss)", words.join(" "));
+        anyhow::ensure!(listens, "{} does not listen on port {PORT}", words.join(" "));
         Ok(Some(server))
     }
 }

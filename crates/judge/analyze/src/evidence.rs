@@ -320,17 +320,22 @@ impl<'a> TestEvidence<'a> {
     }
 
     /// Returns the most time that the tested server can have used on the cores of this run's hosts, in cores: that of the programs that listen on
-    /// its port, or of one that used too little to be named.
-    pub(crate) fn server_cores_max(&self) -> f64 {
+    /// its port, or of one that used too little to be named. `None` if a host may not see the sockets of all programs.
+    pub(crate) fn server_cores_max(&self) -> Option<f64> {
         let port = self.server_port();
         let of_host = |host| {
             let programs = self.programs(host);
             let listens = |program: &&Program<'_>| port.is_some_and(|port| program.program.listens.contains(&port));
             let named: f64 = programs.iter().filter(listens).map(|program| program.cores).sum();
             let least = programs.last().filter(|_| programs.len() >= HostRecord::PROGRAMS_MAX);
-            if named > 0.0 { named } else { least.map_or(0.0, |program| program.cores) }
+            let capabilities = self.environment(host).and_then(|facts| facts.get("tool", "capabilities"));
+            let sees_all = capabilities.is_some_and(|all| all.split(' ').any(|one| one == "sys_admin"));
+            match named {
+                0.0 => sees_all.then(|| least.map_or(0.0, |program| program.cores)),
+                named => Some(named),
+            }
         };
-        self.hosts().map(of_host).fold(0.0, f64::max)
+        self.hosts().map(of_host).try_fold(0.0_f64, |most, cores| Some(most.max(cores?)))
     }
 
     /// Returns true if a program has the address of the tested server; `None` if one of both is not known, as that of a name.

@@ -34,7 +34,7 @@ impl FindingRule for NarrowPath {
             None => format!("{carries}, although the interfaces of its ends take {}", ends.0),
         };
         let from = &seen.test.from;
-        let address = seen.test.to.as_ref().and_then(|to| seen.run.hosts.get(to)?.address.as_deref());
+        let address = seen.test.to.as_ref().and_then(|to| path::place_on_path(seen.run, seen.test, to).0);
         let next = address.map(|address| {
             NextStep::new(format!("fathom probe {address} --test mtu"))
                 .on(from)

@@ -107,7 +107,7 @@ impl SlowDownload {
 
     fn parts_title(&self) -> String {
         format!(
-            "the server sends each answer of {} bytes in parts: the last byte comes {} after the first, of the {} of a request",
+            "the server sends each {}-byte answer in parts: the last byte comes {} after the first, and a request takes {}",
             grouped(self.bytes),
             self.times.download,
             self.times.service
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn an_answer_of_one_segment_that_takes_long_is_sent_in_parts() {
         let finding = with_downloads(540, |_| Nanos::from_millis(60)).finding("paced-answers").unwrap();
-        let words = "the server sends each answer of 540 bytes in parts: the last byte comes 60.0 ms after the first";
+        let words = "the server sends each 540-byte answer in parts: the last byte comes 60.0 ms after the first";
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert_eq!(finding.next, None);
     }

@@ -92,7 +92,7 @@ impl FindingRule for StuckConnections {
             )
         } else {
             format!(
-                "{} requests waited {} each in vain: {} of the time of the {all} connections in {when}",
+                "{} requests timed out after {}: {} of the time of the {all} connections in {when}",
                 grouped(worst.n_timeouts),
                 timeout(seen),
                 percent(share.min(1.0))
@@ -190,7 +190,10 @@ mod tests {
         assert_eq!(starved(3).finding("stuck-connections"), None, "less than one in ten");
         let mut builder = starved(30);
         let title = builder.finding("stuck-connections").unwrap().title;
-        assert!(title.ends_with("in vain: 75 % of the time of the 40 connections in the test"), "{title}");
+        assert!(
+            title.ends_with("timed out after 100 ms: 75 % of the time of the 40 connections in the test"),
+            "{title}"
+        );
         assert_eq!(severity(&builder, "errors"), Some(Severity::Remark), "they are what it tells");
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("read: closed before the answer", 50);

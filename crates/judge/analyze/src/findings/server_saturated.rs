@@ -46,7 +46,7 @@ impl FindingRule for ServerSaturated {
         let full = if is_waited_for { NEARLY_FULL } else { FULL_CORE };
         let server = seen.server().filter(|(_, server)| (full..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
-        let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores));
+        let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores.min(1.0)));
         let program = format!("the server {name} (pid {pid})");
         let mut evidence = vec![server.evidence(host)];
         let title = if has_one_thread(server.program) {
@@ -54,8 +54,8 @@ impl FindingRule for ServerSaturated {
         } else if let Some(idle) = idle_cores(seen, host).filter(|_| is_waited_for && server.cores >= FULL_CORE) {
             evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
             format!(
-                "{program} used {used} of a core and no more, although it has several threads and others were idle: one of them does the work, or a \
-                 lock lets one run at a time"
+                "{program} has several threads, but used {used} of one core and no more while others were idle: one thread does the work, or a lock \
+                 lets one run at a time"
             )
         } else {
             return Vec::new();
@@ -167,7 +167,12 @@ mod tests {
             builder.finding("server-saturated")
         };
         let title = finding(80).unwrap().title;
-        assert!(title.starts_with("the server python3 (pid 4711) used 100 % of a core and no more"), "{title}");
+        assert!(
+            title.starts_with(
+                "the server python3 (pid 4711) has several threads, but used 100 % of one core and no more"
+            ),
+            "{title}"
+        );
         assert_eq!(finding(20), None, "nothing was left");
     }
 

@@ -185,9 +185,9 @@ impl FindingRule for ServerTime {
     }
 }
 
-/// Returns true if the tested server used so little of the cores of this run that it waits for something else than a core.
+/// Returns true if the tested server is known to have used so little of the cores of this run that it waits for something else.
 pub(super) fn uses_few_cores(seen: &TestEvidence<'_>) -> bool {
-    seen.server_cores_max() <= FEW_CORES
+    seen.server_cores_max().is_some_and(|cores| cores <= FEW_CORES)
 }
 
 /// Returns true if also the fastest tenth of the requests, which waited for no core, took most of a usual request's time in the server.

@@ -79,13 +79,13 @@ impl FindingRule for SlowAnswers {
         }
         // Only the host that sends an answer counts that it was sent again.
         let is_counted = seen.hosts().count() > 1 || seen.is_server_here();
-        let place = if tail.typical >= RESENT_AFTER && !is_counted {
-            "the server, in a queue that this load fills, or for answers that were lost and sent again"
+        let what = if tail.typical >= RESENT_AFTER && !is_counted {
+            "the server, a queue that this load fills, or the loss of answers delays them"
         } else {
-            "the server, or in a queue on the way that this load fills"
+            "the server, or a queue that this load fills, delays them"
         };
         let title = format!(
-            "{} of the requests wait about {} for their answers and the others {}: the slow ones take {} of the time of the connections, in {place}",
+            "{} of the requests wait about {} for their answers, the rest {}: these slow answers are {} of all waiting time; {what}",
             percent(tail.of_requests),
             tail.typical,
             tail.median,
@@ -131,9 +131,9 @@ impl Tail {
     fn evidence(&self, host: &str) -> Vec<Evidence> {
         vec![
             ratio_evidence(host, "requests with a slow answer", self.of_requests),
-            text_evidence(host, "their first byte, median", self.typical),
-            text_evidence(host, "first byte of all, median", self.median),
-            ratio_evidence(host, "time of the connections that they take", self.share),
+            text_evidence(host, "time to their first byte, median", self.typical),
+            text_evidence(host, "time to the first byte of all, median", self.median),
+            ratio_evidence(host, "their share of all waiting time", self.share),
         ]
     }
 }
@@ -177,9 +177,9 @@ mod tests {
     #[test]
     fn slow_answers_that_take_most_of_the_time_are_named_although_the_median_is_short() {
         let finding = with_slow(100, Nanos::from_millis(100)).finding("slow-answers").unwrap();
-        let words = "10 % of the requests wait about 100 ms for their answers and the others 100 µs: the slow ones take 99 % of the time";
+        let words = "10 % of the requests wait about 100 ms for their answers, the rest 100 µs: these slow answers are 99 % of all waiting time";
         assert!(finding.title.starts_with(words), "{}", finding.title);
-        assert!(finding.title.ends_with("in the server, or in a queue on the way that this load fills"));
+        assert!(finding.title.ends_with("the server, or a queue that this load fills, delays them"));
         assert!(finding.explains.is_some_and(|share| share > 0.98));
     }
 
@@ -200,6 +200,6 @@ mod tests {
         alone.run.tests[0].trials[0].records.remove("target");
         alone.run.tests[0].trials[0].hosts.remove("target");
         let title = alone.finding("slow-answers").unwrap().title;
-        assert!(title.ends_with("or for answers that were lost and sent again"), "{title}");
+        assert!(title.ends_with("or the loss of answers delays them"), "{title}");
     }
 }

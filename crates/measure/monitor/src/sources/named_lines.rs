@@ -13,11 +13,24 @@ pub(super) type NamedCounter = (&'static str, (&'static str, &'static str));
 
 /// The source for one such file.
 pub(super) struct NamedLines {
-    pub(super) name: &'static str,
-    pub(super) file: ProcFile,
-    pub(super) counters: &'static [NamedCounter],
+    name: &'static str,
+    file: ProcFile,
+    counters: &'static [NamedCounter],
     /// Our names of these counters.
-    pub(super) counter_names: &'static [&'static str],
+    counter_names: &'static [&'static str],
+    /// The columns of each line of names, in their order.
+    layouts: Vec<Columns>,
+}
+
+impl NamedLines {
+    pub(super) const fn new(
+        name: &'static str,
+        file: ProcFile,
+        counters: &'static [NamedCounter],
+        counter_names: &'static [&'static str],
+    ) -> Self {
+        Self { name, file, counters, counter_names, layouts: Vec::new() }
+    }
 }
 
 impl Source for NamedLines {
@@ -31,27 +44,50 @@ impl Source for NamedLines {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let mut above: Option<&[u8]> = None;
+        let mut n_pairs = 0;
         for line in lines(self.file.read(root)?) {
-            match above.take() {
-                Some(names) if pair(names, line) => record(names, line, self.counters, out),
-                _ => above = Some(line),
+            let Some(names) = above.replace(line) else { continue };
+            if self.layouts.get(n_pairs).is_none_or(|columns| columns.names != names) {
+                self.layouts.truncate(n_pairs);
+                self.layouts.push(Columns::of(names, self.counters));
+            }
+            let columns = &self.layouts[n_pairs];
+            if columns.fit(line) {
+                columns.record(line, out);
+                above = None;
+                n_pairs += 1;
             }
         }
         Ok(())
     }
 }
 
-/// Whether two lines belong together: the same group, and as many values as names, so that no value gets the wrong name.
-fn pair(names: &[u8], values: &[u8]) -> bool {
-    fields(names).next() == fields(values).next() && fields(names).count() == fields(values).count()
+/// A line of names, and which counter stands in each column below it. A kernel's names stay the same, so they are looked up once.
+struct Columns {
+    names: Vec<u8>,
+    /// The first column has the name of the group, and no counter.
+    counters: Vec<Option<&'static str>>,
 }
 
-fn record(names: &[u8], values: &[u8], counters: &[NamedCounter], out: &mut dyn CounterSink) {
-    let Some(group) = fields(names).next() else { return };
-    for (name, value) in fields(names).zip(fields(values)).skip(1) {
-        let known = counters.iter().find(|(_, (g, n))| g.as_bytes() == group && n.as_bytes() == name);
-        if let (Some((counter, _)), Some(value)) = (known, number(value)) {
-            out.value(counter, "", value);
+impl Columns {
+    fn of(names: &[u8], known: &[NamedCounter]) -> Self {
+        let group = fields(names).next().unwrap_or_default();
+        let counter = |name: &[u8]| {
+            known.iter().find(|(_, (g, n))| g.as_bytes() == group && n.as_bytes() == name).map(|(counter, _)| *counter)
+        };
+        Self { names: names.to_owned(), counters: fields(names).map(counter).collect() }
+    }
+
+    /// Whether a line has the values of these names: the same group, and as many values as names, so that no value gets the wrong name.
+    fn fit(&self, values: &[u8]) -> bool {
+        fields(values).next() == fields(&self.names).next() && fields(values).count() == self.counters.len()
+    }
+
+    fn record(&self, values: &[u8], out: &mut dyn CounterSink) {
+        for (counter, value) in self.counters.iter().zip(fields(values)) {
+            if let (Some(counter), Some(value)) = (counter, number(value)) {
+                out.value(counter, "", value);
+            }
         }
     }
 }

@@ -27,10 +27,5 @@ const COUNTERS: [NamedCounter; 15] = [
 ];
 
 pub(super) const fn source() -> NamedLines {
-    NamedLines {
-        name: "netstat",
-        file: ProcFile::new("proc/net/netstat"),
-        counters: &COUNTERS,
-        counter_names: const { &counters_of(&COUNTERS) },
-    }
+    NamedLines::new("netstat", ProcFile::new("proc/net/netstat"), &COUNTERS, const { &counters_of(&COUNTERS) })
 }

@@ -36,10 +36,5 @@ const COUNTERS: [NamedCounter; 24] = [
 ];
 
 pub(super) const fn source() -> NamedLines {
-    NamedLines {
-        name: "snmp",
-        file: ProcFile::new("proc/net/snmp"),
-        counters: &COUNTERS,
-        counter_names: const { &counters_of(&COUNTERS) },
-    }
+    NamedLines::new("snmp", ProcFile::new("proc/net/snmp"), &COUNTERS, const { &counters_of(&COUNTERS) })
 }

@@ -59,6 +59,16 @@ pub enum Error {
         /// The existing devices.
         known: String,
     },
+    /// A host cannot be joined to a network of this machine like that.
+    #[error("the uplink `{given}`: {why}")]
+    BadUplink {
+        /// The given text.
+        given: String,
+        /// The problem.
+        why: String,
+        /// What to do.
+        fix: &'static str,
+    },
     /// The fault does not exist, has no such value, or is already there.
     #[error("the fault `{given}`: {why}")]
     BadFault {
@@ -176,6 +186,7 @@ impl Error {
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
             Self::BadDevice { known, .. } => format!("the devices are: {known}"),
             Self::BadFault { known, .. } => format!("there is: {known}"),
+            Self::BadUplink { fix, .. } => (*fix).to_owned(),
             Self::DeviceProcess { said, .. } => {
                 let fixes: Vec<&str> = labelled(said).filter(|(label, _)| *label != "why").map(|(_, text)| text).collect();
                 return (!fixes.is_empty()).then(|| fixes.join("\n"));

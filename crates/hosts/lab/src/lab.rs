@@ -40,9 +40,11 @@ impl Lab {
         programs: &dyn ProgramLoader,
     ) -> Result<Self> {
         let machine = settings();
-        let hosts = preset.build(options)?;
+        options.uplink.iter().try_for_each(|uplink| uplink.check(standing))?;
+        let mut hosts = preset.build(options)?;
         let device = preset.device(options)?;
         let fitting = device.map(|device| preset.fit(&hosts, device, options, programs)).transpose()?;
+        options.uplink.iter().try_for_each(|uplink| uplink.join(&mut hosts))?;
         let first = hosts.first().expect("a preset has hosts");
         let differences = differences(machine, first.enter_with(settings)?);
         Ok(Self { hosts, differences, standing, holder: None, fitting, builder: None })

@@ -29,6 +29,7 @@ mod options;
 pub mod preset;
 mod record;
 mod state;
+mod uplink;
 mod wire;
 
 pub use access::{down, list, undo_stale};
@@ -43,3 +44,4 @@ pub use options::Options;
 pub use preset::{PRESETS, Preset};
 pub use record::{HostRecord, LabRecord, LabState, MissingFeature, SettingDifference};
 pub use state::StateFolder;
+pub use uplink::Uplink;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Result, Uplink};
 
 /// The options of a topology.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,8 @@ pub struct Options {
     pub device: Option<Device>,
     /// Whether a second wire, of another network, joins the two hosts directly beside the device.
     pub has_direct_wire: bool,
+    /// The host that is also on a real network; absent if none is.
+    pub uplink: Option<Uplink>,
     /// The core for the device; absent if it runs on the core that sends the frames.
     pub device_core: Option<usize>,
 }
@@ -25,7 +27,15 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // The MTU of Ethernet, and the queues that one core can serve.
-        Self { mtu_bytes: 1500, n_queues: 1, n_hosts: None, device: None, has_direct_wire: false, device_core: None }
+        Self {
+            mtu_bytes: 1500,
+            n_queues: 1,
+            n_hosts: None,
+            device: None,
+            has_direct_wire: false,
+            uplink: None,
+            device_core: None,
+        }
     }
 }
 

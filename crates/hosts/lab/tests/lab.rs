@@ -12,14 +12,14 @@ use fathom_lab::{
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
-    netlink::{Link, Netlink, namespace::NetNs},
+    netlink::{Link, Netlink, Veth, VethEnd, namespace::NetNs},
     process::{ExitCause, Pidfd, ProcessIdentity, may_administer_network},
 };
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd as _, unix::process::CommandExt},
     panic::{AssertUnwindSafe, catch_unwind},
     process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
@@ -99,6 +99,58 @@ fn a_tcp_connection_crosses_a_pair() {
     let mut received = [0; 4];
     server.read_exact(&mut received).unwrap();
     assert_eq!(&received, b"ping");
+}
+
+/// Two machines joined by one wire, `lan0` to `lan1`; the second has an address.
+fn two_machines() -> (NetNs, NetNs) {
+    let (here, there) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+    let end = |name| VethEnd { name, mac: None };
+    let (near, far) = (end("lan0"), end("lan1"));
+    let set_up = |name: &str, address: Option<&str>| {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.link(name).unwrap().index;
+        if let Some(address) = address {
+            netlink.add_address(index, address.parse().unwrap(), 24).unwrap();
+        }
+        netlink.set_up(index).unwrap();
+    };
+    here.enter_with(|| {
+        let far_namespace = Some(there.as_fd());
+        let veth = Veth { near, far, far_namespace, mtu_bytes: 1400, n_queues: 1 };
+        Netlink::open().unwrap().add_veth(&veth).unwrap();
+        set_up("lan0", None);
+    })
+    .unwrap();
+    there.enter_with(|| set_up("lan1", Some("198.19.7.2"))).unwrap();
+    (here, there)
+}
+
+#[test]
+fn an_uplink_joins_a_host_to_the_network_of_an_interface_and_ends_with_the_lab() {
+    if lacks_privileges() {
+        return;
+    }
+    let (here, there) = two_machines();
+    let uplink = |text: &str| Options { uplink: Some(text.parse().unwrap()), ..Options::default() };
+    let build = |options: &Options| {
+        here.enter_with(|| Lab::build(preset::find("pair").unwrap(), options, holder_program())).unwrap()
+    };
+    let lab = build(&uplink("b=lan0,198.19.7.1/24")).unwrap();
+    let interface = lab.host("b").unwrap().interfaces()[1].clone();
+    assert_eq!((interface.name.as_str(), interface.prefix_len, interface.mtu), ("uplink", 24, Bytes(1400)));
+    let listener = there.enter_with(|| TcpListener::bind("198.19.7.2:0")).unwrap().unwrap();
+    let target = listener.local_addr().unwrap();
+    let _client = lab.host("b").unwrap().enter_with(|| TcpStream::connect(target)).unwrap().unwrap();
+    assert_eq!(listener.accept().unwrap().1.ip(), interface.address);
+    drop(lab);
+    for (options, reason) in [
+        (uplink("c=lan0,198.19.7.1/24"), "no host \"c\""),
+        (uplink("b=lan7,198.19.7.1/24"), "no such interface"),
+        (uplink("b=lan0,2001:2::7/64"), "take pair6"),
+    ] {
+        let error = build(&options).unwrap_err();
+        assert!(format!("{error} {:?}", error.hint()).contains(reason), "{error}");
+    }
 }
 
 #[test]

@@ -222,6 +222,7 @@ pub fn lab_error(error: &fathom_lab::Error) -> UserError {
         fathom_lab::Error::UnknownPreset { .. }
         | fathom_lab::Error::BadOption { .. }
         | fathom_lab::Error::BadDevice { .. }
+        | fathom_lab::Error::BadUplink { .. }
         | fathom_lab::Error::BadName { .. } => Exit::Usage,
         _ => Exit::Preflight,
     };

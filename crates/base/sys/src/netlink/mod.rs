@@ -28,7 +28,8 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage as Message,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
     link::{
-        InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
+        InfoData, InfoKind, InfoMacVlan, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+        MacVlanMode, Stats64, XdpAttached,
     },
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
     route::{
@@ -147,6 +148,17 @@ pub struct VethEnd<'a> {
     pub mac: Option<MacAddress>,
 }
 
+/// A device with an Ethernet address of its own, drawn by the kernel, on the wire of another device.
+#[derive(Debug, Clone, Copy)]
+pub struct Macvlan<'a> {
+    /// The name, at most 15 bytes.
+    pub name: &'a str,
+    /// The index of the other device, in the namespace of the [`Netlink`].
+    pub parent: u32,
+    /// The namespace of the new device.
+    pub namespace: BorrowedFd<'a>,
+}
+
 /// A route for a range of addresses.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteEntry {
@@ -246,6 +258,25 @@ impl Netlink {
         ]));
         let call = format!("RTM_NEWLINK(veth {})", veth.near.name);
         self.change(&call, Message::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Creates a macvlan; it is down. Those of one parent reach each other (mode `bridge`). Needs `CAP_NET_ADMIN` over both namespaces.
+    ///
+    /// # Errors
+    /// `EEXIST` if the name is taken, `EBUSY` if the parent is a port of a bridge, `EOPNOTSUPP` if the kernel has no macvlan.
+    pub fn add_macvlan(&mut self, macvlan: &Macvlan<'_>) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(macvlan.name.to_owned()),
+            LinkAttribute::Link(macvlan.parent),
+            LinkAttribute::NetNsFd(macvlan.namespace.as_raw_fd()),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::MacVlan),
+                LinkInfo::Data(InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Bridge)])),
+            ]),
+        ];
+        let call = format!("RTM_NEWLINK(macvlan {})", macvlan.name);
+        self.change(&call, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Creates a bridge without ports; it is down. It runs no spanning tree, so a port forwards as soon as it is up.

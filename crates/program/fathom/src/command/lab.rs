@@ -44,6 +44,8 @@ Examples:
                                            a path that resets connections, in a lab of its own
   fathom lab up targets:4 --device balancer
                                            a balancer before four targets (docs/balancer.md)
+  fathom lab up targets:4 --device balancer --uplink dut=eth1,192.0.2.10/24
+                                           the same, and other machines reach the balancer by eth1
   fathom lab down pair
   fathom lab down --stale                  undo what a killed run left behind";
 
@@ -62,6 +64,7 @@ pub(super) fn define(command: Command) -> Command {
         .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("lifetime of the lab"))
         .arg(measurement::device())
         .arg(direct_wire())
+        .arg(uplink())
         .arg(mtu());
     let words = Arg::new("words")
         .value_name("COMMAND")
@@ -108,6 +111,13 @@ fn direct_wire() -> Arg {
         .help("also join a and b by a second wire beside the device, on eth1, as `fathom path` does")
 }
 
+fn uplink() -> Arg {
+    Arg::new("uplink")
+        .long("uplink")
+        .value_name("HOST=INTERFACE,ADDRESS/BITS")
+        .help("also join a host to the network of an interface of this machine, by a macvlan with this address")
+}
+
 fn mtu() -> Arg {
     Arg::new("mtu").long("mtu").value_name("BYTES").value_parser(clap::value_parser!(u32)).help("MTU of the links")
 }
@@ -152,6 +162,7 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
         options.mtu_bytes = *mtu_bytes;
     }
     options.has_direct_wire = given.get_flag("direct-wire");
+    options.uplink = given.get_one::<String>("uplink").map(|uplink| uplink.parse()).transpose()?;
     options.device = given.get_one::<String>("device").map(|device| device.parse()).transpose()?;
     let lifetime = measurement::duration_option(given, "for", Nanos::from_secs(3600))?;
     let state = StateFolder::from_environment()?;
@@ -175,6 +186,9 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
         let core = device.core.map_or_else(|| elsewhere.to_owned(), |core| format!("core {core}"));
         eprintln!("device: {} on {core}", device.device);
         device.unavailable.iter().for_each(|loss| eprintln!("not available: {loss}"));
+    }
+    if let Some(uplink) = &options.uplink {
+        eprintln!("uplink: {} has {} on the network of {}", uplink.host, uplink.address, uplink.interface);
     }
     eprintln!("up for {lifetime}; take it down with: fathom lab down {name}");
     Ok(Exit::Pass)

@@ -27,19 +27,19 @@ test-quick:
 	$(CARGO) test --workspace --lib --bins --test '[!m]*'
 	$(CARGO) test --package fathom-sys --doc
 
-# Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. The tests of the program wait
-# most of the time: those that judge no rate run beside each other, all others alone.
+# Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because
+# the features of a single package would build everything again. The tests of the program wait most of the time: those that judge no rate run
+# beside each other, then all others alone, each of which has a thread that waits for its turn.
 test-measured:
-	$(NICE) $(CARGO) test --workspace --exclude fathom --test 'measured*'
-	$(NICE) $(CARGO) test --package fathom --test 'measured_[!p]*'
-	$(NICE) $(CARGO) test --package fathom --test measured_program -- --test-threads=4
+	$(NICE) $(CARGO) test --workspace --test 'measured_[!p]*'
+	$(NICE) $(CARGO) test --workspace --test measured_program -- --test-threads=160
 
 test-hosts:
-	$(NICE) $(CARGO) test --package fathom --test measured_hosts
+	$(NICE) $(CARGO) test --workspace --test measured_hosts
 
 test-kubernetes:
 	crates/program/fathom/tests/measured_kubernetes/cluster/build.sh
-	$(NICE) $(CARGO) test --package fathom --test measured_kubernetes
+	$(NICE) $(CARGO) test --workspace --test measured_kubernetes
 
 test-vm:
 	$(CARGO) xtask test-vm

@@ -40,7 +40,9 @@ impl Lab {
         programs: &dyn ProgramLoader,
     ) -> Result<Self> {
         let machine = settings();
-        options.uplink.iter().try_for_each(|uplink| uplink.check(standing))?;
+        if let (Some(uplink), LabState::Rootless) = (&options.uplink, standing) {
+            return Err(uplink.needs_root());
+        }
         let mut hosts = preset.build(options)?;
         let device = preset.device(options)?;
         let fitting = device.map(|device| preset.fit(&hosts, device, options, programs)).transpose()?;

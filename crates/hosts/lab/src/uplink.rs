@@ -9,7 +9,7 @@ use fathom_model::units::Bytes;
 use fathom_sys::netlink::{Macvlan, Netlink};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Host, Interface, LabName, LabState, Result};
+use crate::{Error, Host, Interface, LabName, Result};
 
 /// Its name on the host.
 const NAME: &str = "uplink";
@@ -72,13 +72,9 @@ impl fmt::Display for Uplink {
 }
 
 impl Uplink {
-    /// Refuses one that cannot be had, before anything is built.
-    pub(crate) fn check(&self, standing: LabState) -> Result<()> {
-        if standing == LabState::Rootless {
-            let why = "an interface of this machine is not seen from the namespaces of a user";
-            return Err(self.refused(why, "run it as root"));
-        }
-        Ok(())
+    /// The error in a lab without root.
+    pub(crate) fn needs_root(&self) -> Error {
+        self.refused("an interface of this machine is not seen from the namespaces of a user", "run it as root")
     }
 
     /// Joins the host to the network. The calling thread is in the namespace of the interface.

@@ -170,7 +170,7 @@ fn ceilings_are_kept_and_found_again() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     assert!(stage.fathom(["doctor"]).succeeded().stdout.contains("not measured"));
     let ceilings = stage.fathom(["calibrate", "--quiet"]).succeeded().stdout;
     for kind in crate::evaluation::KINDS {

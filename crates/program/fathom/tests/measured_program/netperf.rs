@@ -213,7 +213,7 @@ fn three_hundred_clients_are_served_at_once() {
             "-p",
             &port,
             "-l",
-            "3",
+            "1",
             "-t",
             "TCP_RR",
             "-P",

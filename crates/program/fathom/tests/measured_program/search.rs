@@ -162,7 +162,7 @@ fn the_capacity_of_a_server_is_found_as_the_limit_of_its_latency() {
     let stage = TestBed::new();
     let server = SerialServer::start(Duration::from_millis(4));
     let url = format!("http://{}/", server.address);
-    let find = ["--find-limit", "p90<300ms, errors<1%", "--find-low", "50", "--find-precision", "10%", "--json"];
+    let find = ["--find-limit", "p90<300ms, errors<1%", "--find-low", "150", "--find-precision", "20%", "--json"];
     let spans = ["--warmup", "100ms", "--duration", "500ms", "--connections", "64"];
     let run = stage.fathom([&["http", &url][..], &find, &spans].concat()).succeeded().run();
     let (kept, broken) = limit(&run.tests[0]);

@@ -59,7 +59,7 @@ fn what_a_host_does_not_have_is_answered_with_what_it_has() {
 
 #[test]
 fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
-    let stage = TestBed::new();
+    let stage = TestBed::beside_others();
     let mut targets = vec![("127.0.0.1", "127.0.0.1"), ("127.0.0.7", "127.0.0.7"), ("localhost", "127.0.0.1")];
     if TcpListener::bind("[::1]:0").is_ok() {
         targets.extend([("::1", "::1"), ("[::1]", "::1")]);

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
-        PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU16, AtomicUsize, Ordering},
     },
     thread,
@@ -68,24 +68,74 @@ pub(crate) struct TestBed {
 }
 
 /// Two tests that measured at the same time would disturb each other.
-static TURN: RwLock<()> = RwLock::new(());
+static TURNS: Turns =
+    Turns { now: Mutex::new(Now { n_waiting: 0, n_beside: 0, is_alone: false }), changed: Condvar::new() };
+/// The number of tests beside each other: most of their time they wait.
+const BESIDE_MAX: usize = 4;
+
+/// The order of all tests: first those that run beside others, then each of those that run alone.
+///
+/// A waiting test takes up a thread, so the harness needs more threads (`--test-threads`) than there are tests that run alone.
+struct Turns {
+    now: Mutex<Now>,
+    changed: Condvar,
+}
+
+struct Now {
+    /// Tests that wait for their turn beside others.
+    n_waiting: usize,
+    /// Tests that run beside others.
+    n_beside: usize,
+    /// Whether a test runs alone.
+    is_alone: bool,
+}
+
+impl Turns {
+    fn take(&'static self, is_alone: bool) -> Turn {
+        let mut now = self.lock();
+        now.n_waiting += usize::from(!is_alone);
+        let has_to_wait = |now: &mut Now| {
+            now.is_alone || if is_alone { now.n_waiting + now.n_beside > 0 } else { now.n_beside == BESIDE_MAX }
+        };
+        now = self.changed.wait_while(now, has_to_wait).unwrap_or_else(PoisonError::into_inner);
+        if is_alone {
+            now.is_alone = true;
+        } else {
+            now.n_waiting -= 1;
+            now.n_beside += 1;
+        }
+        Turn
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The right to use the machine, held as long as its test runs.
-#[expect(dead_code, reason = "held for its drop")]
-enum Turn {
-    Alone(RwLockWriteGuard<'static, ()>),
-    BesideOthers(RwLockReadGuard<'static, ()>),
+struct Turn;
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut now = TURNS.lock();
+        if now.is_alone {
+            now.is_alone = false;
+        } else {
+            now.n_beside -= 1;
+        }
+        TURNS.changed.notify_all();
+    }
 }
 
 impl TestBed {
     /// Creates a test bed for a test that measures: no other test runs meanwhile.
     pub(crate) fn new() -> Self {
-        Self::at_turn(Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)))
+        Self::at_turn(TURNS.take(true))
     }
 
     /// Creates a test bed for a test that judges texts, counts and exit codes, but no rates: others of its kind run beside it.
     pub(crate) fn beside_others() -> Self {
-        Self::at_turn(Turn::BesideOthers(TURN.read().unwrap_or_else(PoisonError::into_inner)))
+        Self::at_turn(TURNS.take(false))
     }
 
     fn at_turn(turn: Turn) -> Self {
@@ -93,9 +143,9 @@ impl TestBed {
         Self { folder, program: PathBuf::from(env!("CARGO_BIN_EXE_fathom")), _turn: turn }
     }
 
-    /// Creates a test bed whose files, including the program, belong to another user.
+    /// Creates a test bed whose files, including the program, belong to another user, for a test beside others.
     pub(crate) fn owned_by(user: u32) -> Self {
-        let mut stage = Self::new();
+        let mut stage = Self::beside_others();
         let program = stage.path("fathom");
         fs::copy(&stage.program, &program).unwrap();
         stage.program = program;

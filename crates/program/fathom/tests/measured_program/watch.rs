@@ -73,7 +73,8 @@ fn every_byte_that_arrives_is_in_an_interval_and_a_replay_shows_the_same() {
 
 #[test]
 fn connections_that_wait_for_accept_and_those_that_move_bytes_are_shown_and_are_no_part_of_a_recording() {
-    let stage = TestBed::beside_others();
+    // The busiest connections are those of the whole machine.
+    let stage = TestBed::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap();
     let _waiting = [TcpStream::connect(here).unwrap(), TcpStream::connect(here).unwrap()];
@@ -190,7 +191,8 @@ fn check_line(view: &Value) {
 
 #[test]
 fn every_line_has_the_documented_members() {
-    let stage = TestBed::beside_others();
+    // The busiest connections are those of the whole machine.
+    let stage = TestBed::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap();
     let watch = stage.start(["watch", "--interval", "100ms", "--count", "15", "--ndjson"]);

@@ -31,7 +31,12 @@ pub enum Part {
     Connect,
     /// From the send of a request to the first byte of its answer: the path and the server.
     FirstByte,
-    /// From there to the last byte.
+    /// The path without waits on it: the shortest round trip that the kernel has seen on the connection (`tcpi_min_rtt`), which is that of the
+    /// handshake or shorter, and at most the time to the first byte.
+    PathAtRest,
+    /// The rest of the time to the first byte: the server, and all that the request or its answer waits for on its way.
+    Server,
+    /// From the first byte to the last.
     Download,
 }
 

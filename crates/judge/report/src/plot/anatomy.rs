@@ -16,9 +16,9 @@ pub(crate) fn class(part: &AnatomyPart) -> String {
     let colour = match part.part {
         Part::SendCall | Part::Connect => "s1",
         Part::LocalQueue | Part::Late => "s2",
-        Part::Away | Part::Path | Part::FirstByte => "s3",
+        Part::Away | Part::Path | Part::PathAtRest | Part::FirstByte => "s3",
         Part::WakeUp | Part::Download => "s4",
-        Part::Program => "s5",
+        Part::Program | Part::Server => "s5",
         Part::CoreWait => "s6",
     };
     if part.side == Some(Side::Responder) { format!("{colour} far") } else { colour.to_owned() }

@@ -7,7 +7,10 @@ use fathom_model::{
     Histogram,
     units::{Nanos, counted},
 };
-use fathom_sys::reactor::{Event, Reactor, ReceivedBytes};
+use fathom_sys::{
+    reactor::{Event, Reactor, ReceivedBytes},
+    socket::tcp_info::TcpInfo,
+};
 
 use super::{
     CONNECTING_MAX, Connection, FaultCause, FaultCounts, LoadConfig, RequestFault, RequestStage,
@@ -89,6 +92,11 @@ impl<R: Reactor> Connector<R> {
             n_connecting: 0,
             n_failed: 0,
         })
+    }
+
+    /// The shortest round trip that the kernel has seen on an open connection; `None` without TCP.
+    pub(crate) fn path_at_rest(&self, slot: usize) -> Option<Nanos> {
+        TcpInfo::of(self.reactor.socket(token(slot))?).ok()?.min_rtt
     }
 
     /// Whether another connect may begin.

@@ -1,7 +1,7 @@
 //! Counting in one worker while the load runs.
 
 use fathom_engine::{Error, SampleSchedule, WorkerHandle};
-use fathom_model::SampledUnit;
+use fathom_model::{SampledUnit, units::Nanos};
 
 use super::{
     request_totals::{RequestSample, TotalsRecorder},
@@ -49,9 +49,14 @@ impl<'a> LoadRecorder<'a> {
         self.totals.on_sent(bytes);
     }
 
-    /// An answer is complete.
+    /// An answer is complete. The time of the path is asked for if the request is one of the sample.
     #[inline]
-    pub(crate) fn on_answer(&mut self, answer: &ResponseSummary, entry: &RequestSample) {
+    pub(crate) fn on_answer(
+        &mut self,
+        answer: &ResponseSummary,
+        entry: &RequestSample,
+        path_at_rest: impl FnOnce() -> Option<Nanos>,
+    ) {
         self.add(LoadCounter::Attempts, 1);
         self.worker.add(LoadCounter::Status2xx as usize + usize::from((answer.status / 100).clamp(2, 6) - 2), 1);
         self.totals.on_answer(entry);
@@ -59,16 +64,18 @@ impl<'a> LoadRecorder<'a> {
             self.results.first_byte.record(entry.first_byte.0);
             self.results.download.record(entry.service.since(entry.first_byte).0);
             if self.sampling.is_due(entry.sent_at) {
-                self.sample(entry);
+                self.sample(entry, path_at_rest());
             }
         }
     }
 
     /// Adds a request to the sample.
     #[cold]
-    fn sample(&mut self, entry: &RequestSample) {
+    fn sample(&mut self, entry: &RequestSample, path_at_rest: Option<Nanos>) {
         let RequestSample { late, connect, service, first_byte, .. } = *entry;
-        let spans_ns = vec![late.since(connect), connect, first_byte, service.since(first_byte)];
+        // A connection of this host without TCP has no path.
+        let path = path_at_rest.unwrap_or_default().min(first_byte);
+        let spans_ns = vec![late.since(connect), connect, path, first_byte - path, service.since(first_byte)];
         self.results.sampled.push(SampledUnit { number: self.results.sampled.len() as u64, spans_ns });
     }
 

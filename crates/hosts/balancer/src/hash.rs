@@ -85,6 +85,28 @@ pub fn slot(hash: u64, n_slots: u32) -> u32 {
     u32::try_from(hash & u64::from(u32::MAX)).expect("half of the bits are left") % n_slots
 }
 
+/// The slots of a table, for many hashes: a division by the same number takes two multiplications.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slots {
+    n: u32,
+    /// 2⁶⁴ divided by the number, rounded up; with one slot it wraps around to 0, and so does every rest.
+    reciprocal: u64,
+}
+
+impl Slots {
+    pub(crate) fn new(n: u32) -> Self {
+        Self { n, reciprocal: (u64::MAX / u64::from(n)).wrapping_add(1) }
+    }
+
+    /// The same as [`slot`]: D. Lemire et al., Faster Remainder by Direct Computation (2019).
+    #[inline]
+    pub(crate) fn of(self, hash: u64) -> u32 {
+        let fraction = self.reciprocal.wrapping_mul(hash & u64::from(u32::MAX));
+        let rest = (u128::from(fraction) * u128::from(self.n)) >> 64;
+        u32::try_from(rest).expect("a rest is smaller than the number of slots")
+    }
+}
+
 impl FragmentHash {
     /// Returns the hash of a datagram. The seed keeps senders from choosing identifications that share a slot; Bernstein's has none.
     #[must_use]
@@ -117,6 +139,17 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
+
+    #[test]
+    fn a_slot_is_the_rest_of_a_division_however_it_is_calculated() {
+        for n_slots in [1, 2, 3, 499, 2000, 20_011, 65_537, u32::MAX - 1, u32::MAX] {
+            let slots = Slots::new(n_slots);
+            let edges = [0, 1, u64::from(n_slots) - 1, n_slots.into(), u64::from(n_slots) + 1, u64::MAX];
+            for hash in edges.into_iter().chain((0..2000).map(|n| splitmix(7, n))) {
+                assert_eq!(slots.of(hash), slot(hash, n_slots), "{hash} of {n_slots}");
+            }
+        }
+    }
 
     fn key(last: u8, source_port: u16) -> FlowKey {
         let source = Ipv4Addr::new(198, 18, 0, last).into();

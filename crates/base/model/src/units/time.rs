@@ -26,18 +26,21 @@ impl Nanos {
 
     /// Converts from whole seconds.
     #[must_use]
+    #[inline]
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
     /// Converts from whole milliseconds.
     #[must_use]
+    #[inline]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
     /// Converts from whole microseconds.
     #[must_use]
+    #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
@@ -56,6 +59,7 @@ impl Nanos {
 
     /// The time from `earlier` to this timestamp; zero if `earlier` is later.
     #[must_use]
+    #[inline]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
@@ -83,12 +87,14 @@ impl From<Duration> for Nanos {
 
 impl Add for Nanos {
     type Output = Self;
+    #[inline]
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Nanos {
+    #[inline]
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }
@@ -97,6 +103,7 @@ impl AddAssign for Nanos {
 impl Sub for Nanos {
     type Output = Self;
     /// Saturates at zero: the kernel's clocks on two cores may differ by a few nanoseconds.
+    #[inline]
     fn sub(self, other: Self) -> Self {
         self.since(other)
     }

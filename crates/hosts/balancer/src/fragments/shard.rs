@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     classify::{DatagramKey, Fragment},
-    hash::slot,
+    hash::Slots,
 };
 
 /// The end of a chain.
@@ -71,6 +71,7 @@ struct Entry<V> {
 #[derive(Debug)]
 pub struct FragmentShard<V> {
     settings: FragmentSettings,
+    slots: Slots,
     /// Those of the slots, then those of the buckets.
     links: Vec<Link>,
     /// Beside the links.
@@ -108,6 +109,7 @@ impl<V: Copy> FragmentShard<V> {
             packets: PacketPool::new(settings.n_stored, settings.stored_bytes_max),
             hand: 0,
             counters: FragmentCounters::default(),
+            slots: Slots::new(settings.n_slots),
             settings,
         })
     }
@@ -122,15 +124,13 @@ impl<V: Copy> FragmentShard<V> {
         released: &mut Released,
     ) -> FirstFragment {
         let slot = self.slot(hash);
-        let at = match self.find(slot, (&fragment.datagram, hash), now) {
-            Some(at) if matches!(self.entries[index(at)].state, State::Incomplete) => return FirstFragment::Incomplete,
-            Some(at) => at,
-            None => match self.insert(slot, (fragment.datagram, hash), now) {
-                Some(at) => at,
-                None => return FirstFragment::TableFull,
-            },
+        let Some(at) = self.find_or_insert(slot, (fragment.datagram, hash), now) else {
+            return FirstFragment::TableFull;
         };
         let entry = &mut self.entries[index(at)];
+        if matches!(entry.state, State::Incomplete) {
+            return FirstFragment::Incomplete;
+        }
         entry.state = State::Known(value);
         let link = &mut self.links[index(at)];
         link.seen = now;
@@ -148,12 +148,8 @@ impl<V: Copy> FragmentShard<V> {
     pub fn later(&mut self, (fragment, hash): (&Fragment, u64), bytes: Option<&[u8]>, now: Nanos) -> LaterFragment<V> {
         let slot = self.slot(hash);
         self.counters.n_lookups += 1;
-        let at = match self.find(slot, (&fragment.datagram, hash), now) {
-            Some(at) => at,
-            None => match self.insert(slot, (fragment.datagram, hash), now) {
-                Some(at) => at,
-                None => return LaterFragment::TableFull,
-            },
+        let Some(at) = self.find_or_insert(slot, (fragment.datagram, hash), now) else {
+            return LaterFragment::TableFull;
         };
         if matches!(self.entries[index(at)].state, State::Waiting) {
             // Each fragment that waits makes room for another: what waited in vain may be in a slot that no datagram comes to for long.
@@ -196,7 +192,7 @@ impl<V: Copy> FragmentShard<V> {
     }
 
     fn slot(&self, hash: u64) -> u32 {
-        slot(hash, self.settings.n_slots)
+        self.slots.of(hash)
     }
 
     /// The clocks of two threads may differ: an entry from the future is not old.
@@ -204,8 +200,27 @@ impl<V: Copy> FragmentShard<V> {
         now.since(link.seen) > self.settings.ttl
     }
 
-    /// Returns the entry of a datagram, and removes the old entries of its slot.
+    /// Returns the entry of a datagram, or a new one, and removes the old entries of its slot; `None` if the table is full.
     #[inline]
+    fn find_or_insert(&mut self, slot: u32, (key, hash): (DatagramKey, u64), now: Nanos) -> Option<u32> {
+        let link = self.links[index(slot)];
+        // Most slots have no chain, and an entry that is free or old.
+        if link.next == END && (link.is_free() || self.is_old(link, now)) {
+            if !link.is_free() {
+                self.counters.n_expired += 1;
+                self.remove(slot, slot);
+            }
+            self.counters.n_inserts += 1;
+            self.fill(slot, (key, hash), now);
+            return Some(slot);
+        }
+        match self.find(slot, (&key, hash), now) {
+            Some(at) => Some(at),
+            None => self.insert(slot, (key, hash), now),
+        }
+    }
+
+    /// Returns the entry of a datagram, and removes the old entries of its slot.
     fn find(&mut self, slot: u32, (key, hash): (&DatagramKey, u64), now: Nanos) -> Option<u32> {
         let tag = tag(hash);
         let mut found = None;
@@ -260,6 +275,13 @@ impl<V: Copy> FragmentShard<V> {
             self.links[index(slot)].next = bucket;
             at = bucket;
         }
+        self.fill(at, (key, hash), now);
+        Some(at)
+    }
+
+    /// Fills a free entry.
+    #[inline]
+    fn fill(&mut self, at: u32, (key, hash): (DatagramKey, u64), now: Nanos) {
         self.counters.n_entries += 1;
         self.counters.n_entries_peak = self.counters.n_entries_peak.max(self.counters.n_entries);
         let link = &mut self.links[index(at)];
@@ -268,7 +290,6 @@ impl<V: Copy> FragmentShard<V> {
         if let Some(pieces) = self.pieces.get_mut(index(at)) {
             *pieces = Pieces::default();
         }
-        Some(at)
     }
 
     /// Takes a bucket; if none is left, the next slots are searched for old entries.

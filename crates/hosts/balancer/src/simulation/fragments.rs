@@ -90,6 +90,10 @@ const FRAGMENT_BYTES: u16 = 1448;
 /// The distance of fragments of one datagram: 1500 bytes at 1 Gbit/s.
 const SPACING: Nanos = Nanos(12_000);
 
+/// Datagrams that are drawn, then hashed, then given to the table. Their hashes wait neither for each other then, nor for what the processor has just
+/// written, nor for its wrong guess about the slot of the one before.
+const BATCH: usize = 64;
+
 /// A load that cannot be simulated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FragmentSimulationError {
@@ -133,29 +137,26 @@ impl FragmentSimulation {
     pub fn run(&self) -> Result<FragmentSimulationResult, FragmentSimulationError> {
         self.check()?;
         let mut shard = FragmentShard::new(FragmentSettings { n_shards: 1, ..self.table })?;
-        let mut draws = Draws::new(self.seed);
-        let mut senders = Senders::new(self, &mut draws);
-        let mean = Nanos(rounded(1e9 / self.rate_per_sec).max(1));
+        let mut arriving = Arriving::new(self);
         let mut released = Released::default();
         let mut order: Vec<u16> = (0..self.n_fragments).collect();
-        let (mut now, mut n_datagrams, mut n_lost) = (Nanos::ZERO, 0, 0);
-        loop {
-            now += self.arrivals.gap(&mut draws, mean, n_datagrams);
-            if now > self.duration {
-                break;
+        let mut batch = Vec::with_capacity(BATCH);
+        let (mut n_datagrams, mut n_lost) = (0, 0);
+        while !arriving.are_over {
+            arriving.draw(&mut batch);
+            for Drawn { datagram, hash, at } in &batch {
+                n_datagrams += 1;
+                let is_lost = if self.n_fragments == 1 {
+                    let fragment = self.fragment(*datagram, 0);
+                    shard.first((&fragment, *hash), 0, *at, &mut released) != FirstFragment::Known
+                } else {
+                    self.order.apply(&mut order, &mut arriving.draws);
+                    self.is_datagram_lost(&mut shard, (*datagram, *hash), (&order, *at), &mut released)
+                };
+                n_lost += u64::from(is_lost);
             }
-            n_datagrams += 1;
-            let datagram = senders.next(&mut draws);
-            let is_lost = if self.n_fragments == 1 {
-                let fragment = self.fragment(datagram, 0);
-                let hash = self.table.hash.of(&datagram, self.table.seed);
-                shard.first((&fragment, hash), 0, now, &mut released) != FirstFragment::Known
-            } else {
-                self.order.apply(&mut order, &mut draws);
-                self.is_datagram_lost(&mut shard, datagram, (&order, now), &mut released)
-            };
-            n_lost += u64::from(is_lost);
         }
+        let now = arriving.now;
         let table = shard.counters();
         let n_stale = shard.n_stale(now);
         let n_active = table.n_entries - n_stale;
@@ -172,11 +173,10 @@ impl FragmentSimulation {
     fn is_datagram_lost(
         &self,
         shard: &mut FragmentShard<u32>,
-        datagram: DatagramKey,
+        (datagram, hash): (DatagramKey, u64),
         (order, begin): (&[u16], Nanos),
         released: &mut Released,
     ) -> bool {
-        let hash = self.table.hash.of(&datagram, self.table.seed);
         let mut held = Vec::new();
         let mut now = begin;
         let mut n_forwarded = 0;
@@ -210,6 +210,56 @@ impl FragmentOrder {
             Self::Forward => {}
             Self::Reversed => order.sort_unstable_by(|one, other| other.cmp(one)),
             Self::Shuffled => draws.shuffle(order),
+        }
+    }
+}
+
+/// A datagram that comes.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    datagram: DatagramKey,
+    hash: u64,
+    at: Nanos,
+}
+
+/// The datagrams that come, in their order.
+struct Arriving<'a> {
+    load: &'a FragmentSimulation,
+    draws: Draws,
+    senders: Senders<'a>,
+    mean: Nanos,
+    /// When the last one came.
+    now: Nanos,
+    n_drawn: u64,
+    /// Whether the last one came behind the end of the load.
+    are_over: bool,
+}
+
+impl<'a> Arriving<'a> {
+    fn new(load: &'a FragmentSimulation) -> Self {
+        let mut draws = Draws::new(load.seed);
+        let senders = Senders::new(load, &mut draws);
+        let mean = Nanos(rounded(1e9 / load.rate_per_sec).max(1));
+        Self { load, draws, senders, mean, now: Nanos::ZERO, n_drawn: 0, are_over: false }
+    }
+
+    /// Draws the next datagrams with their hashes, in place of those of the batch.
+    #[inline]
+    fn draw(&mut self, batch: &mut Vec<Drawn>) {
+        batch.clear();
+        // The order of several fragments is drawn between two datagrams.
+        let n = if self.load.n_fragments == 1 { BATCH } else { 1 };
+        while batch.len() < n {
+            self.now += self.load.arrivals.gap(&mut self.draws, self.mean, self.n_drawn);
+            if self.now > self.load.duration {
+                self.are_over = true;
+                break;
+            }
+            self.n_drawn += 1;
+            batch.push(Drawn { datagram: self.senders.next(&mut self.draws), hash: 0, at: self.now });
+        }
+        for drawn in batch {
+            drawn.hash = self.load.table.hash.of(&drawn.datagram, self.load.table.seed);
         }
     }
 }

@@ -288,6 +288,12 @@ pub mod host {
     ];
 }
 
+/// Texts of a record that findings read.
+pub mod fact {
+    /// The IP address that the first connection of a test of HTTP reached: that of a server, or of the proxy before it.
+    pub const REACHED_ADDRESS: &str = "reached_address";
+}
+
 /// Values of a TCP connection, from `TCP_INFO` (linux/tcp.h).
 pub mod tcp {
     /// Smoothed round-trip time.

@@ -8,7 +8,7 @@ use fathom_model::{
     Derivation, Environment, Evidence, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Severity,
     Side, Trial,
     host_port::{port_number, split_host_port},
-    names::{count, host as counter},
+    names::{count, fact, host as counter},
     plan::HostReach,
     probe::ProbeRecord,
     record::ProgramTime,
@@ -301,11 +301,22 @@ impl<'a> TestEvidence<'a> {
         split_host_port(authority(&url)?)?.1.map_or(Some(default), port_number)
     }
 
-    /// Returns true if a test names its server by a URL with an address of the loopback device.
+    /// Returns true if the server that a test names by a URL is at an address of the loopback device.
     pub(crate) fn is_server_here(&self) -> bool {
         let url = self.test.options.text("url");
         let host = url.as_deref().and_then(authority).and_then(split_host_port).map(|(host, _)| host);
-        host.is_some_and(|host| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()))
+        host == Some("localhost") || self.server_address().is_some_and(|address| address.is_loopback())
+    }
+
+    /// Returns the address of the server that a test names by a URL: that in the URL, or that which connections to its name reached.
+    fn server_address(&self) -> Option<IpAddr> {
+        let url = self.test.options.text("url")?;
+        let host = split_host_port(authority(&url)?)?.0.trim_matches(['[', ']']);
+        let reached = || {
+            let records = self.trials.iter().flat_map(|trial| trial.records.values());
+            records.filter_map(|record| record.facts.get(fact::REACHED_ADDRESS)).find_map(|text| text.parse().ok())
+        };
+        host.parse().ok().or_else(reached)
     }
 
     /// Returns the program that listens on the port of the tested server, with its host, if it runs on a host of this run.
@@ -348,9 +359,7 @@ impl<'a> TestEvidence<'a> {
         if self.is_server_here() {
             return (!program.addresses.is_empty()).then(loopback);
         }
-        let url = self.test.options.text("url")?;
-        let host = split_host_port(authority(&url)?)?.0.trim_matches(['[', ']']);
-        let address: IpAddr = host.parse().ok()?;
+        let address = self.server_address()?;
         (!program.addresses.is_empty()).then(|| program.addresses.contains(&address))
     }
 

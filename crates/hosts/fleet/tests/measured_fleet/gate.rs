@@ -446,7 +446,7 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
     let mut rng = Rng::with_seed(13);
     let mut roles = crafted();
     assert!(roles.len() >= 100, "{} of {} kinds", roles.len(), KINDS.len());
-    roles.extend((0..2_000).map(|_| made_up(&mut rng)));
+    roles.extend((0..1_000).map(|_| made_up(&mut rng)));
     let (mut first, mut n_ready) = (1, 0);
     while !roles.is_empty() {
         let batch: Vec<Role> = roles.drain(..roles.len().min(AT_ONCE)).collect();
@@ -457,7 +457,7 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
         let seen = arrived(&capture);
         assert!(seen.is_empty(), "{seen:x?} of one of\n{}", names.join("\n"));
     }
-    assert!(n_ready > 200, "many of them were played: {n_ready}");
+    assert!(n_ready > 100, "many of them were played: {n_ready}");
     // Actual traffic verifies that the capture sees what is sent.
     let ways = [(AGENT_BESIDE_THIRD, THIRD), (AGENT_BESIDE_THIRD_V6, THIRD_V6), (AGENT_BESIDE_THIRD_V6, "ff02::1%e1")];
     for (from, to) in ways {

@@ -145,7 +145,7 @@ fn longest_stop(quota: &ProgramQuota, n_cores: usize) -> Nanos {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::{Histogram, record::ProgramTime};
+    use fathom_model::{Histogram, names::fact, record::ProgramTime};
 
     /// A test of `http://10.0.0.7/` in one second, whose server was stopped for this long.
     fn with_server(url: &str, address: &str, throttled: Nanos, longest: Nanos) -> RunBuilder {
@@ -193,6 +193,11 @@ mod tests {
         none(url, "10.0.0.8", long, stop);
         none("http://web.example/", address, long, stop);
         none("http://127.0.0.1/", address, long, stop);
+        // A name leads to the address that its first connection reached.
+        let mut by_name = with_server("http://web.example/", address, long, stop);
+        let trial = &mut by_name.run.tests[0].trials[0];
+        trial.records.get_mut("client").unwrap().facts.insert(fact::REACHED_ADDRESS.to_owned(), address.to_owned());
+        assert!(by_name.finding("cpu-quota").is_some());
         // Its group was stopped for the work of another program: no request waited for that.
         none(url, address, long, Nanos::from_millis(3));
     }

@@ -1,6 +1,9 @@
 //! Opens the connections of one worker and handles their events.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -30,6 +33,8 @@ pub(crate) struct ConnectTimes {
     pub(crate) tls: Histogram,
     /// TLS handshakes that resumed an earlier session.
     pub(crate) n_resumed: u64,
+    /// The address that the first connection reached: that of a server, or of the proxy before it.
+    pub(crate) reached: Option<IpAddr>,
 }
 
 impl ConnectTimes {
@@ -39,6 +44,7 @@ impl ConnectTimes {
         self.proxy.merge(&other.proxy);
         self.tls.merge(&other.tls);
         self.n_resumed += other.n_resumed;
+        self.reached = self.reached.or(other.reached);
     }
 }
 
@@ -178,11 +184,13 @@ impl<R: Reactor> Connector<R> {
         self.times.connect.record((at - since).0);
         line.connect_time = at - since;
         line.channel = self.resolver.channel(usize::from(line.upstream)).map_err(RequestFault::connect)?;
-        let ends = if line.channel.needs_addresses() {
+        let is_first = self.times.connect.count() == 1;
+        let ends = if is_first || line.channel.needs_addresses() {
             self.reactor.socket(token(idx)).and_then(connection_addresses)
         } else {
             None
         };
+        self.times.reached = self.times.reached.or(ends.map(|ends| ends.peer.ip()));
         let step = line.channel.on_connected(ends, at, &mut self.tls_buffers);
         self.send_pending(idx);
         self.on_channel_state(line, step, at)

@@ -1,11 +1,11 @@
 //! Builds a record from the results of the workers.
 
-use std::{collections::BTreeMap, mem};
+use std::{collections::BTreeMap, mem, net::IpAddr};
 
 use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
 use fathom_model::{
     Histogram, Note, Record, SampledConnection, Side,
-    names::{count, distribution},
+    names::{count, distribution, fact},
     units::Nanos,
 };
 
@@ -47,7 +47,7 @@ pub(crate) fn record<W>(
     record.notes.push(io_backend.note.clone());
     let named = |(name, n): (&str, u64)| (name.to_owned(), n);
     record.totals.extend(totals(&all, target.recorder_config.first_body()).map(named));
-    record.facts.extend(facts(&mut all.totals));
+    record.facts.extend(facts(&mut all.totals, all.opening.reached));
     record.distributions = distributions(all, trial_results.worker_rates().clone());
     record
 }
@@ -70,8 +70,12 @@ fn totals(all: &LoadResults, first_body_bytes: u64) -> impl Iterator<Item = (&'s
 }
 
 /// The first answer, and the parameters of TLS.
-fn facts(totals: &mut RequestTotals) -> BTreeMap<String, String> {
-    let texts = [(names::facts::HEAD, totals.head.take()), (names::facts::ANSWER, totals.first_answer.take())];
+fn facts(totals: &mut RequestTotals, reached: Option<IpAddr>) -> BTreeMap<String, String> {
+    let texts = [
+        (names::facts::HEAD, totals.head.take()),
+        (names::facts::ANSWER, totals.first_answer.take()),
+        (fact::REACHED_ADDRESS, reached.map(|address| address.to_string())),
+    ];
     let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
     let all = totals.tls.iter().flat_map(tls_facts).chain(texts);
     all.map(|(name, text)| (name.to_owned(), text)).collect()

@@ -25,7 +25,7 @@ fn assert_within(value: f64, (least, most): (f64, f64), what: &str) {
 /// Checks the results of a sweep against the token bucket.
 fn check(lab: &RunningLab<'_>, stage: &TestBed, word: &str) {
     let walk = ["tcp", "--lab", lab.name, "--test", word, "--baseline-rtt", "10ms", "--congestion", "cubic", "--json"];
-    let spans = ["--warmup", "300ms", "--duration", "700ms", "--rounds", "1"];
+    let spans = ["--warmup", "300ms", "--duration", "500ms", "--rounds", "1"];
     let run = stage.fathom([&walk[..], &spans].concat()).succeeded().run();
     assert_eq!(run.tests.len(), 5, "{word}");
     if is_disturbed(&run) {

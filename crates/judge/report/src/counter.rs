@@ -2,6 +2,7 @@
 
 /// The names in the evidence of findings, with their readable form. An instance is appended.
 const WORDS: &[(&str, &str)] = &[
+    ("reached_address", "address that was reached"),
     ("cpu_user_ns", "time in programs"),
     ("cpu_system_ns", "time in the kernel"),
     ("cpu_irq_ns", "time in hard interrupts"),

@@ -762,7 +762,9 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
     // Ten standard deviations of a binomial distribution around nine tenths.
     assert!((1_666..1_934).contains(&(total(RECEIVED) + missed)), "{:?}", record.totals);
     assert!((1_900..=2_000).contains(&total("numbered")), "{:?}", record.totals);
-    assert_eq!((total(REORDERED), total(DUPLICATES), total("untimely")), (0, 0, 0));
+    // On a busy machine, the discipline sends now from one core and then from the other, and their queues overtake each other.
+    assert!(total(REORDERED) < 20, "{:?}", record.totals);
+    assert_eq!((total(DUPLICATES), total("untimely")), (0, 0));
     assert_eq!(record.distributions["latency_ns"].count(), total(RECEIVED));
     assert!(record.distributions["ipdv_ns"].count() > 0);
 }

@@ -24,7 +24,7 @@ use crate::target::{
     TlsBuffers,
 };
 
-/// The time that each step of opening connections took.
+/// The time that each step of opening connections took, and what was learned then.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectTimes {
     pub(crate) resolve: Histogram,

@@ -179,13 +179,19 @@ fn newest_kernel(folder: &Path) -> anyhow::Result<String> {
 /// Builds the test program and the program that it calls.
 ///
 /// Both are built like `cargo test --workspace` does, with the same features, so nothing is rebuilt after that. Cargo builds the called
-/// program because fathom's own test `measured_program` needs it.
+/// program because fathom's own test `measured_program` needs it. What `cargo run` says of this program in the environment is left out, because
+/// the build script of `ring` depends on it: all that needs it would be built again, and once more by the next `cargo test`.
 fn build(root: &Path) -> anyhow::Result<Vec<VmProgram>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let tests = TESTS.iter().chain(&["measured_program"]).flat_map(|test| ["--test", test]);
     let words: Vec<&str> =
         ["test", "--workspace", "--no-run", "--message-format", "json"].into_iter().chain(tests).collect();
-    let text = output(Command::new(cargo).args(&words).arg("--quiet").current_dir(root))?;
+    let mut command = Command::new(cargo);
+    let of_this_package = |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|begin| name.starts_with(begin));
+    for name in std::env::vars().map(|(name, _)| name).filter(|name| of_this_package(name)) {
+        command.env_remove(name);
+    }
+    let text = output(command.args(&words).arg("--quiet").current_dir(root))?;
     let mut payloads = Vec::new();
     for line in text.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;

@@ -31,9 +31,9 @@ pub enum Part {
     Connect,
     /// From the send of a request to the first byte of its answer: the path and the server.
     FirstByte,
-    /// The path without waits on it: the shortest round trip that the kernel has seen on the connection (`tcpi_min_rtt`), which is that of the
-    /// handshake or shorter, and at most the time to the first byte.
-    PathAtRest,
+    /// The path without queues: the shortest round trip that the kernel has seen on the connection (`tcpi_min_rtt`), which is that of the
+    /// handshake or shorter, and at most the time to the first byte. Through a proxy, that of the way to the proxy.
+    BaselineRtt,
     /// The rest of the time to the first byte: the server, and all that the request or its answer waits for on its way.
     Server,
     /// From the first byte to the last.

@@ -1,7 +1,7 @@
 //! An interface of a host on a real network: a macvlan on an interface of this machine.
 //!
-//! The host then has an Ethernet address of its own on that wire, and reaches other machines on it. It does not reach this machine by it: the
-//! kernel does not hand frames between a macvlan and the interface below (`drivers/net/macvlan.c`).
+//! The host then has an Ethernet address of its own on that wire, and reaches other machines on it. It cannot reach this machine through it: the
+//! kernel passes no frames between a macvlan and the interface below (`drivers/net/macvlan.c`).
 
 use std::{fmt, net::IpAddr, os::fd::AsFd as _, str::FromStr};
 
@@ -14,7 +14,7 @@ use crate::{Error, Host, Interface, LabName, Result};
 /// Its name on the host.
 const NAME: &str = "uplink";
 
-/// Which host is joined to which network, and as whom.
+/// A host of the lab, the interface whose network it joins, and its address there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Uplink {
@@ -33,7 +33,7 @@ impl FromStr for Uplink {
 
     fn from_str(text: &str) -> Result<Self> {
         let refused = |why: &str| {
-            let fix = "give HOST=INTERFACE,ADDRESS/BITS, such as dut=eth1,192.0.2.10/24";
+            let fix = "use HOST=INTERFACE,ADDRESS/PREFIX, such as dut=eth1,192.0.2.10/24";
             Error::BadUplink { given: text.to_owned(), why: why.to_owned(), fix }
         };
         let lacks = |what: &str| refused(&format!("it has no {what}"));
@@ -42,11 +42,11 @@ impl FromStr for Uplink {
         if interface.is_empty() {
             return Err(lacks("interface"));
         }
-        let (address, bits) = network.split_once('/').ok_or_else(|| lacks("number of bits behind its address"))?;
-        let address: IpAddr = address.parse().map_err(|_| refused(&format!("{address} is no IP address")))?;
+        let (address, bits) = network.split_once('/').ok_or_else(|| lacks("prefix length"))?;
+        let address: IpAddr = address.parse().map_err(|_| refused(&format!("{address} is not an IP address")))?;
         let bits_max = if address.is_ipv4() { 32 } else { 128 };
         let prefix_len = bits.parse().ok().filter(|bits| (1..=bits_max).contains(bits));
-        let prefix_len = prefix_len.ok_or_else(|| refused(&format!("an address has 1 to {bits_max} bits")))?;
+        let prefix_len = prefix_len.ok_or_else(|| refused(&format!("the prefix length must be 1 to {bits_max}")))?;
         Ok(Self { host: host.parse()?, interface: interface.to_owned(), address, prefix_len })
     }
 }
@@ -74,7 +74,7 @@ impl fmt::Display for Uplink {
 impl Uplink {
     /// The error in a lab without root.
     pub(crate) fn needs_root(&self) -> Error {
-        self.refused("an interface of this machine is not seen from the namespaces of a user", "run it as root")
+        self.refused("a lab without root cannot use the interfaces of this machine", "run it as root")
     }
 
     /// Joins the host to the network. The calling thread is in the namespace of the interface.
@@ -93,7 +93,7 @@ impl Uplink {
         netlink.add_address(link.index, self.address, self.prefix_len).map_err(|error| {
             let has_no_ipv6 = self.address.is_ipv6() && error.source.raw_os_error() == Some(EACCES);
             if has_no_ipv6 {
-                self.refused("the hosts of this topology have no IPv6", "take pair6, star6 or targets6")
+                self.refused("the hosts of this topology have no IPv6", "use pair6, star6 or targets6")
             } else {
                 failed()(error)
             }
@@ -132,9 +132,9 @@ mod tests {
             ("dut", "no host"),
             ("dut=eth1", "no address"),
             ("dut=,192.0.2.1/24", "no interface"),
-            ("dut=eth1,192.0.2.10", "no number of bits"),
-            ("dut=eth1,x/24", "x is no IP address"),
-            ("dut=eth1,192.0.2.10/33", "1 to 32 bits"),
+            ("dut=eth1,192.0.2.10", "no prefix length"),
+            ("dut=eth1,x/24", "x is not an IP address"),
+            ("dut=eth1,192.0.2.10/33", "1 to 32"),
         ] {
             let error = bad.parse::<Uplink>().unwrap_err().to_string();
             assert!(error.contains(reason), "{bad:?}: {error}");

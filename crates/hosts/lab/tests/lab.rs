@@ -146,7 +146,7 @@ fn an_uplink_joins_a_host_to_the_network_of_an_interface_and_ends_with_the_lab()
     for (options, reason) in [
         (uplink("c=lan0,198.19.7.1/24"), "no host \"c\""),
         (uplink("b=lan7,198.19.7.1/24"), "no such interface"),
-        (uplink("b=lan0,2001:2::7/64"), "take pair6"),
+        (uplink("b=lan0,2001:2::7/64"), "use pair6"),
     ] {
         let error = build(&options).unwrap_err();
         assert!(format!("{error} {:?}", error.hint()).contains(reason), "{error}");

@@ -308,7 +308,8 @@ impl<'a> TestEvidence<'a> {
         host == Some("localhost") || self.server_address().is_some_and(|address| address.is_loopback())
     }
 
-    /// Returns the address of the server that a test names by a URL: that in the URL, or that which connections to its name reached.
+    /// Returns the address of the server that a test names by a URL: that in the URL, or that which connections to its name reached. Through a
+    /// proxy they reach the proxy.
     fn server_address(&self) -> Option<IpAddr> {
         let url = self.test.options.text("url")?;
         let host = split_host_port(authority(&url)?)?.0.trim_matches(['[', ']']);
@@ -316,7 +317,8 @@ impl<'a> TestEvidence<'a> {
             let records = self.trials.iter().flat_map(|trial| trial.records.values());
             records.filter_map(|record| record.facts.get(fact::REACHED_ADDRESS)).find_map(|text| text.parse().ok())
         };
-        host.parse().ok().or_else(reached)
+        let is_direct = self.test.options.text("proxy").is_none();
+        host.parse().ok().or_else(|| reached().filter(|_| is_direct))
     }
 
     /// Returns the program that listens on the port of the tested server, with its host, if it runs on a host of this run.

@@ -13,7 +13,7 @@ use crate::{
         FirstFragment, FragmentCounters, FragmentSettings, FragmentSettingsError, FragmentShard, LaterFragment,
         Released,
     },
-    hash::slot,
+    hash::Slots,
 };
 
 /// How senders number their datagrams.
@@ -267,6 +267,7 @@ impl<'a> Arriving<'a> {
 /// The addresses that send, and how far each has counted.
 struct Senders<'a> {
     load: &'a FragmentSimulation,
+    slots: Slots,
     /// One count, or one for each source.
     ids: Vec<u32>,
 }
@@ -277,7 +278,7 @@ impl<'a> Senders<'a> {
             IdModel::PerFlow => (0..load.n_sources).map(|_| upper_half(draws.any())).collect(),
             IdModel::Sequential | IdModel::Random | IdModel::Adversarial => vec![0],
         };
-        Self { load, ids }
+        Self { load, slots: Slots::new(load.table.n_slots), ids }
     }
 
     fn next(&mut self, draws: &mut Draws) -> DatagramKey {
@@ -294,8 +295,7 @@ impl<'a> Senders<'a> {
             IdModel::Adversarial => loop {
                 self.ids[0] = self.ids[0].wrapping_add(1);
                 let key = key(self.ids[0]);
-                let n_slots = self.load.table.n_slots;
-                if slot(self.load.table.hash.of(&key, 0), n_slots) < n_slots.div_ceil(100) {
+                if self.slots.of(self.load.table.hash.of(&key, 0)) < self.load.table.n_slots.div_ceil(100) {
                     return key;
                 }
             },

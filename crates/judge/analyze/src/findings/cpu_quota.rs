@@ -198,6 +198,8 @@ mod tests {
         let trial = &mut by_name.run.tests[0].trials[0];
         trial.records.get_mut("client").unwrap().facts.insert(fact::REACHED_ADDRESS.to_owned(), address.to_owned());
         assert!(by_name.finding("cpu-quota").is_some());
+        by_name.run.tests[0].options.set("proxy", "http://10.0.0.7:3128");
+        assert_eq!(by_name.finding("cpu-quota"), None, "it is the address of the proxy");
         // Its group was stopped for the work of another program: no request waited for that.
         none(url, address, long, Nanos::from_millis(3));
     }

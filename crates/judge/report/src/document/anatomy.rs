@@ -101,8 +101,8 @@ fn went(test: &TestRun, part: &AnatomyPart) -> String {
         Part::Late => format!("is spent before it is sent: {host} is late"),
         Part::Connect => "is the connect".to_owned(),
         Part::FirstByte => "is spent on the path and in the server, until the first byte of the answer".to_owned(),
-        Part::PathAtRest => "is the round trip of the path, when nothing waits on it".to_owned(),
-        Part::Server => "is spent in the server, or waiting on the way there and back".to_owned(),
+        Part::BaselineRtt => "is the baseline round trip of the path".to_owned(),
+        Part::Server => "is spent in the server, or waiting on the way there or back".to_owned(),
         Part::Download => "is spent on the rest of the answer after its first byte".to_owned(),
     }
 }
@@ -130,8 +130,8 @@ const fn name(part: Part) -> &'static str {
         Part::Late => "late start",
         Part::Connect => "connect",
         Part::FirstByte => "to the first byte",
-        Part::PathAtRest => "path at rest",
-        Part::Server => "server and waits",
+        Part::BaselineRtt => "baseline RTT",
+        Part::Server => "server and waiting",
         Part::Download => "rest of the answer",
     }
 }

@@ -100,9 +100,9 @@ impl<R: Reactor> Connector<R> {
         })
     }
 
-    /// The shortest round trip that the kernel has seen on an open connection; `None` without TCP.
-    pub(crate) fn path_at_rest(&self, slot: usize) -> Option<Nanos> {
-        TcpInfo::of(self.reactor.socket(token(slot))?).ok()?.min_rtt
+    /// The shortest round trip that the kernel has seen on an open connection; zero without TCP, which has no path. `None` if it has seen none.
+    pub(crate) fn baseline_rtt(&self, slot: usize) -> Option<Nanos> {
+        TcpInfo::of(self.reactor.socket(token(slot))?).map_or(Some(Nanos::ZERO), |info| info.min_rtt)
     }
 
     /// Whether another connect may begin.

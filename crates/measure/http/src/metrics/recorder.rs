@@ -49,13 +49,13 @@ impl<'a> LoadRecorder<'a> {
         self.totals.on_sent(bytes);
     }
 
-    /// An answer is complete. The time of the path is asked for if the request is one of the sample.
+    /// An answer is complete. The round trip is asked for if the request is one of the sample.
     #[inline]
     pub(crate) fn on_answer(
         &mut self,
         answer: &ResponseSummary,
         entry: &RequestSample,
-        path_at_rest: impl FnOnce() -> Option<Nanos>,
+        baseline_rtt: impl FnOnce() -> Option<Nanos>,
     ) {
         self.add(LoadCounter::Attempts, 1);
         self.worker.add(LoadCounter::Status2xx as usize + usize::from((answer.status / 100).clamp(2, 6) - 2), 1);
@@ -64,17 +64,17 @@ impl<'a> LoadRecorder<'a> {
             self.results.first_byte.record(entry.first_byte.0);
             self.results.download.record(entry.service.since(entry.first_byte).0);
             if self.sampling.is_due(entry.sent_at) {
-                self.sample(entry, path_at_rest());
+                self.sample(entry, baseline_rtt());
             }
         }
     }
 
     /// Adds a request to the sample.
     #[cold]
-    fn sample(&mut self, entry: &RequestSample, path_at_rest: Option<Nanos>) {
+    fn sample(&mut self, entry: &RequestSample, baseline_rtt: Option<Nanos>) {
         let RequestSample { late, connect, service, first_byte, .. } = *entry;
-        // A connection of this host without TCP has no path.
-        let path = path_at_rest.unwrap_or_default().min(first_byte);
+        // Without it, the server would be blamed for the path.
+        let Some(path) = baseline_rtt.map(|rtt| rtt.min(first_byte)) else { return };
         let spans_ns = vec![late.since(connect), connect, path, first_byte - path, service.since(first_byte)];
         self.results.sampled.push(SampledUnit { number: self.results.sampled.len() as u64, spans_ns });
     }

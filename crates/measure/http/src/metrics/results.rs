@@ -60,7 +60,8 @@ pub(crate) const LOAD_COUNTERS: LoadCounters = LoadCounters {
 };
 
 /// The parts of the time of a request.
-pub(crate) const REQUEST_PARTS: [Part; 5] = [Part::Late, Part::Connect, Part::PathAtRest, Part::Server, Part::Download];
+pub(crate) const REQUEST_PARTS: [Part; 5] =
+    [Part::Late, Part::Connect, Part::BaselineRtt, Part::Server, Part::Download];
 
 /// The results of a worker besides its counters.
 #[derive(Debug, Default)]

@@ -241,7 +241,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
             body_bytes: answer.body_bytes,
             counts: self.load.record_answer(SendTimes::at(pending.sent_at), at),
         };
-        self.recorder.on_answer(answer, &entry, || self.connector.path_at_rest(slot));
+        self.recorder.on_answer(answer, &entry, || self.connector.baseline_rtt(slot));
     }
 
     /// The text of a fault, as it appears in the errors of a record.

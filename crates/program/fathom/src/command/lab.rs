@@ -45,7 +45,7 @@ Examples:
   fathom lab up targets:4 --device balancer
                                            a balancer before four targets (docs/balancer.md)
   fathom lab up targets:4 --device balancer --uplink dut=eth1,192.0.2.10/24
-                                           the same, and other machines reach the balancer by eth1
+                                           the same, and other machines reach the balancer through eth1
   fathom lab down pair
   fathom lab down --stale                  undo what a killed run left behind";
 
@@ -114,8 +114,8 @@ fn direct_wire() -> Arg {
 fn uplink() -> Arg {
     Arg::new("uplink")
         .long("uplink")
-        .value_name("HOST=INTERFACE,ADDRESS/BITS")
-        .help("also join a host to the network of an interface of this machine, by a macvlan with this address")
+        .value_name("HOST=INTERFACE,ADDRESS/PREFIX")
+        .help("also connect a host to the network of one of this machine's interfaces, by a macvlan with this address; needs root")
 }
 
 fn mtu() -> Arg {

@@ -123,7 +123,7 @@ fn a_request_tells_the_path_from_the_server() {
     let of = |words: &[&str]| {
         let common = ["http", "--lab", "pair", "--connections", "1"];
         let run = TestBed::new().fathom([&common, words, &ROUND].concat()).succeeded().run();
-        [Part::PathAtRest, Part::Server].map(|wanted| part(&run, wanted, None))
+        [Part::BaselineRtt, Part::Server].map(|wanted| part(&run, wanted, None))
     };
     let [path, server] = of(&["--device", "impair:delay=3ms"]);
     assert!((6 * MILLI..7 * MILLI).contains(&path) && server < 3 * MILLI, "the path is slow: {path} and {server}");

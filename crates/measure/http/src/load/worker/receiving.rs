@@ -198,7 +198,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
             body_bytes: end.answer.body_bytes,
             counts: self.load.record_answer(times, end.at),
         };
-        self.recorder.on_answer(&end.answer, &entry, || self.connector.path_at_rest(idx));
+        self.recorder.on_answer(&end.answer, &entry, || self.connector.baseline_rtt(idx));
         match end.answer.persistence {
             Persistence::Stays => AnswerProgress::Answered,
             Persistence::Closes => AnswerProgress::Closes,

@@ -11,6 +11,7 @@ pub(crate) const BUFFER: &str = "small buffer";
 pub(crate) const SLOW: &str = "slow server: 20 ms";
 pub(crate) const SLOW_RESPONDER: &str = "slow responder: 2 ms";
 pub(crate) const STALLING: &str = "stalling server: 300 ms in a second";
+pub(crate) const PLANNED: &str = "planned black hole";
 /// No fault: the hosts have addresses of IPv6.
 pub(crate) const BOTH_OF_IPV6: &str = "IPv6";
 /// The switch of a star; its first port is that of the tested host.

@@ -5,6 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use anyhow::Context as _;
 use fathom_model::{Run, Severity};
 
 use crate::{
@@ -29,8 +30,9 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let lab = FaultyLab::up(program, case)?;
     let server = case.faults.iter().find_map(|planted| planted.words.first());
     let _server = server.map(|fault| ForeignServer::start(program, &lab.name, fault)).transpose()?.flatten();
+    let words = shlex::split(&case.test).with_context(|| format!("{}: a quote is not closed", case.test))?;
     let output = Command::new(program)
-        .args(case.test.split(' '))
+        .args(words)
         .args(["--lab", &lab.name, "--duration", "2s", "--rounds", "2", "--json"])
         .stdin(Stdio::null())
         .output()?;

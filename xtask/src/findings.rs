@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::{
-    fault_case::{BOTH_OF_IPV6, BUFFER, Case, PREFLIGHT, SLOW, SLOW_RESPONDER, STALLING},
+    fault_case::{BOTH_OF_IPV6, BUFFER, Case, PLANNED, PREFLIGHT, SLOW, SLOW_RESPONDER, STALLING},
     fault_pairs,
     fault_variants::{self, fault},
     faulty_lab::{self, BusyPrograms, Said},
@@ -88,6 +88,8 @@ const CASES: &[CaseRow] = &[
     (&[SLOW], "", "http --connections 10 --delay 20ms", &["server-time"]),
     (&[SLOW_RESPONDER], "", "tcp --test rr --delay 2ms", &["server-time"]),
     (&[STALLING], "", "http --connections 10 --stall 300ms/1s", &["stall"]),
+    (&[PLANNED], "", "udp --rate 20M --warmup 0s --at '300ms-700ms black-hole=b'", &["planned-event"]),
+    (&[PLANNED], "", "http --connections 10 --warmup 0s --at '300ms-700ms black-hole=b'", &["planned-event"]),
     (&["impair"], "", "udp --rate 20M", &[]),
     (&["impair:delay=10ms"], "", "tcp --test rr", &[]),
     // It costs no rate: sockets are freed at once.

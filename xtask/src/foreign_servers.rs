@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::{fault_case::Case, fault_variants::fault};
+use crate::{
+    fault_case::{Case, PlantedFault},
+    fault_variants::fault,
+};
 
 /// The port of a server on host b.
 const PORT: &str = "8080";
@@ -20,6 +23,7 @@ const UNTIL_LISTENING: &str =
 /// How the names in the table begin.
 const OF_PYTHON: &str = "Python server: ";
 const OF_NGINX: &str = "nginx: ";
+const NO_FAULT: &str = "no fault";
 
 /// A name in the table, the fault of the server, the options of `fathom http`, and the finding.
 type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
@@ -40,7 +44,7 @@ const PYTHON: &[Row] = &[
     ("an end within the 20th answer", "short", "--connections 10", &["errors"]),
     ("an accept queue of 1", "queue", "--connections 200", &["connect-delays"]),
     ("64 descriptors", "descriptors", "--connections 200 --timeout 500ms", &["stuck-connections"]),
-    ("no fault", "none", "--connections 10 --rate 500", &[]),
+    (NO_FAULT, "none", "--connections 10 --rate 500", &[]),
 ];
 
 /// Directives of `location /`, those of `http` before a `|`, and those of `events` before a second one.
@@ -60,7 +64,7 @@ const NGINX: &[Row] = &[
     ),
     // It closes connections, with a reset if it has not read a request.
     ("32 connections", "worker_connections 32;||", "--connections 200", &["resets", "errors"]),
-    ("no fault", "", "--connections 10 --rate 1000", &[]),
+    (NO_FAULT, "", "--connections 10 --rate 1000", &[]),
 ];
 
 /// Returns all cases.
@@ -77,7 +81,16 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
         fault(&[&format!("{of}{name}")], "", &test, expected)
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
-    Ok(python.chain(NGINX.iter().map(|row| case(OF_NGINX, row))).collect())
+    let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
+    Ok(python.chain(nginx).chain([of_quota()]).collect())
+}
+
+/// A server without a fault of its own, in a group with a quota.
+fn of_quota() -> Case {
+    let server = format!("{OF_NGINX}{NO_FAULT}");
+    let mut case = fault(&[&server], "", &format!("http http://198.18.0.2:{PORT}/ --connections 10"), &["cpu-quota"]);
+    case.faults.push(PlantedFault::new(&["quota", "cores=0.2"], "b"));
+    case
 }
 
 /// A server on host b of a lab; ended when dropped.

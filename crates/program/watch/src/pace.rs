@@ -2,9 +2,9 @@
 
 use fathom_model::units::Nanos;
 
-/// A reading takes at most one part in so many of the time: the dearer it is, the rarer. There are three kinds, beside the counters,
-/// and all together must stay below 1 % of a core. A dump of sockets walks the kernel's whole hash table, however few there are.
-const TIME_BY_COST: u64 = 800;
+/// A reading takes at most one part in so many of the time (0.08 %): the dearer it is, the rarer. There are three kinds, beside the
+/// counters, and all together must stay below 1 % of a core. A dump of sockets walks the kernel's whole hash table, however few there are.
+const TIME_BY_COST: u64 = 1_250;
 
 /// The distance of readings. The first two are always due, because a rate needs them.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ mod tests {
         pace.took(millis(0), millis(30));
         assert!(pace.is_due(millis(1)), "without a second reading there is no rate");
         pace.took(millis(1), millis(30));
-        assert!(!pace.is_due(millis(24_000)) && pace.is_due(millis(24_001)));
-        pace.took(millis(24_001), Nanos(5_000));
-        assert!(!pace.is_due(millis(24_100)) && pace.is_due(millis(24_101)));
+        assert!(!pace.is_due(millis(37_500)) && pace.is_due(millis(37_501)));
+        pace.took(millis(37_501), Nanos(5_000));
+        assert!(!pace.is_due(millis(37_600)) && pace.is_due(millis(37_601)));
     }
 }

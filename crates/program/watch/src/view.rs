@@ -49,6 +49,16 @@ pub struct View {
     pub losses: Vec<String>,
 }
 
+impl View {
+    /// Returns the view as a document in one line. It is written many times a second, so this crate's optimization is to hold for it.
+    ///
+    /// # Errors
+    /// None is known: its keys are texts.
+    pub fn to_line(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+}
+
 /// The version of the documents.
 pub(crate) const SCHEMA: &str = "fathom.watch/1";
 

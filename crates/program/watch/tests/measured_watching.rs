@@ -53,7 +53,7 @@ fn watched(interval: Nanos) -> Cost {
         live.read(now, &own_samples);
         let read = thread_cpu();
         let view = viewer.view(&samples, Some(live.tables(&samples)), "2026-11-25T10:00:00Z".to_owned());
-        drop(view.map(|view| serde_json::to_string(&view).unwrap()));
+        drop(view.map(|view| view.to_line().unwrap()));
         cost.sampling += sampled.since(began);
         cost.live += read.since(sampled);
         cost.view += thread_cpu().since(read);

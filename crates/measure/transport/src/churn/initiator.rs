@@ -12,7 +12,7 @@ use fathom_sys::{
     clock,
     policy::Destination,
     reactor::epoll_wait::{Epoll, Interest, Readiness, ReadyList},
-    socket::{self, Connect, Socket, Wait},
+    socket::{self, Connect, Socket, Wait, tcp_info::TcpInfo},
 };
 
 use super::{
@@ -89,7 +89,7 @@ impl Test for ChurnInitiator {
             }
         }
         if !sampled.is_empty() {
-            record.sampled.push(SampledConnection::of_all(&[Part::Connect, Part::FirstByte], sampled));
+            record.sampled.push(SampledConnection::of_all(&[Part::Connect, Part::BaselineRtt, Part::Server], sampled));
         }
         if self.config.close == CloseMode::Reset {
             let text = "connections were reset by the initiator, which costs less than an orderly close";
@@ -139,18 +139,26 @@ impl ChurnWorker<'_> {
         }
     }
 
-    fn record_transaction(&mut self, begin: Nanos) {
+    /// Counts a transaction that is complete, and returns its length if it belongs to the measured time.
+    fn record_transaction(&mut self, begin: Nanos) -> Option<Nanos> {
         self.worker.add(TRANSACTIONS, 1);
-        if self.worker.phase() == Phase::Measure {
-            let service = clock::now() - begin;
-            self.worker.show_latency(service);
-            self.results.service.record(service.0);
-            if self.sampling.as_mut().is_some_and(|sampling| sampling.is_due(begin)) {
-                let spans_ns = vec![self.connect, service.since(self.connect)];
-                let number = self.results.sampled.len() as u64;
-                self.results.sampled.push(SampledUnit { number, spans_ns });
-            }
+        if self.worker.phase() != Phase::Measure {
+            return None;
         }
+        let service = clock::now() - begin;
+        self.worker.show_latency(service);
+        self.results.service.record(service.0);
+        Some(service)
+    }
+
+    /// Keeps the parts of a transaction of this length that is one of the sample.
+    fn sample(&mut self, service: Nanos, socket: &Socket) {
+        let exchange = service.since(self.connect);
+        let baseline_rtt = TcpInfo::of(socket).ok().and_then(|info| info.min_rtt);
+        let Some(path) = baseline_rtt.map(|rtt| rtt.min(exchange)) else { return };
+        let spans_ns = vec![self.connect, path, exchange.since(path)];
+        let number = self.results.sampled.len() as u64;
+        self.results.sampled.push(SampledUnit { number, spans_ns });
     }
 
     /// Whether to give up the operation in progress: shortly after the end, or on an abort.
@@ -226,7 +234,11 @@ impl ChurnWorker<'_> {
         loop {
             match conversation.step(&mut self.messages, Wait::Block)? {
                 TransferStep::Received => {
-                    self.record_transaction(begin);
+                    let service = self.record_transaction(begin);
+                    let is_due = |_: &Nanos| self.sampling.as_mut().is_some_and(|sampling| sampling.is_due(begin));
+                    if let Some(service) = service.filter(is_due) {
+                        self.sample(service, &conversation.socket);
+                    }
                     return Ok(true);
                 }
                 TransferStep::WouldBlock if self.must_stop(over_since) => {

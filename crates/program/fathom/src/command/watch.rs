@@ -98,7 +98,7 @@ impl Format {
     fn print(self, out: &mut impl Write, view: &View, is_first: bool) -> anyhow::Result<()> {
         let text = match self {
             Self::Json => serde_json::to_string_pretty(view)?,
-            Self::Lines => serde_json::to_string(view)?,
+            Self::Lines => view.to_line()?,
             Self::Text => return print_lines(out, &lines(view, Width::Any), is_first),
         };
         writeln!(out, "{text}")?;

@@ -120,15 +120,16 @@ fn a_request_tells_the_path_from_the_server() {
     if lacks_root() {
         return;
     }
-    let of = |words: &[&str]| {
-        let common = ["http", "--lab", "pair", "--connections", "1"];
-        let run = TestBed::new().fathom([&common, words, &ROUND].concat()).succeeded().run();
-        [Part::BaselineRtt, Part::Server].map(|wanted| part(&run, wanted, None))
-    };
-    let [path, server] = of(&["--device", "impair:delay=3ms"]);
-    assert!((6 * MILLI..7 * MILLI).contains(&path) && server < 3 * MILLI, "the path is slow: {path} and {server}");
-    let [path, server] = of(&["--delay", "5ms"]);
-    assert!(path < MILLI && (5 * MILLI..8 * MILLI).contains(&server), "the server is slow: {path} and {server}");
+    for test in [["http", "--connections", "1"], ["tcp", "--test", "crr"]] {
+        let of = |words: &[&str]| {
+            let run = TestBed::new().fathom([&test[..], &["--lab", "pair"], words, &ROUND].concat()).succeeded().run();
+            [Part::BaselineRtt, Part::Server].map(|wanted| part(&run, wanted, None))
+        };
+        let [path, server] = of(&["--device", "impair:delay=3ms"]);
+        assert!((6 * MILLI..7 * MILLI).contains(&path) && server < 3 * MILLI, "the path is slow: {path} and {server}");
+        let [path, server] = of(&["--delay", "5ms"]);
+        assert!(path < MILLI && (5 * MILLI..8 * MILLI).contains(&server), "the server is slow: {path} and {server}");
+    }
 }
 
 /// Returns the length of the path of a usual transaction through a device, in microseconds.

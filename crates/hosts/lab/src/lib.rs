@@ -44,4 +44,4 @@ pub use options::Options;
 pub use preset::{PRESETS, Preset};
 pub use record::{HostRecord, LabRecord, LabState, MissingFeature, SettingDifference};
 pub use state::StateFolder;
-pub use uplink::Uplink;
+pub use uplink::{UPLINK, Uplink};

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Host, Interface, LabName, Result};
 
-/// Its name on the host.
-const NAME: &str = "uplink";
+/// The name of an uplink on its host.
+pub const UPLINK: &str = "uplink";
 
 /// A host of the lab, the interface whose network it joins, and its address there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,9 +87,9 @@ impl Uplink {
         let has_none = |_| self.refused("this machine has no such interface", "ip link    # its interfaces");
         let parent = here.link(&self.interface).map_err(has_none)?;
         let namespace = host.namespaces.net.as_fd();
-        here.add_macvlan(&Macvlan { name: NAME, parent: parent.index, namespace }).map_err(failed())?;
+        here.add_macvlan(&Macvlan { name: UPLINK, parent: parent.index, namespace }).map_err(failed())?;
         let mut netlink = host.enter_with(Netlink::open)?.map_err(failed())?;
-        let link = netlink.link(NAME).map_err(failed())?;
+        let link = netlink.link(UPLINK).map_err(failed())?;
         netlink.add_address(link.index, self.address, self.prefix_len).map_err(|error| {
             let has_no_ipv6 = self.address.is_ipv6() && error.source.raw_os_error() == Some(EACCES);
             if has_no_ipv6 {
@@ -103,7 +103,7 @@ impl Uplink {
         let mac = link.mac.unwrap_or_default();
         let mtu = Bytes(u64::from(link.mtu_bytes));
         let (address, prefix_len) = (self.address, self.prefix_len);
-        host.interfaces.push(Interface { name: NAME.to_owned(), address, prefix_len, mac, mtu });
+        host.interfaces.push(Interface { name: UPLINK.to_owned(), address, prefix_len, mac, mtu });
         Ok(())
     }
 

@@ -35,11 +35,17 @@ struct RateMeasurer<'a, T> {
     /// The largest ratio of unsent frames: half a width, so that the sent rate is on the same side of a bound.
     unsent_max: f64,
     n_void: u32,
+    /// The time limit of the search.
+    time: Nanos,
+    /// The time of all trials so far.
+    spent: Nanos,
 }
 
 /// Why the measurer of a search stopped.
 enum MeasureError<E> {
     Unsent(u64),
+    /// The time of the search ended before a trial was sent as requested.
+    OutOfTime,
     Failed(E),
 }
 
@@ -54,6 +60,7 @@ impl<T: Tester> Measurer for RateMeasurer<'_, T> {
         for _ in 0..TRIES {
             let seen = self.tester.trial(&asked).map_err(MeasureError::Failed)?;
             took += seen.took;
+            self.spent += seen.took;
             match seen.loss_ratio().filter(|_| seen.is_valid(self.unsent_max, LAG_MAX)) {
                 Some(loss_ratio) => {
                     let rate = Some(rate * (1.0 - loss_ratio));
@@ -61,6 +68,9 @@ impl<T: Tester> Measurer for RateMeasurer<'_, T> {
                     return Ok(Observation { forwarded, took, ..Observation::default() });
                 }
                 None => self.n_void += 1,
+            }
+            if self.spent >= self.time {
+                return Err(MeasureError::OutOfTime);
             }
         }
         Err(MeasureError::Unsent(rounded(rate)))
@@ -73,10 +83,11 @@ const STEP_DOWN: f64 = 0.7;
 /// Searches for the highest rates that meet the goals.
 ///
 /// A rate that the tool fails to send in ten trials in a row becomes the upper bound. The search then reports its results for
-/// lower rates.
+/// lower rates, in the time that is left.
 pub fn throughput<T: Tester>(input: &ThroughputOptions, tester: &mut T) -> MethodResult<ThroughputResult, T::Error> {
     let narrowest = input.goals.iter().map(|goal| goal.width).fold(1.0, f64::min);
-    let mut rates = RateMeasurer { tester, unsent_max: narrowest / 2.0, n_void: 0 };
+    let mut rates =
+        RateMeasurer { tester, unsent_max: narrowest / 2.0, n_void: 0, time: input.time, spent: Nanos::ZERO };
     let (min_load, max_load) = input.rates;
     let mut controlled = ControllerInput { goals: input.goals.clone(), min_load, max_load, time: input.time };
     let mut unsent = None;
@@ -84,13 +95,13 @@ pub fn throughput<T: Tester>(input: &ThroughputOptions, tester: &mut T) -> Metho
         let ControllerOutput { goals, loads, ended } = mlr::mlrsearch(&controlled, &mut rates);
         let cut = match ended {
             SearchEnd::Done => unsent.map(|rate| StopReason::RateNotSent { rate }),
-            SearchEnd::OutOfTime => Some(StopReason::OutOfTime),
+            SearchEnd::OutOfTime | SearchEnd::Failed(MeasureError::OutOfTime) => Some(StopReason::OutOfTime),
             SearchEnd::Voids => Some(StopReason::RateNotSent { rate: rounded(max_load.get()) }),
             SearchEnd::Failed(MeasureError::Unsent(rate)) => {
                 let first = *unsent.get_or_insert(rate);
                 let lower = LoadLevel::new((approximate(rate) * STEP_DOWN).round()).filter(|load| *load > min_load);
                 if let Some(lower) = lower.filter(|_| goals.iter().any(|goal| goal.lower.is_none())) {
-                    controlled.max_load = lower;
+                    (controlled.max_load, controlled.time) = (lower, input.time.since(rates.spent));
                     continue;
                 }
                 Some(StopReason::RateNotSent { rate: first })
@@ -169,6 +180,17 @@ mod tests {
             (GoalEnding::MaxLoad, Some(490_000.0)),
             "what can be sent"
         );
+    }
+
+    #[test]
+    fn a_tool_that_sends_nothing_on_time_ends_with_the_time_of_the_search() {
+        let mut device = VirtualDevice::policer(2e6, 1.0);
+        device.sends_max = 1.0;
+        let goal = SearchGoal::tst009(Nanos::from_secs(1));
+        let input = ThroughputOptions { time: Nanos::from_secs(15), ..input(vec![goal]) };
+        let MethodResult { result: found, stopped: cut } = throughput(&input, &mut device);
+        // Ten trials at the highest rate, and five at a lower one.
+        assert_eq!((cut, found.n_repeated), (Some(StopReason::OutOfTime), 15));
     }
 
     #[test]

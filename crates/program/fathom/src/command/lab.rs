@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_lab::{
-    Lab, LabName, Options, PRESETS, StateFolder,
+    Lab, LabName, Options, PRESETS, StateFolder, UPLINK,
     fault::{self, FAULTS, Fault, FaultPlace},
     guard,
     holder::{self, LabSpec},
@@ -222,7 +222,14 @@ fn list() -> anyhow::Result<Exit> {
         let lab = Lab::find(&state, &name)?;
         let hosts: Vec<_> = lab.hosts().iter().map(|host| format!("{} {}", host.name(), host.address())).collect();
         let device = record.device.map(|device| format!(", device {}", device.device)).unwrap_or_default();
-        writeln!(out, "{name:<16} {:<8} {}{device}", record.preset, hosts.join(", "))?;
+        let uplinks: String = record
+            .hosts
+            .iter()
+            .flat_map(|host| host.interfaces.iter().map(move |interface| (host, interface)))
+            .filter(|(_, interface)| interface.name == UPLINK)
+            .map(|(host, interface)| format!(", uplink of {} {}", host.name, interface.address))
+            .collect();
+        writeln!(out, "{name:<16} {:<8} {}{device}{uplinks}", record.preset, hosts.join(", "))?;
     }
     Ok(Exit::Pass)
 }

@@ -147,26 +147,29 @@ pub(super) fn of_inventory(
             ends.groups.entry(ALL.to_owned()).or_insert_with(|| inventory.hosts.keys().cloned().collect());
             ALL.to_owned()
         }
-        text => side(&mut ends, inventory, path, (FROM, text), HostRole::Companion)?,
+        text => side(&mut ends, inventory, path, text, HostRole::Companion)?,
     };
     ends.to = match given(matches, TO) {
         None if is_of_one_group || !has_responder => ends.from.clone(),
-        text => side(&mut ends, inventory, path, (TO, text), HostRole::Sut)?,
+        text => side(&mut ends, inventory, path, text, HostRole::Sut)?,
     };
     keep_used(&mut ends);
     Ok(ends)
 }
 
-/// Returns the name of one side: that of a host, or of a group that it adds to the hosts.
+/// Returns the name of the side of a role: that of a host, or of a group that it adds to the hosts. Without a text, all hosts of the role
+/// are meant.
 fn side(
     ends: &mut TestHosts,
     inventory: &Inventory,
     path: &Path,
-    (option, text): (&str, Option<&str>),
+    text: Option<&str>,
     role: HostRole,
 ) -> Result<String, UserError> {
-    let (role_name, word) =
-        if role == HostRole::Companion { (COMPANIONS, "companion") } else { (preset::TESTED, preset::TESTED) };
+    let (option, role_name, word) = match role {
+        HostRole::Companion => (FROM, COMPANIONS, "companion"),
+        HostRole::Sut => (TO, preset::TESTED, preset::TESTED),
+    };
     let of_role = || {
         let is_named = inventory.groups.contains_key(role_name) || inventory.hosts.contains_key(role_name);
         let of_role = || Ok(inventory.with_role(role).into_iter().map(str::to_owned).collect());

@@ -421,7 +421,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
     let phases = phases(omitted.unwrap_or(warmup), duration, omitted.is_some() || !pairs.is_empty());
     // A warm-up that is not whole may end at once.
     let certain = if phases.is_warmup_whole { phases.longest() } else { phases.measure_ns };
-    let events = TestEvents::of(hosts.has_lab, (&test.events, &test.afterwards), certain)?;
+    let events = TestEvents::of(hosts.has_lab, &test.events, &test.afterwards, certain)?;
     Ok(CheckedTest {
         idx,
         name: test.name.clone(),

@@ -148,7 +148,7 @@ impl RunExecutor<'_> {
             return trial();
         }
         // A test with events is one of the run's own, whose places are all known.
-        let (mut outcome, happened, left) = run_with_events((&test.events, &self.event_places[test.idx]), clock, trial);
+        let (mut outcome, happened, left) = run_with_events(&test.events, &self.event_places[test.idx], clock, trial);
         if let Some(trial) = outcome.trials.first_mut() {
             trial.events = happened;
             if let Some(record) = trial.records.values_mut().next() {

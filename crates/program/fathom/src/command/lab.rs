@@ -220,16 +220,14 @@ fn list() -> anyhow::Result<Exit> {
     let mut out = io::stdout().lock();
     for (name, record) in fathom_lab::list(&state)? {
         let lab = Lab::find(&state, &name)?;
-        let hosts: Vec<_> = lab.hosts().iter().map(|host| format!("{} {}", host.name(), host.address())).collect();
-        let device = record.device.map(|device| format!(", device {}", device.device)).unwrap_or_default();
-        let uplinks: String = record
-            .hosts
-            .iter()
-            .flat_map(|host| host.interfaces.iter().map(move |interface| (host, interface)))
-            .filter(|(_, interface)| interface.name == UPLINK)
-            .map(|(host, interface)| format!(", uplink of {} {}", host.name, interface.address))
-            .collect();
-        writeln!(out, "{name:<16} {:<8} {}{device}{uplinks}", record.preset, hosts.join(", "))?;
+        let hosts = lab.hosts().iter().map(|host| format!("{} {}", host.name(), host.address()));
+        let device = record.device.as_ref().map(|device| format!("device {}", device.device));
+        let uplinks = record.hosts.iter().filter_map(|host| {
+            let uplink = host.interfaces.iter().find(|interface| interface.name == UPLINK)?;
+            Some(format!("uplink of {} {}", host.name, uplink.address))
+        });
+        let parts: Vec<String> = hosts.chain(device).chain(uplinks).collect();
+        writeln!(out, "{name:<16} {:<8} {}", record.preset, parts.join(", "))?;
     }
     Ok(Exit::Pass)
 }

@@ -145,11 +145,12 @@ fn of_device(run: &Run, counter: &str) -> u64 {
     hosts.flat_map(|host| host.series_of(counter)).map(fathom_model::record::Series::growth).sum()
 }
 
-/// Returns the shorter path of two runs with 50 µs in one direction, and that of two with 100 µs. `None` if one of the runs says that it was
-/// disturbed.
+/// Returns by how many microseconds 50 µs more in one direction make the path longer. `None` if one of the runs says that it was disturbed.
+///
+/// What takes a core away for moments makes single runs longer by up to 20 µs, so the shorter of two runs each are compared.
 ///
 /// The device waits awake for the end of a delay, and then sends from warm caches: a path without any delay is not this much shorter.
-fn shortest_paths() -> Option<[f64; 2]> {
+fn growth_of_the_path() -> Option<f64> {
     let (short, long) = ("impair:delay=50us,direction=forward", "impair:delay=100us,direction=forward");
     let runs = [short, long, long, short].map(path_through);
     if runs.iter().any(|(_, run)| is_disturbed(run)) {
@@ -160,11 +161,10 @@ fn shortest_paths() -> Option<[f64; 2]> {
         assert!(late < 20_000, "the device kept its delay {late} ns late");
     }
     let [first, second, third, fourth] = runs.each_ref().map(|(path, _)| *path);
-    Some([first.min(fourth), second.min(third)])
+    Some(second.min(third) - first.min(fourth))
 }
 
-/// On a machine at rest the path grows by 50 µs to within 5. What takes its cores away for moments only makes a path longer, by up to 20 µs,
-/// so the shortest of several runs are compared.
+/// On a machine at rest the path grows by 50 µs to within 5. One whose speed changes meanwhile moves single blocks by 15.
 #[test]
 fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
     const ATTEMPTS: usize = 5;
@@ -173,13 +173,12 @@ fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
         return;
     }
     // A disturbed block is not repeated until it passes: it is not judged at all.
-    let blocks: Vec<[f64; 2]> = (0..ATTEMPTS).filter_map(|_| shortest_paths()).take(BLOCKS).collect();
-    if blocks.len() < BLOCKS {
+    let mut growths: Vec<f64> = (0..ATTEMPTS).filter_map(|_| growth_of_the_path()).take(BLOCKS).collect();
+    if growths.len() < BLOCKS {
         return fathom_testkit::skip_everywhere("too many runs were disturbed");
     }
-    let shortest = |place: usize| blocks.iter().map(|block| block[place]).fold(f64::INFINITY, f64::min);
-    let growth = shortest(1) - shortest(0);
-    assert!((40.0..60.0).contains(&growth), "{growth} µs: {blocks:?}");
+    growths.sort_by(f64::total_cmp);
+    assert!((35.0..65.0).contains(&growths[BLOCKS / 2]), "{growths:?} µs");
 }
 
 #[test]

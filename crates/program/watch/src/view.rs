@@ -50,10 +50,10 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view as a document in one line. It is written many times a second, so this crate's optimization is to hold for it.
+    /// Returns the view as a document in one line. Many are written each second, so they are made by this crate, whose code is optimized.
     ///
     /// # Errors
-    /// None is known: its keys are texts.
+    /// None is known: all keys are texts.
     pub fn to_line(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }

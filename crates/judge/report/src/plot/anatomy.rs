@@ -16,7 +16,7 @@ pub(crate) fn class(part: &AnatomyPart) -> String {
     let colour = match part.part {
         Part::SendCall | Part::Connect => "s1",
         Part::LocalQueue | Part::Late => "s2",
-        Part::Away | Part::Path | Part::BaselineRtt => "s3",
+        Part::Away | Part::Path | Part::BaselineRtt | Part::FirstByte => "s3",
         Part::WakeUp | Part::Download => "s4",
         Part::Program | Part::Server => "s5",
         Part::CoreWait => "s6",

@@ -28,8 +28,9 @@ pub(crate) struct Said {
 /// Plants the faults of a case, runs its test, and returns what it said.
 pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let lab = FaultyLab::up(program, case)?;
-    let server = case.faults.iter().find_map(|planted| planted.words.first());
-    let _server = server.map(|fault| ForeignServer::start(program, &lab.name, fault)).transpose()?.flatten();
+    let names = case.faults.iter().filter_map(|planted| planted.words.first());
+    let servers = names.map(|fault| ForeignServer::start(program, &lab.name, fault));
+    let _servers = servers.collect::<anyhow::Result<Vec<Option<ForeignServer>>>>()?;
     let words = shlex::split(&case.test).with_context(|| format!("{}: a quote is not closed", case.test))?;
     let output = Command::new(program)
         .args(words)

@@ -29,10 +29,11 @@ pub enum Part {
     Late,
     /// The connect, with TLS and a proxy if there is one.
     Connect,
-    /// From the send of a request to the first byte of its answer, in documents that do not tell the path from the server.
+    /// From the send of a request to the first byte of its answer, in older documents, which do not tell the path from the server.
     FirstByte,
     /// The path without queues: the shortest round trip that the kernel has seen on the connection (`tcpi_min_rtt`), which is that of the
     /// handshake or shorter, and at most the time to the first byte. Through a proxy, that of the way to the proxy.
+    #[serde(alias = "path-at-rest")]
     BaselineRtt,
     /// The rest of the time to the first byte: the server, and all that the request or its answer waits for on its way.
     Server,

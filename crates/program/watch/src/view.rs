@@ -50,7 +50,7 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view as a document in one line. Many are written each second, so they are made by this crate, whose code is optimized.
+    /// Returns the view as one line of JSON. A view is written many times a second, and this crate is compiled with optimization.
     ///
     /// # Errors
     /// None is known: all keys are texts.

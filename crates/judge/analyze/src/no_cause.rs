@@ -14,7 +14,7 @@ use fathom_statistics::{mean, stdev};
 use crate::{
     cores::CoreLoad,
     evidence::TestEvidence,
-    findings::{most_resent, waited_for_memory},
+    findings::{HOLDS_BACK, most_resent, waited_for_memory},
     gap,
     summaries::main_rate,
 };
@@ -88,6 +88,11 @@ impl Inspection {
     }
 }
 
+/// Returns true if a finding with this id stands at the test, be it as a part or a remark: its cause is not ruled out.
+fn is_said(seen: &TestEvidence<'_>, id: &str) -> bool {
+    seen.run.findings.iter().any(|finding| finding.id == id && finding.tests.contains(&seen.test.name))
+}
+
 /// All looks, in the order in which people ask.
 const LOOKS: [fn(&TestEvidence<'_>, &mut Inspection); 9] =
     [cores, lost, resent, buffers, queues, quota, memory, other_programs, uncounted];
@@ -151,7 +156,7 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     if !is_of_tcp(seen) {
         return;
     }
-    if let Some((_, share)) = most_resent(seen) {
+    if let Some((_, share)) = most_resent(seen).filter(|_| !is_said(seen, "retransmissions")) {
         inspection.rule_out("retransmissions", percent(share));
     }
     let unknown = seen.hosts().filter(|host| !seen.has_counter(host, counter::TCP_RETRANS_SEGMENTS));
@@ -166,15 +171,21 @@ fn buffers(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let of = |share: fn(&SenderTime) -> f64| {
         mean(&seen.test.flows.iter().map(|flow| share(&flow.waits)).collect::<Vec<_>>())
     };
-    let shares = of(|waits| waits.receive_window).zip(of(|waits| waits.send_buffer));
     let is_refuted = |tried: &Intervention| {
         tried.option == "buffer" && tried.effect.as_ref().is_some_and(|effect| effect.outcome == ProofOutcome::Refuted)
     };
     if seen.test.interventions.iter().any(is_refuted) {
         inspection.rule_out("receive window and send buffer", "larger ones changed nothing");
-    } else if let Some((window, buffer)) = shares {
-        let showed = format!("{} and {} of the time", percent(window), percent(buffer));
-        inspection.rule_out("receive window and send buffer", showed);
+        return;
+    }
+    let looked = [
+        ("receive window", "receive-window", of(|waits| waits.receive_window)),
+        ("send buffer", "send-buffer", of(|waits| waits.send_buffer)),
+    ];
+    for (what, id, share) in looked {
+        if let Some(share) = share.filter(|share| *share <= HOLDS_BACK && !is_said(seen, id)) {
+            inspection.rule_out(what, format!("{} of the time", percent(share)));
+        }
     }
 }
 
@@ -279,7 +290,7 @@ mod tests {
     use crate::run_builder::{RunBuilder, p999};
     use std::collections::BTreeMap;
 
-    use fathom_model::{Link, Side, names::distribution};
+    use fathom_model::{Bottleneck, FlowSummary, Link, Side, names::distribution};
 
     fn of_first(builder: &RunBuilder) -> Option<NoCause> {
         builder.analyzed().tests[0].no_cause.clone()
@@ -342,6 +353,32 @@ mod tests {
             (not_seen("memory pressure of client and target"), not_seen("martian packets of client and target")),
             (1, 1)
         );
+    }
+
+    #[test]
+    fn a_cause_that_a_remark_names_is_not_ruled_out() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[12_500_000, 12_500_000]);
+        let waits = SenderTime { receive_window: 0.1, send_buffer: 0.3, application: 0.0, network: 0.6 };
+        let flow = |held_by| FlowSummary {
+            id: "a:1 b:2".to_owned(),
+            sender: "client".to_owned(),
+            acknowledged_bps: 1e8,
+            waits,
+            held_by,
+        };
+        builder.run.tests[0].flows = vec![flow(Bottleneck::CongestionWindow)];
+        let seen_of = |run| TestEvidence::new(run, &run.tests[0], &builder.context);
+        let ruled_out = |run| {
+            let mut inspection = Inspection::default();
+            buffers(&seen_of(run), &mut inspection);
+            inspection.ruled_out
+        };
+        assert_eq!(ruled_out(&builder.run), ["receive window (10 % of the time)"], "a send buffer of 30 % is not");
+        let remark = seen_of(&builder.run).finding("receive-window", Severity::Remark, "peer window", "a remark");
+        let mut run = builder.run.clone();
+        run.findings.push(remark);
+        assert!(ruled_out(&run).is_empty());
     }
 
     #[test]

@@ -20,10 +20,12 @@ use crate::{
 };
 
 /// If connections wait for a buffer for more than this share of their busy time, the stream is held back.
-const HOLDS_BACK: f64 = 0.2;
-/// A rate of at least this share of one size per round trip is bound by it: the round trip varies, a part of a buffer is overhead, and a
-/// sender may write again only when a third of its buffer is free (`sk_stream_write_space`, net/core/stream.c).
+pub(crate) const HOLDS_BACK: f64 = 0.2;
+/// A rate of at least this share of one size per round trip is bound by it: the round trip varies, and a part of a buffer is overhead.
 const BOUND: f64 = 0.4;
+/// The share of a send buffer that a sender has under way when it may write again (`sk_stream_write_space`, net/core/stream.c). A rate of as
+/// much per round trip is wholly the buffer's.
+const REFILLED_FROM: f64 = 2.0 / 3.0;
 /// The sizes of receive and send buffers that the kernel chooses from.
 const RMEM: &str = "net.ipv4.tcp_rmem";
 const WMEM: &str = "net.ipv4.tcp_wmem";
@@ -135,7 +137,7 @@ impl FindingRule for SendBuffer {
             return vec![
                 seen.finding(self.id(), Severity::HoldsBack, "send buffer", title)
                     .evidence(bound.evidence(sender, "send buffer, most"))
-                    .explains(gap::explained_by_time(seen, bound.share))
+                    .explains(gap::explained_by_time(seen, (bound.share / REFILLED_FROM).min(1.0)))
                     .next(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
             ];
         }
@@ -417,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_send_buffer_that_a_standing_queue_fills_is_not_too_small() {
-        let found = |rtt_min: Nanos| {
+        let found = |rtt_min: Nanos, acked_per_s: u64| {
             let mut builder = RunBuilder::new();
             builder.tcp_stream(&[1000]);
             let values = [
@@ -434,13 +436,19 @@ mod tests {
                     values: values.map(|(name, n)| (name.to_owned(), n)).collect(),
                 }
             };
-            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, 0), at(1200, 100_000_000)] };
+            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, 0), at(1200, acked_per_s)] };
             builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
             let environment = &mut builder.run.hosts.get_mut("client").unwrap().environment;
             environment.note("sysctl", WMEM, "4096 16384 4194304");
-            builder.finding("send-buffer").is_some()
+            builder.finding("send-buffer")
         };
-        assert_eq!([39, 33, 20].map(|ms| found(Nanos::from_millis(ms))), [true, true, false]);
+        let whole = [39, 33, 20].map(|ms| found(Nanos::from_millis(ms), 100_000_000).is_some());
+        assert_eq!(whole, [true, true, false]);
+        let half = found(Nanos::from_millis(39), 50_000_000).and_then(|finding| finding.explains);
+        assert!(
+            half.is_some_and(|share| share > 0.7),
+            "a third of a buffer is empty before it is filled again: {half:?}"
+        );
     }
 
     #[test]

@@ -163,7 +163,7 @@ pub trait Test: Send {
     ///
     /// # Errors
     /// Only if nothing can be recorded. Data measured before a failure is returned as an incomplete record.
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error>;
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error>;
 }
 
 /// Finds the test kind with this name.

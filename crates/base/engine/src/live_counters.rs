@@ -103,11 +103,11 @@ impl Default for LiveSnapshot {
 
 impl LiveSnapshot {
     /// Returns the quantile of the latencies counted since the last call; `None` if there were none.
-    pub(crate) fn quantile_since_last(&mut self, glances: &[LiveHistogram], q: f64) -> Option<Nanos> {
+    pub(crate) fn quantile_since_last(&mut self, histograms: &[LiveHistogram], q: f64) -> Option<Nanos> {
         let mut grown = [0_u64; CELLS];
         for (cell, (grown, seen)) in grown.iter_mut().zip(&mut self.0).enumerate() {
             let sum =
-                glances.iter().fold(0_u32, |sum, live| sum.wrapping_add(live.cells[cell].load(Ordering::Relaxed)));
+                histograms.iter().fold(0_u32, |sum, live| sum.wrapping_add(live.cells[cell].load(Ordering::Relaxed)));
             *grown = u64::from(sum.wrapping_sub(*seen));
             *seen = sum;
         }
@@ -140,16 +140,16 @@ mod tests {
 
     #[test]
     fn each_look_shows_what_came_since_the_last_one_on_all_workers() {
-        let glances = [LiveHistogram::default(), LiveHistogram::default()];
+        let histograms = [LiveHistogram::default(), LiveHistogram::default()];
         let mut seen = LiveSnapshot::default();
-        assert_eq!(seen.quantile_since_last(&glances, 0.99), None);
-        (0..990).for_each(|_| glances[0].record(Nanos::from_micros(100)));
-        (0..20).for_each(|_| glances[1].record(Nanos::from_millis(5)));
-        let [p50, p99] = [0.5, 0.99].map(|q| LiveSnapshot::default().quantile_since_last(&glances, q).unwrap().0);
+        assert_eq!(seen.quantile_since_last(&histograms, 0.99), None);
+        (0..990).for_each(|_| histograms[0].record(Nanos::from_micros(100)));
+        (0..20).for_each(|_| histograms[1].record(Nanos::from_millis(5)));
+        let [p50, p99] = [0.5, 0.99].map(|q| LiveSnapshot::default().quantile_since_last(&histograms, q).unwrap().0);
         assert!((94_000..106_000).contains(&p50) && (4_700_000..5_300_000).contains(&p99), "{p50} {p99}");
-        seen.quantile_since_last(&glances, 0.5);
-        assert_eq!(seen.quantile_since_last(&glances, 0.5), None);
-        glances[1].record(Nanos::MAX);
-        assert!(seen.quantile_since_last(&glances, 0.5).unwrap() > Nanos::from_secs(30));
+        seen.quantile_since_last(&histograms, 0.5);
+        assert_eq!(seen.quantile_since_last(&histograms, 0.5), None);
+        histograms[1].record(Nanos::MAX);
+        assert!(seen.quantile_since_last(&histograms, 0.5).unwrap() > Nanos::from_secs(30));
     }
 }

@@ -108,12 +108,12 @@ struct TrialState {
 }
 
 impl TrialState {
-    fn new(session: &TrialContext, until: EndCondition, n_workers: usize) -> Self {
+    fn new(context: &TrialContext, until: EndCondition, n_workers: usize) -> Self {
         Self {
-            phase: AtomicU8::new(first_phase(session, until) as u8),
+            phase: AtomicU8::new(first_phase(context, until) as u8),
             running: AtomicUsize::new(n_workers),
             n_workers,
-            measure: session.phases.measure_ns,
+            measure: context.phases.measure_ns,
             controller: thread::current(),
         }
     }
@@ -264,11 +264,11 @@ impl<T: Send> WorkerPool<'_, T> {
     /// If a worker panicked, with its message, or if there are more counters than a slot holds.
     pub fn run<W: Send>(
         self,
-        session: &TrialContext,
+        context: &TrialContext,
         watcher: &mut dyn TrialObserver,
         work: impl Fn(WorkerHandle<'_>, T) -> Result<W, Error> + Sync,
     ) -> Result<TrialResults<W>, Error> {
-        self.run_with_setup(session, watcher, Ok, work)
+        self.run_with_setup(context, watcher, Ok, work)
     }
 
     /// Like `run`, for workers that create something on their own thread before the start, such as a ring, which cannot change threads.
@@ -280,24 +280,24 @@ impl<T: Send> WorkerPool<'_, T> {
     /// As [`WorkerPool::run`].
     pub fn run_with_setup<E, W: Send>(
         self,
-        session: &TrialContext,
+        context: &TrialContext,
         watcher: &mut dyn TrialObserver,
-        equip: impl Fn(T) -> Result<E, Error> + Sync,
+        set_up: impl Fn(T) -> Result<E, Error> + Sync,
         work: impl Fn(WorkerHandle<'_>, E) -> Result<W, Error> + Sync,
     ) -> Result<TrialResults<W>, Error> {
         assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
         let slots: Vec<WorkerCounters> = self.states.iter().map(|_| WorkerCounters::default()).collect();
-        let glances: Vec<LiveHistogram> = self.states.iter().map(|_| LiveHistogram::default()).collect();
-        let shared = TrialState::new(session, self.until, self.states.len());
-        let mut runner = TrialRunner::new(session, self.counters, self.until, &slots, &glances);
+        let histograms: Vec<LiveHistogram> = self.states.iter().map(|_| LiveHistogram::default()).collect();
+        let shared = TrialState::new(context, self.until, self.states.len());
+        let mut runner = TrialRunner::new(context, self.counters, self.until, &slots, &histograms);
         let outcomes = thread::scope(|scope| {
             let start_worker = |(idx, state)| {
-                let (slot, glance) = (&slots[idx], &glances[idx]);
+                let (slot, histogram) = (&slots[idx], &histograms[idx]);
                 let worker =
-                    WorkerHandle { idx, start: session.start, counters: slot, latencies: glance, shared: &shared };
+                    WorkerHandle { idx, start: context.start, counters: slot, latencies: histogram, shared: &shared };
                 let core = self.cores.get(idx % self.cores.len().max(1)).copied();
-                let (equip, work) = (&equip, &work);
-                let started = threads::start_within(scope, move || run_worker(worker, core, || equip(state), work));
+                let (set_up, work) = (&set_up, &work);
+                let started = threads::start_within(scope, move || run_worker(worker, core, || set_up(state), work));
                 started.map_err(|cause| {
                     shared.running.fetch_sub(1, Ordering::Relaxed);
                     shared.set(Phase::Over);
@@ -324,10 +324,10 @@ fn thread_error(cause: fathom_sys::Error) -> Error {
 }
 
 /// A responder does not know when its initiator is warm. An initiator without warm-up time measures at once.
-fn first_phase(session: &TrialContext, until: EndCondition) -> Phase {
+fn first_phase(context: &TrialContext, until: EndCondition) -> Phase {
     match until {
         EndCondition::PeerFinished => Phase::Measure,
-        _ if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
+        _ if context.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
         EndCondition::PhasesOver => Phase::Measure,
     }
 }
@@ -357,14 +357,14 @@ impl Drop for RunningGuard<'_> {
 fn run_worker<'a, E, W>(
     worker: WorkerHandle<'a>,
     core: Option<usize>,
-    equip: impl FnOnce() -> Result<E, Error>,
+    set_up: impl FnOnce() -> Result<E, Error>,
     work: impl FnOnce(WorkerHandle<'a>, E) -> Result<W, Error>,
 ) -> Result<WorkerResult<W>, Error> {
     let shared = worker.shared;
     let _running = RunningGuard(shared);
     pin_thread(core)?;
-    let equipment = equip().inspect_err(|_| shared.set(Phase::Over))?;
-    work_from_start(worker, || work(worker, equipment))
+    let prepared = set_up().inspect_err(|_| shared.set(Phase::Over))?;
+    work_from_start(worker, || work(worker, prepared))
 }
 
 /// Prepares the calling thread to be a worker: pins it to its core and sets precise timers.
@@ -392,11 +392,11 @@ fn work_from_start<W>(
 
 /// The conducting thread's view of a running trial.
 struct TrialRunner<'a> {
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     counters: &'static [&'static str],
     until: EndCondition,
     slots: &'a [WorkerCounters],
-    glances: &'a [LiveHistogram],
+    histograms: &'a [LiveHistogram],
     timeline: Timeline,
     seen: Vec<u64>,
     steadiness: Steadiness,
@@ -424,20 +424,21 @@ struct MeasuredCpu {
 }
 
 impl MeasuredCpu {
-    fn begin(&mut self, glances: &[LiveHistogram]) {
-        self.before = glances.iter().map(|glance| glance.cpu.spent()).collect();
-        self.waited_before = glances.iter().map(|glance| glance.cpu.waited()).collect();
+    fn begin(&mut self, histograms: &[LiveHistogram]) {
+        self.before = histograms.iter().map(|histogram| histogram.cpu.spent()).collect();
+        self.waited_before = histograms.iter().map(|histogram| histogram.cpu.waited()).collect();
     }
 
-    fn end(&mut self, glances: &[LiveHistogram]) {
+    fn end(&mut self, histograms: &[LiveHistogram]) {
         let before = self.before.iter().copied().chain(std::iter::repeat(Nanos::ZERO));
-        for (glance, before) in glances.iter().zip(before) {
-            let spent = glance.cpu.spent() - before;
-            let of_core = self.by_core.entry(glance.cpu.core()).or_insert(Nanos::ZERO);
+        for (histogram, before) in histograms.iter().zip(before) {
+            let spent = histogram.cpu.spent() - before;
+            let of_core = self.by_core.entry(histogram.cpu.core()).or_insert(Nanos::ZERO);
             *of_core += spent;
         }
         let before = self.waited_before.iter().copied().chain(std::iter::repeat(Some(Nanos::ZERO)));
-        let waited = glances.iter().zip(before).map(|(glance, before)| Some((glance.cpu.waited()? - before?).0));
+        let waited =
+            histograms.iter().zip(before).map(|(histogram, before)| Some((histogram.cpu.waited()? - before?).0));
         self.waited = waited.sum::<Option<u64>>().map(Nanos);
     }
 }
@@ -477,19 +478,19 @@ impl WorkerRates {
 
 impl<'a> TrialRunner<'a> {
     fn new(
-        session: &'a TrialContext,
+        context: &'a TrialContext,
         counters: &'static [&'static str],
         until: EndCondition,
         slots: &'a [WorkerCounters],
-        glances: &'a [LiveHistogram],
+        histograms: &'a [LiveHistogram],
     ) -> Self {
-        let warms_up = first_phase(session, until) == Phase::WarmUp;
+        let warms_up = first_phase(context, until) == Phase::WarmUp;
         Self {
-            session,
+            context,
             counters,
             until,
             slots,
-            glances,
+            histograms,
             timeline: Timeline::of(counters),
             seen: vec![0; counters.len()],
             steadiness: Steadiness::default(),
@@ -506,21 +507,21 @@ impl<'a> TrialRunner<'a> {
     }
 
     fn run(&mut self, shared: &TrialState, watcher: &mut dyn TrialObserver) {
-        let phases = self.session.phases;
+        let phases = self.context.phases;
         // An initiator needs no bound: its warm-up ends no later than its maximum warm-up time.
         let bound = match self.until {
             EndCondition::PhasesOver => Nanos::MAX,
             EndCondition::PeerFinished => phases.longest() + RESPONDER_GRACE,
         };
-        let mut tick = self.session.start;
+        let mut tick = self.context.start;
         loop {
             tick += phases.interval_ns;
-            self.elapsed = sleep_watchfully(tick, self.session, shared) - self.session.start;
+            self.elapsed = sleep_watchfully(tick, self.context, shared) - self.context.start;
             let rate = self.interval();
             self.rates.take(self.elapsed, self.slots, self.measure_from.is_some());
             watcher.on_interval(self.elapsed, WorkerCounts(self.slots));
             self.update_live_view();
-            let stop = self.session.stop.state();
+            let stop = self.context.stop.state();
             let all_returned = shared.running.load(Ordering::Relaxed) == 0;
             let failed = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
             let measured_all = self.measure_from.is_some_and(|from| self.elapsed >= from + phases.measure_ns);
@@ -531,7 +532,7 @@ impl<'a> TrialRunner<'a> {
             if finished || failed || stop == Stop::Abort || self.elapsed >= bound {
                 self.complete = finished && !failed && stop != Stop::Abort;
                 self.measure_to = self.elapsed;
-                self.cpu.end(self.glances);
+                self.cpu.end(self.histograms);
                 return;
             }
             if self.measure_from.is_none() {
@@ -539,7 +540,7 @@ impl<'a> TrialRunner<'a> {
                 let is_warm = self.steady && !phases.is_warmup_whole;
                 if is_warm || self.elapsed >= phases.warmup_max_ns {
                     self.measure_from = Some(self.elapsed);
-                    self.cpu.begin(self.glances);
+                    self.cpu.begin(self.histograms);
                     shared.set(Phase::Measure);
                 }
             }
@@ -560,18 +561,18 @@ impl<'a> TrialRunner<'a> {
 
     /// Records the counts between the end of the phases and the return of the last worker, such as a drain.
     fn last_interval(&mut self) {
-        self.elapsed = clock::now() - self.session.start;
+        self.elapsed = clock::now() - self.context.start;
         self.interval();
     }
 
     fn update_live_view(&mut self) {
-        let Some(live) = &self.session.live else { return };
+        let Some(live) = &self.context.live else { return };
         let (at, count) = self.live_seen;
         let span = self.elapsed - at;
         if span >= LIVE_EVERY {
             let total = self.seen.first().copied().unwrap_or(0);
             let growth = total.saturating_sub(count);
-            let p99 = self.latencies_seen.quantile_since_last(self.glances, 0.99);
+            let p99 = self.latencies_seen.quantile_since_last(self.histograms, 0.99);
             live(LiveProgress { elapsed: self.elapsed, growth, span, measuring: self.measure_from.is_some(), p99 });
             self.live_seen = (self.elapsed, total);
         }
@@ -580,7 +581,7 @@ impl<'a> TrialRunner<'a> {
     fn finish<W>(self, employed: Vec<WorkerResult<W>>) -> TrialResults<W> {
         let names = self.counters.iter().map(|name| (*name).to_owned());
         TrialResults {
-            start: self.session.start,
+            start: self.context.start,
             start_late: employed.iter().map(|worker| worker.late).min().unwrap_or(Nanos::ZERO),
             measured: (self.measure_from.unwrap_or(self.measure_to), self.measure_to),
             steady: self.steady,
@@ -599,13 +600,13 @@ impl<'a> TrialRunner<'a> {
 }
 
 /// Sleeps until `tick` or the return of the last worker, in steps short enough to notice an abort or a failure within 20 ms.
-fn sleep_watchfully(tick: Nanos, session: &TrialContext, shared: &TrialState) -> Nanos {
+fn sleep_watchfully(tick: Nanos, context: &TrialContext, shared: &TrialState) -> Nanos {
     const STEP: Nanos = Nanos::from_millis(20);
     loop {
         let now = clock::now();
         let over =
             shared.phase.load(Ordering::Relaxed) == Phase::Over as u8 || shared.running.load(Ordering::Relaxed) == 0;
-        if now >= tick || session.stop.state() == Stop::Abort || (over && now >= session.start) {
+        if now >= tick || context.stop.state() == Stop::Abort || (over && now >= context.start) {
             return now;
         }
         thread::park_timeout(tick.min(now + STEP).since(now).as_duration());
@@ -618,7 +619,7 @@ mod tests {
 
     use super::*;
 
-    fn session() -> TrialContext {
+    fn context() -> TrialContext {
         let phases = Phases {
             warmup_max_ns: Nanos::from_millis(40),
             is_warmup_whole: false,
@@ -643,17 +644,17 @@ mod tests {
 
     #[test]
     fn the_return_of_the_last_worker_ends_an_interval() {
-        let mut session = session();
+        let mut context = context();
         let hour = Nanos::from_secs(3600);
-        (session.phases.interval_ns, session.phases.measure_ns) = (hour, hour);
-        let results = pool(2, EndCondition::PhasesOver).run(&session, &mut (), |_, ()| Ok(())).unwrap();
+        (context.phases.interval_ns, context.phases.measure_ns) = (hour, hour);
+        let results = pool(2, EndCondition::PhasesOver).run(&context, &mut (), |_, ()| Ok(())).unwrap();
         assert!(results.record(Side::Initiator).complete);
     }
 
     #[test]
     fn the_timeline_holds_what_all_workers_counted() {
         let results = pool(2, EndCondition::PhasesOver)
-            .run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker)))
+            .run(&context(), &mut (), |worker, ()| Ok(count_until_over(&worker)))
             .unwrap();
         let record = results.record(Side::Initiator);
         assert_eq!(record.totals["steps"], results.workers.iter().sum::<u64>());
@@ -666,7 +667,7 @@ mod tests {
     fn what_the_workers_used_of_each_core_is_known_for_the_measured_part_alone() {
         let cores = affinity::allowed_cores().unwrap();
         let pool = WorkerPool { cores: &cores[..1], ..pool(2, EndCondition::PhasesOver) };
-        let results = pool.run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
+        let results = pool.run(&context(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
         let record = results.record(Side::Initiator);
         let of_core = record.cpu_ns_by_core[&format!("cpu{}", cores[0])];
         assert_eq!(record.cpu_ns_by_core.len(), 1, "{:?}", record.cpu_ns_by_core);
@@ -683,7 +684,7 @@ mod tests {
         }
         let mut seen = Seen(Vec::new());
         let results = pool(2, EndCondition::PhasesOver)
-            .run(&session(), &mut seen, |worker, ()| {
+            .run(&context(), &mut seen, |worker, ()| {
                 while !worker.is_over() {
                     worker.add(0, if worker.idx == 0 { 1 } else { 2 });
                     thread::yield_now();
@@ -700,10 +701,10 @@ mod tests {
 
     #[test]
     fn without_a_warm_up_everything_is_measured() {
-        let mut session = session();
-        session.phases.warmup_max_ns = Nanos::ZERO;
+        let mut context = context();
+        context.phases.warmup_max_ns = Nanos::ZERO;
         let results = pool(1, EndCondition::PhasesOver)
-            .run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)))
+            .run(&context, &mut (), |worker, ()| Ok(count_until_over(&worker)))
             .unwrap();
         let record = results.record(Side::Initiator);
         assert_eq!((record.measured_ns.0, record.steady, record.notes), (Nanos::ZERO, true, Vec::new()));
@@ -711,11 +712,11 @@ mod tests {
 
     #[test]
     fn a_warm_up_that_is_to_be_left_out_in_full_is_not_shortened_by_a_steady_rate() {
-        let mut session = session();
-        session.phases.warmup_max_ns = Nanos::from_millis(400);
+        let mut context = context();
+        context.phases.warmup_max_ns = Nanos::from_millis(400);
         let measured_from = |is_warmup_whole| {
-            let session = TrialContext::new(clock::now(), Phases { is_warmup_whole, ..session.phases });
-            let results = pool(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+            let context = TrialContext::new(clock::now(), Phases { is_warmup_whole, ..context.phases });
+            let results = pool(1, EndCondition::PhasesOver).run(&context, &mut (), |worker, ()| {
                 let mut n = 0;
                 while !worker.is_over() {
                     // As steady as possible: one count per 10 µs.
@@ -735,13 +736,13 @@ mod tests {
     #[test]
     fn a_live_view_is_shown_the_rate_and_the_latency_of_all_workers() {
         let shown = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let mut session = session();
-        session.phases.measure_ns = Nanos::from_millis(550);
-        session.live = Some({
+        let mut context = context();
+        context.phases.measure_ns = Nanos::from_millis(550);
+        context.live = Some({
             let shown = std::sync::Arc::clone(&shown);
             Box::new(move |live| shown.lock().unwrap().push(live))
         });
-        let results = pool(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+        let results = pool(2, EndCondition::PhasesOver).run(&context, &mut (), |worker, ()| {
             while !worker.is_over() {
                 worker.add(0, 1);
                 worker.show_latency(Nanos::from_micros(250));
@@ -756,7 +757,7 @@ mod tests {
 
     #[test]
     fn workers_that_have_done_their_count_end_the_trial() {
-        let results = pool(3, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
+        let results = pool(3, EndCondition::PhasesOver).run(&context(), &mut (), |worker, ()| {
             worker.add(0, 7);
             Ok(())
         });
@@ -765,9 +766,9 @@ mod tests {
 
     #[test]
     fn the_end_of_the_work_is_known_better_than_the_tick_that_notices_it() {
-        let mut session = session();
-        session.phases.interval_ns = Nanos::from_millis(200);
-        let results = pool(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+        let mut context = context();
+        context.phases.interval_ns = Nanos::from_millis(200);
+        let results = pool(2, EndCondition::PhasesOver).run(&context, &mut (), |worker, ()| {
             worker.add(0, 1);
             Ok(())
         });
@@ -778,10 +779,10 @@ mod tests {
 
     #[test]
     fn each_worker_has_a_rate_for_each_tenth_of_a_second() {
-        let mut session = session();
-        session.phases.measure_ns = Nanos::from_millis(330);
+        let mut context = context();
+        context.phases.measure_ns = Nanos::from_millis(330);
         let results = pool(2, EndCondition::PhasesOver)
-            .run(&session, &mut (), |worker, ()| {
+            .run(&context, &mut (), |worker, ()| {
                 worker.add(0, 1_000);
                 while !worker.is_over() {
                     std::thread::yield_now();
@@ -798,9 +799,9 @@ mod tests {
 
     #[test]
     fn a_responder_goes_on_until_it_is_told() {
-        let session = session();
-        let stop = session.stop.clone();
-        let results = pool(1, EndCondition::PeerFinished).run(&session, &mut (), |worker, ()| {
+        let context = context();
+        let stop = context.stop.clone();
+        let results = pool(1, EndCondition::PeerFinished).run(&context, &mut (), |worker, ()| {
             stop.finish();
             Ok(count_until_over(&worker))
         });
@@ -809,31 +810,31 @@ mod tests {
 
     #[test]
     fn an_abort_leaves_an_incomplete_record() {
-        let session = session();
-        session.stop.abort();
+        let context = context();
+        context.stop.abort();
         let results =
-            pool(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)));
+            pool(1, EndCondition::PhasesOver).run(&context, &mut (), |worker, ()| Ok(count_until_over(&worker)));
         assert!(!results.unwrap().record(Side::Initiator).complete);
     }
 
     #[test]
     fn what_a_worker_needs_is_made_on_its_thread_before_the_start() {
-        let session = session();
+        let context = context();
         let results = pool(2, EndCondition::PhasesOver).run_with_setup(
-            &session,
+            &context,
             &mut (),
             |()| Ok((thread::current().id(), clock::now())),
             |worker, (thread, made)| Ok(thread == thread::current().id() && made <= worker.start),
         );
         assert_eq!(results.unwrap().workers, [true, true]);
         let refused = |()| Err::<(), _>(Error::Peer { what: "gave nothing".to_owned() });
-        let outcome = pool(2, EndCondition::PhasesOver).run_with_setup(&session, &mut (), refused, |_, ()| Ok(()));
+        let outcome = pool(2, EndCondition::PhasesOver).run_with_setup(&context, &mut (), refused, |_, ()| Ok(()));
         assert!(matches!(outcome, Err(Error::Peer { .. })));
     }
 
     #[test]
     fn the_error_of_one_worker_ends_all() {
-        let outcome = pool(2, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
+        let outcome = pool(2, EndCondition::PhasesOver).run(&context(), &mut (), |worker, ()| {
             if worker.idx == 0 {
                 return Err(Error::Peer { what: "closed the connection".to_owned() });
             }

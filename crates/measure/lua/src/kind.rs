@@ -179,8 +179,8 @@ impl Test for LuaTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let (mut record, outcomes) = self.virtual_users.run(session, |row| Ok(self.users(row)))?;
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        let (mut record, outcomes) = self.virtual_users.run(context, |row| Ok(self.users(row)))?;
         let mut batches = Histogram::new();
         // The states of the threads are kept until `done` has read them.
         let (mut faults, mut states) = (ScriptFaultCounts::default(), Vec::new());

@@ -245,10 +245,10 @@ impl FlowConnections {
     }
 
     /// Returns all connections, with blocking calls limited to [`BLOCKING_TIMEOUT`].
-    pub fn establish(self, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
+    pub fn establish(self, n_flows: usize, context: &TrialContext) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
             Self::Connected(sockets, _) => sockets,
-            Self::Listening(listener) => accept_all(&listener, n_flows, session)?,
+            Self::Listening(listener) => accept_all(&listener, n_flows, context)?,
         };
         for socket in &sockets {
             set_blocking_timeout(socket)
@@ -263,16 +263,16 @@ fn set_blocking_timeout(socket: &Socket) -> fathom_sys::Result<()> {
     socket::set_timeout(socket, BLOCKING_TIMEOUT)
 }
 
-fn accept_all(listener: &Listener, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
+fn accept_all(listener: &Listener, n_flows: usize, context: &TrialContext) -> Result<Vec<Socket>, Error> {
     let cannot = |cause| Error::System { what: "accept the connections of the other side".to_owned(), cause };
     let (epoll, mut events) = (Epoll::new().map_err(cannot)?, ReadyList::with_capacity(1));
     epoll.add(listener, 0, Interest::READ).map_err(cannot)?;
-    let deadline = session.start + ACCEPT_MAX;
+    let deadline = context.start + ACCEPT_MAX;
     let mut sockets = Vec::with_capacity(n_flows);
     while sockets.len() < n_flows {
         if let Some((socket, _)) = socket::accept(listener).map_err(cannot)? {
             sockets.push(socket);
-        } else if clock::now() >= deadline || session.stop.state() != Stop::Continue {
+        } else if clock::now() >= deadline || context.stop.state() != Stop::Continue {
             return Err(Error::Peer { what: format!("opened {} of {n_flows} connections", sockets.len()) });
         } else {
             epoll.wait(&mut events, Some(BLOCKING_TIMEOUT)).map_err(cannot)?;

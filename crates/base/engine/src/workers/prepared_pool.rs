@@ -44,19 +44,19 @@ pub trait WorkerTask: Send + Sync + 'static {
     ///
     /// # Errors
     /// The reason why the trial cannot start.
-    fn poll_before_start(&self, equipment: &mut Self::State) -> Result<(), Error>;
+    fn poll_before_start(&self, state: &mut Self::State) -> Result<(), Error>;
 
     /// Does the work of the trial, as a worker of a [`super::WorkerPool`] does.
     ///
     /// # Errors
     /// If nothing can be recorded.
-    fn work(&self, worker: WorkerHandle<'_>, equipment: Self::State, stop: &StopFlag) -> Result<Self::Output, Error>;
+    fn work(&self, worker: WorkerHandle<'_>, state: Self::State, stop: &StopFlag) -> Result<Self::Output, Error>;
 }
 
 /// The state shared by all workers of a trial and its conductor.
 struct SharedTrial {
     slots: Vec<WorkerCounters>,
-    glances: Vec<LiveHistogram>,
+    histograms: Vec<LiveHistogram>,
     shared: TrialState,
 }
 
@@ -127,7 +127,7 @@ impl<S: WorkerTask> PreparedPool<S> {
     /// If a worker panicked, with its message, or if there are more counters than a slot holds.
     pub fn run(
         mut self,
-        session: &TrialContext,
+        context: &TrialContext,
         watcher: &mut dyn TrialObserver,
         counters: &'static [&'static str],
         until: EndCondition,
@@ -135,17 +135,17 @@ impl<S: WorkerTask> PreparedPool<S> {
         assert!(counters.len() <= COUNTERS_MAX, "{} counters do not fit", counters.len());
         let trial = Arc::new(SharedTrial {
             slots: self.threads.iter().map(|_| WorkerCounters::default()).collect(),
-            glances: self.threads.iter().map(|_| LiveHistogram::default()).collect(),
-            shared: TrialState::new(session, until, self.threads.len()),
+            histograms: self.threads.iter().map(|_| LiveHistogram::default()).collect(),
+            shared: TrialState::new(context, until, self.threads.len()),
         });
         for hand in &self.threads {
-            let order = StartOrder { trial: Arc::clone(&trial), start: session.start, stop: session.stop.clone() };
+            let order = StartOrder { trial: Arc::clone(&trial), start: context.start, stop: context.stop.clone() };
             if hand.orders.as_ref().is_none_or(|orders| orders.send(order).is_err()) {
                 trial.shared.running.fetch_sub(1, Ordering::Relaxed);
                 trial.shared.set(Phase::Over);
             }
         }
-        let mut runner = TrialRunner::new(session, counters, until, &trial.slots, &trial.glances);
+        let mut runner = TrialRunner::new(context, counters, until, &trial.slots, &trial.histograms);
         runner.run(&trial.shared, watcher);
         trial.shared.set(Phase::Over);
         watcher.on_end();
@@ -179,7 +179,7 @@ fn run_thread<S: WorkerTask>(
     ordered: &Receiver<StartOrder>,
 ) -> Result<Option<WorkerResult<S::Output>>, Error> {
     pin_thread(core)?;
-    let mut equipment = shift.set_up(given)?;
+    let mut state = shift.set_up(given)?;
     // Nobody listens if another worker has already failed; the closed order channel shows that.
     let _ = ready.send(());
     // Dropping the sender lets the starting thread notice workers that ended before they were ready.
@@ -187,15 +187,15 @@ fn run_thread<S: WorkerTask>(
     let order = loop {
         match ordered.try_recv() {
             Ok(order) => break order,
-            Err(TryRecvError::Empty) => shift.poll_before_start(&mut equipment)?,
+            Err(TryRecvError::Empty) => shift.poll_before_start(&mut state)?,
             Err(TryRecvError::Disconnected) => return Ok(None),
         }
     };
     let StartOrder { trial, start, stop } = order;
     let _running = RunningGuard(&trial.shared);
-    let (slot, glance, shared) = (&trial.slots[idx], &trial.glances[idx], &trial.shared);
-    let worker = WorkerHandle { idx, start, counters: slot, latencies: glance, shared };
-    work_from_start(worker, || shift.work(worker, equipment, &stop)).map(Some)
+    let (slot, histogram, shared) = (&trial.slots[idx], &trial.histograms[idx], &trial.shared);
+    let worker = WorkerHandle { idx, start, counters: slot, latencies: histogram, shared };
+    work_from_start(worker, || shift.work(worker, state, &stop)).map(Some)
 }
 
 #[cfg(test)]
@@ -224,8 +224,8 @@ mod tests {
             Ok((thread::current().id(), given, 0))
         }
 
-        fn poll_before_start(&self, equipment: &mut Self::State) -> Result<(), Error> {
-            equipment.2 += 1;
+        fn poll_before_start(&self, state: &mut Self::State) -> Result<(), Error> {
+            state.2 += 1;
             thread::yield_now();
             Ok(())
         }
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    fn session() -> TrialContext {
+    fn context() -> TrialContext {
         let phases = Phases {
             warmup_max_ns: Nanos::from_millis(20),
             is_warmup_whole: false,
@@ -258,7 +258,7 @@ mod tests {
     fn a_worker_works_on_the_thread_that_equipped_it_and_stands_by_until_then() {
         let prepared_pool = PreparedPool::start(Counting { refuses: None }, vec![3, 4], &[]).unwrap();
         thread::sleep(Nanos::from_millis(5).as_duration());
-        let results = prepared_pool.run(&session(), &mut (), &["steps"], EndCondition::PhasesOver).unwrap();
+        let results = prepared_pool.run(&context(), &mut (), &["steps"], EndCondition::PhasesOver).unwrap();
         assert!(results.workers.iter().all(|(is_same, stood_by)| *is_same && *stood_by > 0));
         let record = results.record(Side::Initiator);
         assert!(record.complete && record.totals["steps"] == 7, "{record:?}");

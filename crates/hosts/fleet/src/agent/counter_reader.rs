@@ -36,7 +36,7 @@ impl CounterReader {
                     Err(text) => {
                         let failure =
                             AgentFailure::new(ErrorClass::Failed, format!("the counters cannot be read: {text}"));
-                        FromAgent::Failed { ticket: None, failure }
+                        FromAgent::Failed { role_id: None, failure }
                     }
                 };
                 send_or_report_size(&outbox, &answer);

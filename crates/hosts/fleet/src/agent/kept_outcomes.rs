@@ -39,10 +39,10 @@ struct SideProgress {
 
 impl KeptOutcomes {
     /// Keeps the record of an outcome, whose host has a clock with this offset, and returns the row of it.
-    pub(crate) fn keep(&self, ticket: RoleId, outcome: RoleOutcome, offset: ClockOffset) -> RoleOutcome {
+    pub(crate) fn keep(&self, role_id: RoleId, outcome: RoleOutcome, offset: ClockOffset) -> RoleOutcome {
         let RoleOutcome { record, host, unavailable } = outcome;
         let row = row_of(&record);
-        self.lock().records.insert(ticket, (record, offset));
+        self.lock().records.insert(role_id, (record, offset));
         RoleOutcome { record: row, host, unavailable }
     }
 
@@ -50,7 +50,7 @@ impl KeptOutcomes {
     pub(crate) fn add_progress(
         &self,
         now: Nanos,
-        (ticket, side): (RoleId, Side),
+        (role_id, side): (RoleId, Side),
         progress: RoleProgress,
     ) -> Option<FromAgent> {
         let mut kept = self.lock();
@@ -59,7 +59,7 @@ impl KeptOutcomes {
             Side::Responder => &mut kept.responders,
         };
         let since = now.since(progress.span_ns);
-        let all = all.get_or_insert(SideProgress { role: ticket, growth: 0, since });
+        let all = all.get_or_insert(SideProgress { role: role_id, growth: 0, since });
         all.growth += progress.growth;
         let span = now - all.since;
         if span < PROGRESS_EVERY {
@@ -67,7 +67,7 @@ impl KeptOutcomes {
         }
         let progress = RoleProgress { growth: all.growth, span_ns: span, p99_ns: None, ..progress };
         (all.growth, all.since) = (0, now);
-        Some(FromAgent::Interval { ticket: all.role, progress })
+        Some(FromAgent::Interval { role_id: all.role, progress })
     }
 
     /// Merges the records of each list of roles, and forgets everything.
@@ -167,9 +167,9 @@ mod tests {
         };
         let add = |at: u64, role| kept.add_progress(millis(at), (RoleId(role), Side::Responder), of(10));
         assert!((1..=100).all(|role| add(1_000 + role, role).is_none()), "half a second is not over");
-        let Some(FromAgent::Interval { ticket, progress }) = add(1_401, 101) else { panic!("it is over") };
+        let Some(FromAgent::Interval { role_id, progress }) = add(1_401, 101) else { panic!("it is over") };
         // The first report was about the 100 ms before it.
-        assert_eq!((ticket, progress.growth, progress.span_ns), (RoleId(1), 1_010, millis(500)));
+        assert_eq!((role_id, progress.growth, progress.span_ns), (RoleId(1), 1_010, millis(500)));
         assert!(add(1_402, 1).is_none());
     }
 }

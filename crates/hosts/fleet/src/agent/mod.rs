@@ -140,18 +140,18 @@ struct Agent {
 pub fn serve(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
-    equipment: AgentConfig,
+    config: AgentConfig,
 ) -> Result<(), Disconnected> {
     let (outbox, speaker) = connection::start_writer(output).map_err(Disconnected::Io)?;
     let (events, inbox) = mpsc::channel();
     // Greet before reading anything, so that a controller of another version learns which program it reached.
     let greeting = FromAgent::Hello(Hello {
-        tool: equipment.tool.clone(),
-        facts: HostFacts { held_by: holder(&equipment.policy), ..HostFacts::here() },
+        tool: config.tool.clone(),
+        facts: HostFacts { held_by: holder(&config.policy), ..HostFacts::here() },
         run: None,
     });
     outbox.send(&greeting).map_err(Disconnected::Protocol)?;
-    let pulse = PeerActivity::new(equipment.liveness, Opening::Frame);
+    let pulse = PeerActivity::new(config.liveness, Opening::Frame);
     let heard = events.clone();
     connection::start_reader(input, pulse.clone(), Opening::Frame, move |at, what| {
         drop(heard.send(Event::FromReader(at, what)));
@@ -159,7 +159,7 @@ pub fn serve(
     .map_err(Disconnected::Io)?;
 
     let mut agent = Agent {
-        config: Arc::new(equipment),
+        config: Arc::new(config),
         send_queue: outbox,
         events,
         roles: BTreeMap::new(),
@@ -187,7 +187,7 @@ pub fn serve(
 pub fn serve_once_called(
     mut input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
-    equipment: AgentConfig,
+    config: AgentConfig,
     patience: Nanos,
 ) -> Result<(), Disconnected> {
     let (calling, called) = mpsc::channel();
@@ -199,7 +199,7 @@ pub fn serve_once_called(
     })
     .map_err(Disconnected::Io)?;
     match called.recv_timeout(patience.as_duration()) {
-        Ok(Ok(input)) => serve(input, output, equipment),
+        Ok(Ok(input)) => serve(input, output, config),
         Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Disconnected::Closed),
         Ok(Err(error)) => Err(Disconnected::Io(error)),
         Err(_) => Err(Disconnected::StepTimeout("begin to speak")),
@@ -249,7 +249,7 @@ impl Agent {
                 Ok(Event::FromReader(_, ReaderEvent::Message(ToAgent::Bye))) => return Ok(()),
                 Ok(Event::FromReader(at, ReaderEvent::Message(message))) => self.handle_message(at, message),
                 Ok(Event::FromReader(_, ReaderEvent::Disconnected(loss))) => return Err(loss),
-                Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
+                Ok(Event::Ended(role_id)) => drop(self.roles.remove(&role_id)),
                 Err(RecvTimeoutError::Timeout) if pulse.has_timed_out(now) => {
                     return Err(Disconnected::HeartbeatTimeout);
                 }
@@ -268,24 +268,24 @@ impl Agent {
             ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
             ToAgent::Environment { interfaces } => self.send_environment(interfaces),
             ToAgent::Counters => self.send_counters(),
-            ToAgent::Prepare { ticket, role, watch, keep } => self.prepare(ticket, *role, watch, keep),
+            ToAgent::Prepare { role_id, role, watch, keep } => self.prepare(role_id, *role, watch, keep),
             ToAgent::Lead { members } => self.lead(members),
             ToAgent::Member { member, message } => self.tell_head(HeadOrder::Member(member, *message)),
             ToAgent::Clocks => self.tell_head(HeadOrder::Clocks),
             ToAgent::Merge { parts } => self.send_merged(parts),
-            ToAgent::Start { ticket, at, peer_clock } => {
-                if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
+            ToAgent::Start { role_id, at, peer_clock } => {
+                if let Some(start) = self.roles.get_mut(&role_id).and_then(|role| role.start.take()) {
                     // The role's thread may have failed; it has then reported that itself.
                     let _ = start.send(StartTime { at, peer_clock });
                 }
             }
-            ToAgent::Finish { ticket } => {
-                if let Some(role) = self.roles.get(&ticket) {
+            ToAgent::Finish { role_id } => {
+                if let Some(role) = self.roles.get(&role_id) {
                     role.stop.finish();
                 }
             }
-            ToAgent::Abort { ticket } => {
-                if let Some(role) = self.roles.get_mut(&ticket) {
+            ToAgent::Abort { role_id } => {
+                if let Some(role) = self.roles.get_mut(&role_id) {
                     role.abort();
                 }
             }
@@ -296,7 +296,7 @@ impl Agent {
     fn hold_host(&mut self, run: String) {
         match HostHold::take(run) {
             Ok(hold) => self.hold = Some(hold),
-            Err(failure) => self.send(&FromAgent::Failed { ticket: None, failure }),
+            Err(failure) => self.send(&FromAgent::Failed { role_id: None, failure }),
         }
     }
 
@@ -316,12 +316,12 @@ impl Agent {
         let working = threads::start(move || {
             let answer = threads::catch_panic(work).unwrap_or_else(|text| {
                 let failure = AgentFailure::new(ErrorClass::Failed, format!("cannot {what}: {text}"));
-                FromAgent::Failed { ticket: None, failure }
+                FromAgent::Failed { role_id: None, failure }
             });
             send_or_report_size(&outbox, &answer);
         });
         if let Err(cause) = working {
-            self.send(&FromAgent::Failed { ticket: None, failure: thread_failure(what, &cause) });
+            self.send(&FromAgent::Failed { role_id: None, failure: thread_failure(what, &cause) });
         }
     }
 
@@ -334,12 +334,12 @@ impl Agent {
             Ok(reader) => {
                 if !reader.read() {
                     let failure = AgentFailure::new(ErrorClass::Failed, "the counters are being read already");
-                    self.send(&FromAgent::Failed { ticket: None, failure });
+                    self.send(&FromAgent::Failed { role_id: None, failure });
                 }
                 self.counters = Some(reader);
             }
             Err(cause) => {
-                self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("read the counters", &cause) });
+                self.send(&FromAgent::Failed { role_id: None, failure: thread_failure("read the counters", &cause) });
             }
         }
     }
@@ -354,7 +354,7 @@ impl Agent {
                     Ok(head) => self.head = Some(head),
                     Err(cause) => {
                         let failure = thread_failure("connect to the hosts behind it", &cause);
-                        self.send(&FromAgent::Failed { ticket: None, failure });
+                        self.send(&FromAgent::Failed { role_id: None, failure });
                     }
                 }
                 return;
@@ -364,7 +364,7 @@ impl Agent {
             hint: Some("choose a head that ssh or a command starts, or connect to its hosts directly".to_owned()),
             ..AgentFailure::new(ErrorClass::Preflight, refusal)
         };
-        self.send(&FromAgent::Failed { ticket: None, failure });
+        self.send(&FromAgent::Failed { role_id: None, failure });
     }
 
     fn tell_head(&self, order: HeadOrder) {
@@ -372,7 +372,7 @@ impl Agent {
             head.tell(order);
         } else {
             let failure = AgentFailure::new(ErrorClass::Failed, "it is not the head of other hosts");
-            self.send(&FromAgent::Failed { ticket: None, failure });
+            self.send(&FromAgent::Failed { role_id: None, failure });
         }
     }
 
@@ -382,28 +382,27 @@ impl Agent {
         self.answer_in_thread("merge the records", move || FromAgent::Merged(kept.merge(&parts, merge)));
     }
 
-    fn prepare(&mut self, ticket: RoleId, role: Role, watch: Option<Vec<String>>, keep: bool) {
+    fn prepare(&mut self, role_id: RoleId, role: Role, watch: Option<Vec<String>>, keep: bool) {
         let roles_max = if self.config.policy.is_for_others() { GUEST_ROLES_MAX } else { ROLES_MAX };
-        if self.roles.len() >= roles_max || self.roles.contains_key(&ticket) {
-            let failure =
-                AgentFailure::new(ErrorClass::Failed, format!("{} roles are played already", self.roles.len()));
-            return self.send(&FromAgent::Failed { ticket: Some(ticket), failure });
+        if self.roles.len() >= roles_max || self.roles.contains_key(&role_id) {
+            let failure = AgentFailure::new(ErrorClass::Failed, format!("{} roles run already", self.roles.len()));
+            return self.send(&FromAgent::Failed { role_id: Some(role_id), failure });
         }
         let (start, started) = mpsc::channel();
         let stop = StopFlag::default();
-        self.roles.insert(ticket, RoleHandle { start: Some(start), stop: stop.clone() });
+        self.roles.insert(role_id, RoleHandle { start: Some(start), stop: stop.clone() });
         let kept = keep.then(|| self.kept.clone());
-        let part = role::RoleTask { role_id: ticket, role, watched_interfaces: watch, kept, start: started, stop };
-        let (equipment, outbox, events) = (Arc::clone(&self.config), self.send_queue.clone(), self.events.clone());
+        let part = role::RoleTask { role_id, role, watched_interfaces: watch, kept, start: started, stop };
+        let (config, outbox, events) = (Arc::clone(&self.config), self.send_queue.clone(), self.events.clone());
         let playing = threads::start(move || {
-            let message = part.run(&equipment, &outbox);
+            let message = part.run(&config, &outbox);
             send_or_report_size(&outbox, &message);
             // The agent may have ended without waiting.
-            let _ = events.send(Event::Ended(ticket));
+            let _ = events.send(Event::Ended(role_id));
         });
         if let Err(cause) = playing {
-            self.roles.remove(&ticket);
-            self.send(&FromAgent::Failed { ticket: Some(ticket), failure: thread_failure("play the role", &cause) });
+            self.roles.remove(&role_id);
+            self.send(&FromAgent::Failed { role_id: Some(role_id), failure: thread_failure("play the role", &cause) });
         }
     }
 
@@ -413,7 +412,7 @@ impl Agent {
         let deadline = clock::now() + ABORT_TIMEOUT;
         while !self.roles.is_empty() {
             match inbox.recv_timeout(deadline.since(clock::now()).as_duration()) {
-                Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
+                Ok(Event::Ended(role_id)) => drop(self.roles.remove(&role_id)),
                 Ok(Event::FromReader(..)) => {}
                 Err(_) => return,
             }
@@ -430,11 +429,11 @@ fn thread_failure(what: &str, cause: &io::Error) -> AgentFailure {
 /// Sends a message; if it is too long for the controller, sends a failure instead.
 fn send_or_report_size(outbox: &SendQueue<FromAgent>, message: &FromAgent) {
     let Err(error) = outbox.send(message) else { return };
-    let ticket = match message {
-        FromAgent::Ready { ticket, .. } | FromAgent::Outcome { ticket, .. } => Some(*ticket),
+    let role_id = match message {
+        FromAgent::Ready { role_id, .. } | FromAgent::Outcome { role_id, .. } => Some(*role_id),
         _ => None,
     };
     let failure = AgentFailure::new(ErrorClass::Failed, format!("cannot send the result to the controller: {error}"));
     // A failure is only a few lines, so it fits.
-    let _ = outbox.send(&FromAgent::Failed { ticket, failure });
+    let _ = outbox.send(&FromAgent::Failed { role_id, failure });
 }

@@ -54,14 +54,14 @@ impl Test for ObserverTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        while session.stop.state() == Stop::Continue {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        while context.stop.state() == Stop::Continue {
             clock::sleep_until(clock::now() + STOP_CHECK_EVERY);
         }
         Ok(Record {
-            start_ns: session.start,
-            measured_ns: (Nanos::ZERO, clock::now() - session.start),
-            complete: session.stop.state() == Stop::Finish,
+            start_ns: context.start,
+            measured_ns: (Nanos::ZERO, clock::now() - context.start),
+            complete: context.stop.state() == Stop::Finish,
             ..Record::empty(Side::Responder)
         })
     }

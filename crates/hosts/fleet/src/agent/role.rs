@@ -40,51 +40,51 @@ pub(super) struct RoleTask {
 
 impl RoleTask {
     /// Runs the role and returns the last message about it.
-    pub(super) fn run(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> FromAgent {
-        let ticket = self.role_id;
+    pub(super) fn run(self, config: &AgentConfig, outbox: &SendQueue<FromAgent>) -> FromAgent {
+        let role_id = self.role_id;
         let kind = self.role.kind.clone();
         let kept = self.kept.clone();
-        let played = catch_panic(|| self.run_test(equipment, outbox));
-        let played = played.unwrap_or_else(|text| {
+        let outcome = catch_panic(|| self.run_test(config, outbox));
+        let outcome = outcome.unwrap_or_else(|text| {
             Err(AgentFailure::new(ErrorClass::Failed, format!("the test `{kind}` has a bug and panicked: {text}")))
         });
-        match played {
+        match outcome {
             Ok(outcome) => {
                 let outcome = match kept {
-                    Some(kept) => kept.keep(ticket, outcome, ClockOffset::default()),
+                    Some(kept) => kept.keep(role_id, outcome, ClockOffset::default()),
                     None => outcome,
                 };
-                FromAgent::Outcome { ticket, outcome: Box::new(outcome) }
+                FromAgent::Outcome { role_id, outcome: Box::new(outcome) }
             }
-            Err(failure) => FromAgent::Failed { ticket: Some(ticket), failure },
+            Err(failure) => FromAgent::Failed { role_id: Some(role_id), failure },
         }
     }
 
-    fn run_test(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<RoleOutcome, AgentFailure> {
-        let Self { role_id: ticket, role, watched_interfaces: watch, kept, start: started, stop } = self;
-        let wanting = |error| AgentFailure::of_engine(&error, HasStarted::No);
+    fn run_test(self, config: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<RoleOutcome, AgentFailure> {
+        let Self { role_id, role, watched_interfaces: watch, kept, start: started, stop } = self;
+        let before_start = |error| AgentFailure::of_engine(&error, HasStarted::No);
         let kind: &dyn TestKind = match role.kind.as_str() {
             observer_role::NAME => &ObserverRole,
-            name => *find(equipment.kinds, name).map_err(wanting)?,
+            name => *find(config.kinds, name).map_err(before_start)?,
         };
-        if role.phases.longest() > equipment.trial_max {
+        if role.phases.longest() > config.trial_max {
             let text =
-                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), equipment.trial_max);
+                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), config.trial_max);
             return Err(AgentFailure::new(ErrorClass::Preflight, text));
         }
-        let entered = equipment.role_log.as_ref().map(RoleLog::log_start).transpose();
+        let entered = config.role_log.as_ref().map(RoleLog::log_start).transpose();
         let entered =
             entered.map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot log the role: {cause}")))?;
-        let targets = kind.destinations(&role.settings).map_err(wanting)?;
-        option_precheck::check(&equipment.policy, &role, kind.options(), &targets)?;
-        let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
-        let policy = equipment
+        let targets = kind.destinations(&role.settings).map_err(before_start)?;
+        option_precheck::check(&config.policy, &role, kind.options(), &targets)?;
+        let observer = watch.map(|interfaces| (config.observer)(&interfaces));
+        let policy = config
             .policy
             .within(role.meeting.within.as_deref())
             .map_err(|error| AgentFailure::new(ErrorClass::Usage, error.to_string()))?
             .of_one_role(role.meeting.resolved.clone());
-        let test = kind.prepare(&role, &policy).map_err(wanting)?;
-        send_or_report_size(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
+        let test = kind.prepare(&role, &policy).map_err(before_start)?;
+        send_or_report_size(outbox, &FromAgent::Ready { role_id, endpoints: test.endpoints() });
 
         let Ok(StartTime { at: start, peer_clock }) = started.recv() else {
             return Err(AgentFailure::new(ErrorClass::Incomplete, "aborted before the start"));
@@ -94,16 +94,16 @@ impl RoleTask {
         let live = move |live: LiveProgress| {
             let progress = live.into();
             let message = match &kept {
-                Some(kept) => kept.add_progress(clock::now(), (ticket, side), progress),
-                None => Some(FromAgent::Interval { ticket, progress }),
+                Some(kept) => kept.add_progress(clock::now(), (role_id, side), progress),
+                None => Some(FromAgent::Interval { role_id, progress }),
             };
             if let Some(message) = message {
                 send_or_report_size(&live_outbox, &message);
             }
         };
-        let session = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
+        let context = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
         let watch = observer.map(|observer| HostSampler::start(observer, start));
-        let record = test.run(&session);
+        let record = test.run(&context);
         // Before the last sample of the host's counters, which so have every drop of a full queue that is in this count.
         let n_dropped = policy.n_dropped();
         let (host, unavailable) = watch.map_or((None, Vec::new()), HostSampler::finish);

@@ -320,7 +320,7 @@ impl Fleet {
         let ids: Vec<HostIndex> = found.iter().flatten().copied().collect();
         let answers = self.wait_each(&ids, DESCRIBE, |_, _, message| match message {
             FromAgent::Environment(environment) => Some(Ok(environment)),
-            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            FromAgent::Failed { role_id: None, failure } => Some(Err(failure)),
             _ => None,
         });
         let mut answers = answers.into_iter();
@@ -341,7 +341,7 @@ impl Fleet {
         self.hosts[id].send(&ToAgent::Counters)?;
         let answer = self.wait(id, READ_COUNTERS, |_, message| match message {
             FromAgent::Counters(changes) => Some(Ok(changes)),
-            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            FromAgent::Failed { role_id: None, failure } => Some(Err(failure)),
             _ => None,
         })?;
         answer.map_err(|failure: AgentFailure| Error::RoleFailed { host: name.to_owned(), failure })
@@ -474,7 +474,7 @@ impl Fleet {
         }
         let answers = self.wait_each(ids, REPLY_TO_CLOCK_PROBE, |id, t3, message| match message {
             FromAgent::Clock { t0, t1, t2 } if t0 == asked[&id] => Some(Ok(ClockProbe { t0, t1, t2, t3 })),
-            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            FromAgent::Failed { role_id: None, failure } => Some(Err(failure)),
             _ => None,
         });
         let named = |(answer, &id): (Result<Result<ClockProbe, AgentFailure>, Error>, &HostIndex)| {
@@ -710,7 +710,7 @@ impl Fleet {
                 _ => FleetEvent::Idle,
             },
             // The head refuses to be one, so none of its members can be reached.
-            FromAgent::Failed { ticket: None, failure } if self.has_members_that_wait(host) => {
+            FromAgent::Failed { role_id: None, failure } if self.has_members_that_wait(host) => {
                 let head = self.hosts[host].name.clone();
                 let failure = Box::new(failure);
                 for id in self.members_of(host) {

@@ -146,8 +146,8 @@ pub struct TrialOutcome {
 impl Fleet {
     /// Runs one trial; hosts stay connected for the next one.
     pub fn run_trial(&mut self, plan: &TrialPlan, supervision: &mut TrialCallbacks<'_>) -> TrialOutcome {
-        let mut course = match TrialRun::new(self, plan, supervision) {
-            Ok(course) => course,
+        let mut trial_run = match TrialRun::new(self, plan, supervision) {
+            Ok(trial_run) => trial_run,
             Err(error) => {
                 return TrialOutcome {
                     trials: empty_trials(plan),
@@ -159,12 +159,12 @@ impl Fleet {
                 };
             }
         };
-        let error = course.run().err();
+        let error = trial_run.run().err();
         if error.is_some() {
-            course.abort();
+            trial_run.abort();
         }
-        let (merged, not_merged) = course.collect_merged();
-        TrialOutcome { merged, ..course.outcome(plan, error.or(not_merged)) }
+        let (merged, not_merged) = trial_run.collect_merged();
+        TrialOutcome { merged, ..trial_run.outcome(plan, error.or(not_merged)) }
     }
 }
 
@@ -288,7 +288,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             let stream = fleet.hosts[running.id].head().unwrap_or(running.id);
             *n_on_stream.entry((stream, running.assignment.role.side)).or_default() += 1;
         }
-        let mut course = Self {
+        let mut trial_run = Self {
             n_on_stream,
             by_role_id: roles.iter().enumerate().map(|(n, running)| (running.role_id, n)).collect(),
             fleet,
@@ -302,8 +302,8 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             unwatched: &plan.unwatched,
             lost,
         };
-        course.greet_hosts()?;
-        Ok(course)
+        trial_run.greet_hosts()?;
+        Ok(trial_run)
     }
 
     /// Compares the clock of each host, and finds the hosts that are gone.
@@ -346,7 +346,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let (observers, responder): (Vec<usize>, Vec<usize>) = told.clone().partition(is_observer);
         for roles in [responder, observers] {
             for n in roles.iter().filter(|n| !self.roles[**n].is_given_up) {
-                self.send(*n, |ticket| ToAgent::Finish { ticket })?;
+                self.send(*n, |role_id| ToAgent::Finish { role_id })?;
             }
             if let (Some(first), Some(last)) = (roles.first(), roles.last()) {
                 self.wait_for(clock::now() + FINISH_TIMEOUT, RoleMilestone::Over, &(*first..last + 1))?;
@@ -391,7 +391,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let watch = is_first.then(|| self.interfaces(running.id));
         self.roles[n].state = RoleState::Preparing;
         let keep = self.is_kept(n);
-        self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch, keep })
+        self.send(n, |role_id| ToAgent::Prepare { role_id, role, watch, keep })
     }
 
     /// The host at the end of the stream of a role's host: the host itself, or its head.
@@ -432,7 +432,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let hosts: Vec<HostIndex> = roles.keys().copied().collect();
         let answers = self.fleet.wait_each(&hosts, MERGE, |_, _, message| match message {
             FromAgent::Merged(records) => Some(Ok(records)),
-            FromAgent::Failed { ticket: None, failure } => Some(Err(failure)),
+            FromAgent::Failed { role_id: None, failure } => Some(Err(failure)),
             _ => None,
         });
         let (mut merged, mut failed) = (Vec::new(), None);
@@ -472,7 +472,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         for n in (0..self.roles.len()).filter(|n| !self.roles[*n].is_given_up).collect::<Vec<_>>() {
             let at = self.fleet.hosts[self.roles[n].id].clock.to_theirs(start);
             let peer_clock = self.peer_clock(n);
-            self.send(n, |ticket| ToAgent::Start { ticket, at, peer_clock })?;
+            self.send(n, |role_id| ToAgent::Start { role_id, at, peer_clock })?;
         }
         Ok(start)
     }
@@ -549,7 +549,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             if running.id == host || matches!(running.state, RoleState::Idle) {
                 running.end_without_result();
             } else if !running.is_over() {
-                self.send(n, |ticket| ToAgent::Abort { ticket })?;
+                self.send(n, |role_id| ToAgent::Abort { role_id })?;
             }
         }
         self.lost.push(LostHost { host: self.fleet.hosts[host].name.clone(), error });
@@ -557,32 +557,32 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     }
 
     /// The role of a host with an id.
-    fn role(&mut self, host: HostIndex, ticket: RoleId) -> Option<&mut RunningRole<'a>> {
-        let n = self.by_role_id.get(&ticket)?;
+    fn role(&mut self, host: HostIndex, role_id: RoleId) -> Option<&mut RunningRole<'a>> {
+        let n = self.by_role_id.get(&role_id)?;
         self.roles.get_mut(*n).filter(|running| running.id == host)
     }
 
     /// Processes a message from a host about one of the roles; late messages about other trials are dropped.
     fn handle_message(&mut self, host: HostIndex, message: FromAgent) -> Result<(), Error> {
         match message {
-            FromAgent::Ready { ticket, endpoints } => {
-                if let Some(running) = self.role(host, ticket) {
+            FromAgent::Ready { role_id, endpoints } => {
+                if let Some(running) = self.role(host, role_id) {
                     running.state = RoleState::Ready(endpoints);
                 }
             }
-            FromAgent::Interval { ticket, progress } => {
-                let running = self.role(host, ticket).map(|running| (running.assignment, running.test));
+            FromAgent::Interval { role_id, progress } => {
+                let running = self.role(host, role_id).map(|running| (running.assignment, running.test));
                 if let Some((Assignment { host, role, .. }, Some(test))) = running {
                     (self.callbacks.live)(test, host, role.side, progress.into());
                 }
             }
-            FromAgent::Outcome { ticket, outcome } => {
-                if let Some(running) = self.role(host, ticket) {
+            FromAgent::Outcome { role_id, outcome } => {
+                if let Some(running) = self.role(host, role_id) {
                     running.state = RoleState::Over(Some(outcome));
                 }
             }
-            FromAgent::Failed { ticket: Some(ticket), failure } => {
-                if let Some(running) = self.role(host, ticket) {
+            FromAgent::Failed { role_id: Some(role_id), failure } => {
+                if let Some(running) = self.role(host, role_id) {
                     running.state = RoleState::Over(None);
                     if running.is_given_up {
                         return Ok(());
@@ -594,7 +594,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             | FromAgent::Clock { .. }
             | FromAgent::Environment(_)
             | FromAgent::Counters(_)
-            | FromAgent::Failed { ticket: None, .. }
+            | FromAgent::Failed { role_id: None, .. }
             | FromAgent::Member { .. }
             | FromAgent::Lost { .. }
             | FromAgent::Clocks(_)
@@ -614,7 +614,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                 running.end_without_result();
             } else if !running.is_over() {
                 // The error that led here is the one to report.
-                let _ = self.send(n, |ticket| ToAgent::Abort { ticket });
+                let _ = self.send(n, |role_id| ToAgent::Abort { role_id });
             }
         }
         let deadline = clock::now() + ABORT_TIMEOUT;

@@ -151,11 +151,11 @@ impl Group {
     fn pass_down(&mut self, member: MemberIndex, message: ToAgent) {
         let Some(&host) = self.host_of.get(&member) else { return };
         let message = match message {
-            ToAgent::Prepare { ticket, role, watch, keep } => {
+            ToAgent::Prepare { role_id, role, watch, keep } => {
                 if keep {
-                    self.kept_roles.insert(ticket, role.side);
+                    self.kept_roles.insert(role_id, role.side);
                 }
-                ToAgent::Prepare { ticket, role, watch, keep: false }
+                ToAgent::Prepare { role_id, role, watch, keep: false }
             }
             // The controller gives the member up.
             ToAgent::Bye => return self.fleet.give_up(host),
@@ -168,13 +168,13 @@ impl Group {
     fn receive(&mut self, host: HostIndex, message: FromAgent) {
         let Some(&member) = self.member_of.get(&host) else { return };
         match message {
-            FromAgent::Outcome { ticket, outcome } if self.kept_roles.remove(&ticket).is_some() => {
-                let row = self.kept.keep(ticket, *outcome, self.fleet.clock_of(host));
-                self.pass_up(member, FromAgent::Outcome { ticket, outcome: Box::new(row) });
+            FromAgent::Outcome { role_id, outcome } if self.kept_roles.remove(&role_id).is_some() => {
+                let row = self.kept.keep(role_id, *outcome, self.fleet.clock_of(host));
+                self.pass_up(member, FromAgent::Outcome { role_id, outcome: Box::new(row) });
             }
-            FromAgent::Interval { ticket, progress } if self.kept_roles.contains_key(&ticket) => {
-                let side = self.kept_roles[&ticket];
-                if let Some(all) = self.kept.add_progress(clock::now(), (ticket, side), progress) {
+            FromAgent::Interval { role_id, progress } if self.kept_roles.contains_key(&role_id) => {
+                let side = self.kept_roles[&role_id];
+                if let Some(all) = self.kept.add_progress(clock::now(), (role_id, side), progress) {
                     self.send(&all);
                 }
             }

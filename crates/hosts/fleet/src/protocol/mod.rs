@@ -121,7 +121,7 @@ pub enum ToAgent {
     /// Requests the preparation of a role.
     Prepare {
         /// The id of the role.
-        ticket: RoleId,
+        role_id: RoleId,
         /// The role.
         role: Box<Role>,
         /// The interfaces to watch; absent if the host's counters are not watched for this role.
@@ -152,7 +152,7 @@ pub enum ToAgent {
     /// Sets the start time.
     Start {
         /// The role.
-        ticket: RoleId,
+        role_id: RoleId,
         /// The start, on the agent's own monotonic clock.
         at: Nanos,
         /// The clock of the host at the other end, if there is a single one.
@@ -162,12 +162,12 @@ pub enum ToAgent {
     /// Tells a responder that its initiator has finished.
     Finish {
         /// The role.
-        ticket: RoleId,
+        role_id: RoleId,
     },
     /// Ends a role at once; its measurements are still reported.
     Abort {
         /// The role.
-        ticket: RoleId,
+        role_id: RoleId,
     },
     /// A sign of life only.
     Heartbeat,
@@ -197,28 +197,28 @@ pub enum FromAgent {
     /// A role is ready to start.
     Ready {
         /// The role.
-        ticket: RoleId,
+        role_id: RoleId,
         /// The information that the other side needs.
         endpoints: Endpoints,
     },
     /// The progress of a running role, at most twice a second.
     Interval {
         /// The role.
-        ticket: RoleId,
+        role_id: RoleId,
         /// The progress for a live view.
         progress: RoleProgress,
     },
     /// The outcome of a role; the last message about it.
     Outcome {
         /// The role.
-        ticket: RoleId,
+        role_id: RoleId,
         /// The outcome.
         outcome: Box<RoleOutcome>,
     },
     /// The failure of a role, or of another request if no role is given; the last message about it.
     Failed {
         /// The role.
-        ticket: Option<RoleId>,
+        role_id: Option<RoleId>,
         /// The reason.
         failure: AgentFailure,
     },
@@ -397,7 +397,7 @@ mod tests {
         let messages = [
             ToAgent::Hello(Hello { tool: "fathom 0.1.0".to_owned(), facts: HostFacts::default(), run: None }),
             ToAgent::Clock { t0: Nanos(7) },
-            ToAgent::Start { ticket: RoleId(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
+            ToAgent::Start { role_id: RoleId(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
             ToAgent::Lead {
                 members: vec![Member {
                     name: "c2".to_owned(),
@@ -405,7 +405,7 @@ mod tests {
                     run: Some("run x".to_owned()),
                 }],
             },
-            ToAgent::Member { member: 7, message: Box::new(ToAgent::Abort { ticket: RoleId(4) }) },
+            ToAgent::Member { member: 7, message: Box::new(ToAgent::Abort { role_id: RoleId(4) }) },
             ToAgent::Merge { parts: vec![vec![RoleId(1)], Vec::new()] },
             ToAgent::Heartbeat,
             ToAgent::Bye,

@@ -61,11 +61,11 @@ impl Test for CountTest {
         if self.side == Side::Responder { [address].into() } else { Endpoints::new() }
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         assert_ne!(self.fault.as_deref(), Some("panic"), "told to");
         let pool =
             WorkerPool { states: vec![()], counters: &["steps"], cores: &[], until: EndCondition::from(self.side) };
-        let results = pool.run(session, &mut (), |worker, ()| {
+        let results = pool.run(context, &mut (), |worker, ()| {
             while !worker.is_over() {
                 worker.add(0, 1);
                 clock::sleep_until(clock::now() + Nanos::from_millis(1));
@@ -114,7 +114,7 @@ impl CounterFeed for FakeFeed {
     }
 }
 
-pub(crate) fn equipment(policy: Policy) -> agent::AgentConfig {
+pub(crate) fn agent_config(policy: Policy) -> agent::AgentConfig {
     agent::AgentConfig {
         kinds: KINDS,
         observer: |_| Box::<FakeObserver>::default(),
@@ -131,7 +131,7 @@ pub(crate) fn equipment(policy: Policy) -> agent::AgentConfig {
 
 /// Serves an agent on a stream until it ends.
 pub(crate) fn serve(stream: UnixStream, policy: Policy) -> Result<(), Disconnected> {
-    agent::serve(stream.try_clone().unwrap(), stream, equipment(policy))
+    agent::serve(stream.try_clone().unwrap(), stream, agent_config(policy))
 }
 
 /// An agent in a thread of this process.

@@ -35,7 +35,7 @@ use fathom_sys::{
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use super::counting::equipment;
+use super::counting::agent_config;
 
 static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
     let all = [
@@ -132,11 +132,11 @@ impl ThreeHosts {
     /// An agent whose threads have begun with something.
     fn agent_after(&self, policy: Policy, begin: fn()) -> RawController {
         let (near, far) = UnixStream::pair().unwrap();
-        let equipment = agent::AgentConfig { kinds: &KINDS, ..equipment(policy) };
+        let config = agent::AgentConfig { kinds: &KINDS, ..agent_config(policy) };
         let output = far.try_clone().unwrap();
         let serve = move || {
             begin();
-            agent::serve(far, output, equipment)
+            agent::serve(far, output, config)
         };
         self.agent.enter_with(|| thread::spawn(serve)).unwrap();
         near.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
@@ -196,8 +196,8 @@ impl RawController {
         std::iter::from_fn(|| self.decoder.frame().unwrap()).map(|frame| protocol::read(&frame).unwrap()).collect()
     }
 
-    fn prepare(&mut self, ticket: u64, role: Role) {
-        self.send(&ToAgent::Prepare { ticket: RoleId(ticket), role: Box::new(role), watch: None, keep: false });
+    fn prepare(&mut self, role_id: u64, role: Role) {
+        self.send(&ToAgent::Prepare { role_id: RoleId(role_id), role: Box::new(role), watch: None, keep: false });
     }
 
     /// The endpoints of a prepared role, or the reason why it is not run.
@@ -205,8 +205,8 @@ impl RawController {
         loop {
             for message in self.receive() {
                 match message {
-                    FromAgent::Ready { ticket, endpoints } if ticket.0 == of => return Ok(endpoints),
-                    FromAgent::Failed { ticket: Some(ticket), failure } if ticket.0 == of => {
+                    FromAgent::Ready { role_id, endpoints } if role_id.0 == of => return Ok(endpoints),
+                    FromAgent::Failed { role_id: Some(role_id), failure } if role_id.0 == of => {
                         return Err(failure.message);
                     }
                     _ => {}
@@ -219,7 +219,7 @@ impl RawController {
     fn outcome(&mut self, of: u64) -> Record {
         loop {
             let outcome = self.receive().into_iter().find_map(|message| match message {
-                FromAgent::Outcome { ticket, outcome } if ticket.0 == of => Some(outcome.record),
+                FromAgent::Outcome { role_id, outcome } if role_id.0 == of => Some(outcome.record),
                 _ => None,
             });
             if let Some(record) = outcome {
@@ -233,8 +233,8 @@ impl RawController {
         loop {
             for message in self.receive() {
                 match message {
-                    FromAgent::Outcome { ticket, outcome } if ticket.0 == of => return Some(outcome.record),
-                    FromAgent::Failed { ticket: Some(ticket), .. } if ticket.0 == of => return None,
+                    FromAgent::Outcome { role_id, outcome } if role_id.0 == of => return Some(outcome.record),
+                    FromAgent::Failed { role_id: Some(role_id), .. } if role_id.0 == of => return None,
                     _ => {}
                 }
             }
@@ -245,28 +245,28 @@ impl RawController {
     fn play(&mut self, first: u64, roles: Vec<Role>) -> usize {
         let mut open: Vec<u64> = (first..).take(roles.len()).collect();
         let mut n_ready = 0;
-        for (ticket, role) in (first..).zip(roles) {
-            self.prepare(ticket, role);
+        for (role_id, role) in (first..).zip(roles) {
+            self.prepare(role_id, role);
         }
         let deadline = clock::now() + PATIENCE;
         while !open.is_empty() {
             assert!(clock::now() < deadline, "a role does not end");
             for message in self.receive() {
                 let ended = match message {
-                    FromAgent::Ready { ticket, .. } => {
+                    FromAgent::Ready { role_id, .. } => {
                         n_ready += 1;
-                        self.send(&ToAgent::Start { ticket, at: clock::now(), peer_clock: None });
-                        self.send(&ToAgent::Finish { ticket });
+                        self.send(&ToAgent::Start { role_id, at: clock::now(), peer_clock: None });
+                        self.send(&ToAgent::Finish { role_id });
                         continue;
                     }
-                    FromAgent::Failed { ticket: Some(ticket), failure } => {
+                    FromAgent::Failed { role_id: Some(role_id), failure } => {
                         assert!(!failure.message.contains("panicked"), "{}", failure.message);
-                        ticket
+                        role_id
                     }
-                    FromAgent::Outcome { ticket, .. } => ticket,
+                    FromAgent::Outcome { role_id, .. } => role_id,
                     _ => continue,
                 };
-                open.retain(|ticket| *ticket != ended.0);
+                open.retain(|role_id| *role_id != ended.0);
             }
         }
         n_ready
@@ -457,7 +457,7 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
         let seen = arrived(&capture);
         assert!(seen.is_empty(), "{seen:x?} of one of\n{}", names.join("\n"));
     }
-    assert!(n_ready > 100, "many of them were played: {n_ready}");
+    assert!(n_ready > 100, "many of them ran: {n_ready}");
     // Actual traffic verifies that the capture sees what is sent.
     let ways = [(AGENT_BESIDE_THIRD, THIRD), (AGENT_BESIDE_THIRD_V6, THIRD_V6), (AGENT_BESIDE_THIRD_V6, "ff02::1%e1")];
     for (from, to) in ways {
@@ -490,7 +490,7 @@ fn responder(wires: &ThreeHosts, kind: &str, options: &[(&str, &str)]) -> (RawCo
     role.meeting.token = 0x0123_4567_89ab_cdef;
     agent.prepare(1, role.clone());
     let told = agent.ready(1).unwrap();
-    agent.send(&ToAgent::Start { ticket: RoleId(1), at: clock::now(), peer_clock: None });
+    agent.send(&ToAgent::Start { role_id: RoleId(1), at: clock::now(), peer_clock: None });
     let to = told.get("address").or(told.get("addresses")).unwrap().parse().unwrap();
     (agent, role, to)
 }
@@ -542,7 +542,7 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     assert_eq!(asks.recv(&mut room).unwrap(), 60_000, "who has returned it is answered");
     let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
     assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
-    agent.send(&ToAgent::Finish { ticket: RoleId(1) });
+    agent.send(&ToAgent::Finish { role_id: RoleId(1) });
     let record = agent.outcome(1);
     assert_eq!((record.totals["port_dropped"], record.totals["strangers"]), (3, 1), "strangers, and a guess");
     let note = record.notes.iter().find(|note| note.id == "port-dropped").unwrap();
@@ -591,18 +591,18 @@ fn without_privileges_no_kind_serves_a_stranger_over_tcp() {
     let mut agent = wires.agent_after(policy, give_up_privileges);
     let (mut served, mut n_noted) = (BTreeSet::new(), 0);
     let cases = KINDS.iter().flat_map(|kind| [(kind, AGENT_BESIDE_THIRD), (kind, AGENT_BESIDE_THIRD_V6)]);
-    for (ticket, (kind, at)) in (1..).zip(cases) {
+    for (role_id, (kind, at)) in (1..).zip(cases) {
         let mut role = role(*kind, Side::Responder, Settings::default().complete(kind.options()).unwrap());
         role.address = Some(at.parse().unwrap());
         role.phases.measure_ns = Nanos::from_secs(60);
-        agent.prepare(ticket, role);
+        agent.prepare(role_id, role);
         // Some kinds have no such side, or need a privilege.
-        let Ok(told) = agent.ready(ticket) else { continue };
-        agent.send(&ToAgent::Start { ticket: RoleId(ticket), at: clock::now(), peer_clock: None });
+        let Ok(told) = agent.ready(role_id) else { continue };
+        agent.send(&ToAgent::Start { role_id: RoleId(role_id), at: clock::now(), peer_clock: None });
         let addresses = told.values().flat_map(|text| text.split([',', ' '])).filter_map(|text| text.parse().ok());
         let outcomes: Vec<ErrorKind> = addresses.filter_map(|to| turned_away(&wires, to)).collect();
-        agent.send(&ToAgent::Finish { ticket: RoleId(ticket) });
-        let n_reset = agent.ended(ticket).and_then(|record| record.totals.get("port_reset").copied());
+        agent.send(&ToAgent::Finish { role_id: RoleId(role_id) });
+        let n_reset = agent.ended(role_id).and_then(|record| record.totals.get("port_reset").copied());
         if outcomes.is_empty() {
             continue;
         }
@@ -653,7 +653,7 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
     assert!(asks.recv(&mut room).unwrap() > 100);
     let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
     assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
-    agent.send(&ToAgent::Abort { ticket: RoleId(1) });
+    agent.send(&ToAgent::Abort { role_id: RoleId(1) });
 }
 
 #[test]
@@ -663,14 +663,14 @@ fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
     }
     let wires = ThreeHosts::up();
     let mut agent = wires.agent();
-    for (ticket, name) in (1..).zip(["tcp_stream_down", "tcp_rr", "tcp_crr", "http_closed"]) {
+    for (role_id, name) in (1..).zip(["tcp_stream_down", "tcp_rr", "tcp_crr", "http_closed"]) {
         let kind = fathom_engine::find(&KINDS, name).unwrap();
         let settings = Settings::default().complete(kind.options()).unwrap();
         let mut role = role(*kind, Side::Responder, settings);
         role.address = Some(IpAddr::from([0, 0, 0, 0]));
         role.phases.measure_ns = Nanos::from_secs(5);
-        agent.prepare(ticket, role);
-        let told = agent.ready(ticket).unwrap();
+        agent.prepare(role_id, role);
+        let told = agent.ready(role_id).unwrap();
         let port = told["address"].split(',').next().unwrap().parse::<SocketAddr>().unwrap().port();
         let connects = |address: &str| {
             let to = SocketAddr::new(address.parse().unwrap(), port);
@@ -678,7 +678,7 @@ fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
         };
         assert!(!wires.third.enter_with(|| connects(AGENT_BESIDE_THIRD)).unwrap(), "{name}");
         assert!(wires.controller.enter_with(|| connects(AGENT)).unwrap(), "{name}");
-        agent.send(&ToAgent::Abort { ticket: RoleId(ticket) });
+        agent.send(&ToAgent::Abort { role_id: RoleId(role_id) });
     }
 }
 
@@ -697,18 +697,18 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
     wires.agent.enter_with(know).unwrap();
     let mut agent = wires.agent();
     let kind = fathom_engine::find(&KINDS, "frames").unwrap();
-    for (ticket, (source, is_played)) in (1..).zip([(AGENT, true), ("203.0.113.77", false)]) {
+    for (role_id, (source, is_played)) in (1..).zip([(AGENT, true), ("203.0.113.77", false)]) {
         let frame = format!("ip {source} > {CONTROLLER} / udp 9 > 9");
         let given = Settings::default().with("frame", frame).with("backend", "socket").with("rate", "1k");
         let mut role = role(*kind, Side::Initiator, given.complete(kind.options()).unwrap());
         let told = [("address", CONTROLLER), ("mac", "02:00:00:00:09:01"), ("port", "9"), ("trial", "1")];
         role.peer = told.map(|(key, text)| (key.to_owned(), text.to_owned())).into();
-        agent.prepare(ticket, role);
-        match agent.ready(ticket) {
+        agent.prepare(role_id, role);
+        match agent.ready(role_id) {
             Ok(_) => assert!(is_played, "{source}"),
             Err(refused) => assert!(!is_played && refused.contains("only in labs"), "{source}: {refused}"),
         }
-        agent.send(&ToAgent::Abort { ticket: RoleId(ticket) });
+        agent.send(&ToAgent::Abort { role_id: RoleId(role_id) });
     }
 }
 
@@ -716,9 +716,9 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
 fn what_the_user_allows_travels_to_an_agent_of_the_users_own() {
     let (stream, far) = UnixStream::pair().unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let equipment = agent::AgentConfig { kinds: &KINDS, ..equipment(Policy::anything()) };
+    let config = agent::AgentConfig { kinds: &KINDS, ..agent_config(Policy::anything()) };
     let output = far.try_clone().unwrap();
-    thread::spawn(move || agent::serve(far, output, equipment));
+    thread::spawn(move || agent::serve(far, output, config));
     let mut agent = RawController { stream, decoder: Decoder::new(FROM_AGENT_MAX) };
     let kind = fathom_engine::find(&KINDS, "http_closed").unwrap();
     let given = Settings::default().with("url", "http://localhost:1/").with("dns", "connection");

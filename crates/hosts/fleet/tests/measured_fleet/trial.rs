@@ -388,9 +388,12 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let agent = thread::spawn(|| serve(far, Policy::anything()));
     let say = |near: &mut UnixStream, message: &ToAgent| near.write_all(&protocol::write(message).unwrap()).unwrap();
     let begin = clock::now();
-    let ticket = RoleId(1);
-    say(&mut near, &ToAgent::Prepare { ticket, role: Box::new(role(Side::Responder, LONG)), watch: None, keep: false });
-    say(&mut near, &ToAgent::Start { ticket, at: begin, peer_clock: None });
+    let role_id = RoleId(1);
+    say(
+        &mut near,
+        &ToAgent::Prepare { role_id, role: Box::new(role(Side::Responder, LONG)), watch: None, keep: false },
+    );
+    say(&mut near, &ToAgent::Start { role_id, at: begin, peer_clock: None });
     let loss = agent.join().unwrap().unwrap_err();
     let took = clock::now() - begin;
     assert!(matches!(loss, Disconnected::HeartbeatTimeout), "{loss:?}");

@@ -75,7 +75,7 @@ impl Test for LoadTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        self.0.run(session)
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        self.0.run(context)
     }
 }

@@ -45,14 +45,14 @@ impl Test for ResponderTest {
         Endpoints::from([(ADDRESS.to_owned(), self.address.to_string())])
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let pool = WorkerPool {
             states: self.workers,
             counters: RESPONDER_COUNTERS,
             cores: &self.cores,
             until: EndCondition::PeerFinished,
         };
-        let results = pool.run(session, &mut (), |worker, attendant: ResponderWorker| attendant.serve(&worker))?;
+        let results = pool.run(context, &mut (), |worker, attendant: ResponderWorker| attendant.serve(&worker))?;
         Ok(results.record(Side::Responder))
     }
 }

@@ -84,25 +84,25 @@ impl HttpLoad {
     ///
     /// # Errors
     /// Nothing could be recorded.
-    pub(crate) fn run(&self, session: &TrialContext) -> Result<Record, Error> {
+    pub(crate) fn run(&self, context: &TrialContext) -> Result<Record, Error> {
         match self.io_backend.reactor {
-            ReactorKind::Uring => self.run_over::<Uring>(session),
-            ReactorKind::Epoll => self.run_over::<Epoll>(session),
-            ReactorKind::Stamped => self.run_over::<StampedEpoll>(session),
+            ReactorKind::Uring => self.run_over::<Uring>(context),
+            ReactorKind::Epoll => self.run_over::<Epoll>(context),
+            ReactorKind::Stamped => self.run_over::<StampedEpoll>(context),
         }
     }
 
-    fn run_over<R: Reactor>(&self, session: &TrialContext) -> Result<Record, Error> {
+    fn run_over<R: Reactor>(&self, context: &TrialContext) -> Result<Record, Error> {
         let counters = if self.schedule.is_some() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
-        let states = self.worker_specs(session);
+        let states = self.worker_specs(context);
         let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
-        let work = |worker: WorkerHandle<'_>, equipment| ClientWorker::new(equipment, &worker).run();
-        let trial_results = pool.run_with_setup(session, &mut (), ClientWorkerSpec::prepare::<R>, work)?;
-        self.record(&trial_results, session)
+        let work = |worker: WorkerHandle<'_>, prepared| ClientWorker::new(prepared, &worker).run();
+        let trial_results = pool.run_with_setup(context, &mut (), ClientWorkerSpec::prepare::<R>, work)?;
+        self.record(&trial_results, context)
     }
 
     /// The work of each worker.
-    fn worker_specs(&self, session: &TrialContext) -> Vec<ClientWorkerSpec> {
+    fn worker_specs(&self, context: &TrialContext) -> Vec<ClientWorkerSpec> {
         let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let n_workers = place(self.n_workers);
         let share = |whole: u64, idx: u64| whole / self.n_workers + u64::from(idx < whole % self.n_workers);
@@ -121,19 +121,19 @@ impl HttpLoad {
                 arrivals,
                 pacing: self.schedule.as_ref().map(|all| all.pacing).unwrap_or_default(),
                 batching: self.io_backend.batching,
-                stop: session.stop.clone(),
+                stop: context.stop.clone(),
             }
         };
         (0..).zip(connections).map(spec).collect()
     }
 
-    fn record(&self, trial_results: &TrialResults<LoadResults>, session: &TrialContext) -> Result<Record, Error> {
+    fn record(&self, trial_results: &TrialResults<LoadResults>, context: &TrialContext) -> Result<Record, Error> {
         let mut all = LoadResults::merged(&trial_results.workers);
         let (response, lag) = (mem::take(&mut all.times.response), mem::take(&mut all.times.lag));
         let n_not_started = all.times.n_not_started;
         let unreached = unreachable_error(&self.config.name, &all.faults);
         let mut record = record(trial_results, all, &self.config, &self.io_backend);
-        if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
+        if record.totals[count::CONNECTIONS] == 0 && context.stop.state() != Stop::Abort {
             return Err(unreached);
         }
         if let Some(schedule) = &self.schedule {

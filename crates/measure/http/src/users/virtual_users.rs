@@ -137,36 +137,36 @@ impl VirtualUsers {
     /// Nothing could be recorded, or users could not be created.
     pub fn run<U: Users>(
         &self,
-        session: &TrialContext,
+        context: &TrialContext,
         make: impl Fn(&WorkerShare) -> Result<U, Error> + Sync,
     ) -> Result<(Record, Vec<U::Outcome>), Error> {
         let trial_results = match self.io_backend.reactor {
-            ReactorKind::Uring => self.run_over::<Uring, U>(session, &make),
-            ReactorKind::Epoll => self.run_over::<Epoll, U>(session, &make),
-            ReactorKind::Stamped => self.run_over::<StampedEpoll, U>(session, &make),
+            ReactorKind::Uring => self.run_over::<Uring, U>(context, &make),
+            ReactorKind::Epoll => self.run_over::<Epoll, U>(context, &make),
+            ReactorKind::Stamped => self.run_over::<StampedEpoll, U>(context, &make),
         }?;
-        let record = self.record(&trial_results, session)?;
+        let record = self.record(&trial_results, context)?;
         Ok((record, trial_results.workers.into_iter().map(|(_, users)| users).collect()))
     }
 
     fn run_over<R: Reactor, U: Users>(
         &self,
-        session: &TrialContext,
+        context: &TrialContext,
         make: &(impl Fn(&WorkerShare) -> Result<U, Error> + Sync),
     ) -> Result<TrialResults<(LoadResults, U::Outcome)>, Error> {
         let counters = if self.arrivals.is_scheduled() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
-        let states = (0..self.n_workers).map(|idx| self.worker_spec(idx, session)).collect();
+        let states = (0..self.n_workers).map(|idx| self.worker_spec(idx, context)).collect();
         let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
-        let equip = |spec: UserWorkerSpec| spec.prepare::<R, U>(make);
-        let work = |worker: WorkerHandle<'_>, equipment: PreparedUsers<R, U>| {
-            let PreparedUsers { users, totals, resources } = equipment;
+        let prepare = |spec: UserWorkerSpec| spec.prepare::<R, U>(make);
+        let work = |worker: WorkerHandle<'_>, prepared: PreparedUsers<R, U>| {
+            let PreparedUsers { users, totals, resources } = prepared;
             UserLoop::new(users, UserPool::new(LoadRecorder::new(&worker, totals), resources)).run()
         };
-        pool.run_with_setup(session, &mut (), equip, work)
+        pool.run_with_setup(context, &mut (), prepare, work)
     }
 
     /// The work of one worker; slots are distributed evenly.
-    fn worker_spec(&self, idx: u64, session: &TrialContext) -> UserWorkerSpec {
+    fn worker_spec(&self, idx: u64, context: &TrialContext) -> UserWorkerSpec {
         let n_slots = self.arrivals.n_slots();
         let share = n_slots / self.n_workers + u64::from(idx < n_slots % self.n_workers);
         UserWorkerSpec {
@@ -174,27 +174,27 @@ impl VirtualUsers {
                 idx: usize::try_from(idx).unwrap_or(usize::MAX),
                 n_workers: self.n_workers(),
                 n_slots: u32::try_from(share).unwrap_or(u32::MAX),
-                start: session.start,
+                start: context.start,
             },
             config: Arc::clone(&self.config),
             arrivals: self.arrivals.clone(),
             pacing: self.pacing,
             batching: self.io_backend.batching,
-            stop: session.stop.clone(),
+            stop: context.stop.clone(),
         }
     }
 
     fn record<W>(
         &self,
         trial_results: &TrialResults<(LoadResults, W)>,
-        session: &TrialContext,
+        context: &TrialContext,
     ) -> Result<Record, Error> {
         let mut all = LoadResults::merged(trial_results.workers.iter().map(|(outcome, _)| outcome));
         let (lag, n_not_started) = (std::mem::take(&mut all.times.lag), all.times.n_not_started);
         let was_idle = self.may_stay_idle && all.faults.is_empty();
         let unreached = unreachable_error(&self.config.name, &all.faults);
         let mut record = record(trial_results, all, &self.config, &self.io_backend);
-        if record.totals[count::CONNECTIONS] == 0 && !was_idle && session.stop.state() != Stop::Abort {
+        if record.totals[count::CONNECTIONS] == 0 && !was_idle && context.stop.state() != Stop::Abort {
             return Err(unreached);
         }
         if self.arrivals.is_scheduled() {

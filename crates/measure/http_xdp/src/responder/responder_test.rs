@@ -96,11 +96,11 @@ impl Test for ResponderTest {
         Endpoints::from([(ADDRESS.to_owned(), self.address.to_string())])
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let responder = &self.responder;
         let pool =
             WorkerPool { states: vec![()], counters: COUNTERS, cores: &self.cores, until: EndCondition::PeerFinished };
-        let results = pool.run(session, &mut (), |worker, ()| read_until_over(&worker, responder))?;
+        let results = pool.run(context, &mut (), |worker, ()| read_until_over(&worker, responder))?;
         let mut record = results.record(Side::Responder);
         // The program of the other side came after this one, and is gone by now.
         record.notes.extend(responder.notes()?.into_iter().filter(|note| note.id != DEAF));

@@ -55,9 +55,9 @@ impl Test for OwnServer {
         connection_setup::endpoint(self.address)
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
-        let trial_results = pool.run(session, &mut (), |worker, ()| {
+        let trial_results = pool.run(context, &mut (), |worker, ()| {
             while !worker.is_over() {
                 clock::sleep_until(clock::now() + POLL_INTERVAL);
             }

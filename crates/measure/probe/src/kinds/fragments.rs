@@ -288,22 +288,22 @@ impl Test for FragmentsInitiator {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        while clock::now() < session.start && session.stop.state() == Stop::Continue {
-            clock::sleep_until(session.start);
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        while clock::now() < context.start && context.stop.state() == Stop::Continue {
+            clock::sleep_until(context.start);
         }
-        let start = clock::now().max(session.start);
+        let start = clock::now().max(context.start);
         let cpu = clock::thread_cpu();
-        let end = session.start + session.phases.longest();
-        let is_stopped = || session.stop.state() != Stop::Continue || clock::now() >= end;
+        let end = context.start + context.phases.longest();
+        let is_stopped = || context.stop.state() != Stop::Continue || clock::now() >= end;
         let held = &self.held;
         // The sockets hold ports; what arrives there was captured and is read only to keep their buffers empty.
         let mut discard = |flow: usize| while held[flow].recv(&mut [0; 1]).is_ok() {};
         let outcome = fragment_test::run(&mut self.test, &mut self.transport, &is_stopped, &mut discard);
         let now = clock::now();
-        let mut record = empty_record(Side::Initiator, session.start, start);
+        let mut record = empty_record(Side::Initiator, context.start, start);
         record.cpu_ns = clock::thread_cpu() - cpu;
-        record.measured_ns = (Nanos::ZERO, now.since(session.start).max(Nanos(1)));
+        record.measured_ns = (Nanos::ZERO, now.since(context.start).max(Nanos(1)));
         record.complete = matches!(outcome, Ok(false));
         if let Err(cause) = outcome {
             record.errors.count(&cause);
@@ -432,11 +432,11 @@ impl Test for FragmentsResponder {
         ])
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let mut room = vec![0; usize::from(u16::MAX)];
         let mut n_answered = 0;
-        let mut record = empty_record(Side::Responder, session.start, session.start);
-        while session.stop.state() == Stop::Continue {
+        let mut record = empty_record(Side::Responder, context.start, context.start);
+        while context.stop.state() == Stop::Continue {
             let (length, from) = match socket::recv_from(&self.socket, &mut room, Wait::Never) {
                 Ok(Some(received)) => received,
                 Ok(None) => {
@@ -458,7 +458,7 @@ impl Test for FragmentsResponder {
             }
         }
         record.totals.insert(RECEIVED.to_owned(), n_answered);
-        record.measured_ns = (Nanos::ZERO, clock::now().since(session.start).max(Nanos(1)));
+        record.measured_ns = (Nanos::ZERO, clock::now().since(context.start).max(Nanos(1)));
         Ok(record)
     }
 }

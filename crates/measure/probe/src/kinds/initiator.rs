@@ -156,7 +156,7 @@ pub(super) fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAdd
 /// A driver with progress reports.
 struct ReportingDriver<'a> {
     driver: &'a mut dyn RecordingDriver,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     shown: (Nanos, u64),
 }
 
@@ -166,11 +166,11 @@ const SHOW_EVERY: Nanos = Nanos::from_millis(500);
 impl crate::ProbeDriver for ReportingDriver<'_> {
     fn step(&mut self, now: Nanos) -> ProbeStep {
         let (at, n_before) = self.shown;
-        if let Some(live) = &self.session.live
+        if let Some(live) = &self.context.live
             && now.since(at) >= SHOW_EVERY
         {
             let n_sent = self.driver.n_sent();
-            let (elapsed, span) = (now.since(self.session.start), now.since(at));
+            let (elapsed, span) = (now.since(self.context.start), now.since(at));
             live(LiveProgress { elapsed, growth: n_sent - n_before, span, measuring: true, p99: None });
             self.shown = (now, n_sent);
         }
@@ -187,24 +187,24 @@ impl Test for ProbeInitiator {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         // The wait for the start gives the kernel enough time to enable its time stamps.
-        while clock::now() < session.start && session.stop.state() == Stop::Continue {
-            clock::sleep_until(session.start);
+        while clock::now() < context.start && context.stop.state() == Stop::Continue {
+            clock::sleep_until(context.start);
         }
-        let start = clock::now().max(session.start);
+        let start = clock::now().max(context.start);
         let cpu = clock::thread_cpu();
-        self.driver.set_times(start, session.start + session.phases.longest());
-        let mut watched = ReportingDriver { driver: self.driver.as_mut(), session, shown: (start, 0) };
-        let is_stopped = || session.stop.state() != Stop::Continue;
+        self.driver.set_times(start, context.start + context.phases.longest());
+        let mut watched = ReportingDriver { driver: self.driver.as_mut(), context, shown: (start, 0) };
+        let is_stopped = || context.stop.state() != Stop::Continue;
         let mut conduct =
             ProbeRunner { template: &self.template, transport: self.transport.as_mut(), is_stopped: &is_stopped };
         let outcome = conduct.run(&mut watched);
         let now = clock::now();
-        let mut record = empty_record(Side::Initiator, session.start, start);
+        let mut record = empty_record(Side::Initiator, context.start, start);
         record.cpu_ns = clock::thread_cpu() - cpu;
         record.complete = matches!(outcome, Ok(false));
-        record.measured_ns = (Nanos::ZERO, now.since(session.start).max(Nanos(1)));
+        record.measured_ns = (Nanos::ZERO, now.since(context.start).max(Nanos(1)));
         let probe = record.probe.get_or_insert_default();
         probe.target = self.template.destination.to_string();
         self.driver.record(now, &mut record);
@@ -251,14 +251,14 @@ impl Test for ProbeResponder {
         Endpoints::from([(ADDRESS.to_owned(), self.address.to_string())])
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         /// The time between two checks whether the initiator has finished.
         const LOOK_UP: Nanos = Nanos::from_millis(5);
-        while session.stop.state() == Stop::Continue {
+        while context.stop.state() == Stop::Continue {
             clock::sleep_until(clock::now() + LOOK_UP);
         }
-        let mut record = empty_record(Side::Responder, session.start, session.start);
-        record.measured_ns = (Nanos::ZERO, clock::now().since(session.start).max(Nanos(1)));
+        let mut record = empty_record(Side::Responder, context.start, context.start);
+        record.measured_ns = (Nanos::ZERO, clock::now().since(context.start).max(Nanos(1)));
         Ok(record)
     }
 }

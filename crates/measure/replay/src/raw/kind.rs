@@ -250,18 +250,18 @@ impl Test for RawTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let pool = WorkerPool {
             states: vec![(); self.n_workers],
             counters: COUNTERS,
             cores: &self.cores,
             until: EndCondition::PhasesOver,
         };
-        let results = pool.run(session, &mut (), |worker, ()| self.work(worker, &session.stop))?;
+        let results = pool.run(context, &mut (), |worker, ()| self.work(worker, &context.stop))?;
         let mut record = results::record(results, self.account());
         let n_unfinished = record.replay.as_ref().map_or(0, |all| all.n_not_sent + all.n_cut_off);
         record.complete &= n_unfinished == 0;
-        if n_unfinished > 0 && session.stop.state() != Stop::Abort {
+        if n_unfinished > 0 && context.stop.state() != Stop::Abort {
             record.notes.push(unfinished(n_unfinished));
         }
         record.notes.extend(notes(&self.rest));

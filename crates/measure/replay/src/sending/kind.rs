@@ -171,7 +171,7 @@ fn arrivals(shared: &Shared, n_connections: u64) -> UserArrivals {
         return UserArrivals::Population { n: n_slots, ramp_up: Nanos::ZERO };
     }
     let due =
-        |session: &RequestNumber| std::iter::repeat_n(shared.recording.schedule.request(*session).due, shared.n_copies);
+        |number: &RequestNumber| std::iter::repeat_n(shared.recording.schedule.request(*number).due, shared.n_copies);
     let times = sessions.iter().flat_map(due).collect();
     UserArrivals::Times { times, n_slots }
 }
@@ -212,12 +212,12 @@ impl Test for ReplayTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let make = |share: &WorkerShare| Ok(Sessions::new(&self.shared, share));
-        let (mut record, workers) = self.users.run(session, make)?;
+        let (mut record, workers) = self.users.run(context, make)?;
         let all = results::add(&mut record, self.account(), workers);
         let n_unfinished = all.n_not_sent + all.n_cut_off;
-        let note = unfinished(n_unfinished, all.n_to_send()).filter(|_| session.stop.state() != Stop::Abort);
+        let note = unfinished(n_unfinished, all.n_to_send()).filter(|_| context.stop.state() != Stop::Abort);
         record.complete &= n_unfinished == 0;
         record.notes.extend(note);
         record.notes.extend(self.notes);

@@ -226,9 +226,9 @@ impl Test for ScenarioTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let make = |row: &WorkerShare| Ok(scenario_users(&self.shared, row, self.seed, None));
-        let (mut record, walked) = self.virtual_users.run(session, make)?;
+        let (mut record, walked) = self.virtual_users.run(context, make)?;
         record.users = Some(users_record(&self.shared, walked));
         record.notes.extend(notes(&self.shared));
         record.complete &= self.shared.failed_data_set().is_none();
@@ -284,7 +284,7 @@ fn notes(shared: &SharedState) -> Vec<Note> {
 ///
 /// # Errors
 /// Something is missing, as before a run.
-pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Result<Vec<Exchange>, Error> {
+pub fn trace_once(role: &Role, policy: &Policy, context: &TrialContext) -> Result<Vec<Exchange>, Error> {
     let settings = role.settings.clone().with("users", "1").with("iterations", "1").with("threads", "1");
     let mut walk = ScenarioTest::prepare(&Role { settings, ..role.clone() }, policy)?;
     // Nobody shares it before the run.
@@ -293,7 +293,7 @@ pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Resul
     }
     let crowd = walk.virtual_users.count_everything();
     let (_, walked) =
-        crowd.run(session, |row| Ok(scenario_users(&walk.shared, row, walk.seed, Some(Trace::default()))))?;
+        crowd.run(context, |row| Ok(scenario_users(&walk.shared, row, walk.seed, Some(Trace::default()))))?;
     Ok(walked.into_iter().filter_map(|worker| worker.trace).flat_map(|trace| trace.0).collect())
 }
 

@@ -165,7 +165,7 @@ impl FlowDriver {
         self,
         worker: &WorkerHandle<'_>,
         config: &DriveConfig,
-        session: &TrialContext,
+        context: &TrialContext,
     ) -> Result<DriveResults, Error> {
         let failed = |cause| Error::System { what: "watch the flows".to_owned(), cause };
         let epoll = Epoll::new().map_err(failed)?;
@@ -180,7 +180,7 @@ impl FlowDriver {
             errors: FailureCounts::default(),
             behind: Nanos::ZERO,
         };
-        course.run(session).map_err(failed)
+        course.run(context).map_err(failed)
     }
 }
 
@@ -213,7 +213,7 @@ struct DriveLoop<'a> {
 }
 
 impl DriveLoop<'_> {
-    fn run(mut self, session: &TrialContext) -> fathom_sys::Result<DriveResults> {
+    fn run(mut self, context: &TrialContext) -> fathom_sys::Result<DriveResults> {
         let mut events = ReadyList::with_capacity(512);
         for (token, flow) in (0..).zip(&self.driver.flows) {
             if let FlowLink::Open(socket) = &flow.link {
@@ -230,7 +230,7 @@ impl DriveLoop<'_> {
                     now + self.config.timeout.min(DRAIN_MAX)
                 });
                 let is_all_told = self.driver.flows.iter().all(|flow| flow.track.n_waiting() == 0);
-                if is_all_told || now >= deadline || session.stop.state() == Stop::Abort {
+                if is_all_told || now >= deadline || context.stop.state() == Stop::Abort {
                     break;
                 }
             } else {

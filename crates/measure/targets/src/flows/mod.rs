@@ -128,7 +128,7 @@ impl Test for FlowsTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { role, config, expected, bucket, driver } = *self;
         let (address, note) = (driver.address(), driver.note());
         let pool = WorkerPool {
@@ -137,7 +137,7 @@ impl Test for FlowsTest {
             cores: &role.cores,
             until: EndCondition::PhasesOver,
         };
-        let mut trial_results = pool.run(session, &mut (), |worker, driver| driver.run(&worker, &config, session))?;
+        let mut trial_results = pool.run(context, &mut (), |worker, driver| driver.run(&worker, &config, context))?;
         let results = std::mem::take(&mut trial_results.workers);
         let mut record = trial_results.record(role.side);
         // A schedule has no steady state to wait for.
@@ -146,7 +146,7 @@ impl Test for FlowsTest {
         else {
             return Ok(record);
         };
-        add_outcome(&mut record, tracks, (bucket, session.phases.longest()));
+        add_outcome(&mut record, tracks, (bucket, context.phases.longest()));
         let targets = record.targets.get_or_insert_default();
         (targets.address, targets.weights, targets.n_expected) = (address, expected.weights, expected.n);
         record.distributions.insert(RESPONSE_TIME.to_owned(), response);

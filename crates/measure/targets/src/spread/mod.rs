@@ -78,7 +78,7 @@ impl Test for SpreadTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { role, config, expected, sources } = *self;
         let note = sources.note();
         let pool = WorkerPool {
@@ -87,9 +87,9 @@ impl Test for SpreadTest {
             cores: &role.cores,
             until: EndCondition::PhasesOver,
         };
-        let mut trial_results = pool.run(session, &mut (), |worker, sources| {
+        let mut trial_results = pool.run(context, &mut (), |worker, sources| {
             let caller = Caller::new(&worker, &config, sources);
-            caller.run(session).map_err(|cause| Error::System { what: "open many connections".to_owned(), cause })
+            caller.run(context).map_err(|cause| Error::System { what: "open many connections".to_owned(), cause })
         })?;
         let results = std::mem::take(&mut trial_results.workers);
         let mut record = trial_results.record(role.side);

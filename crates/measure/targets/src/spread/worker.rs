@@ -83,12 +83,12 @@ impl<'a> Caller<'a> {
     ///
     /// # Errors
     /// Those of `epoll`.
-    pub(super) fn run(mut self, session: &TrialContext) -> fathom_sys::Result<CallResults> {
+    pub(super) fn run(mut self, context: &TrialContext) -> fathom_sys::Result<CallResults> {
         let epoll = Epoll::new()?;
         let mut events = ReadyList::with_capacity(self.config.n_concurrent);
         let mut next_look = clock::now() + LOOK_EVERY;
         while self.results.n_ended < self.config.n_connections {
-            if self.worker.is_over() || session.stop.state() == Stop::Abort {
+            if self.worker.is_over() || context.stop.state() == Stop::Abort {
                 return Ok(self.results);
             }
             let patience = if self.begin_all(&epoll)? { LOOK_EVERY } else { FAILED_PAUSE };

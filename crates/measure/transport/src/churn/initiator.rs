@@ -55,16 +55,16 @@ impl Test for ChurnInitiator {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let ChurnConfig { role, n_flows, n_workers, .. } = &self.config;
         let states: Vec<_> =
             distribute((0..*n_flows).collect(), *n_workers).into_iter().map(|flows| flows.len()).collect();
         let pool = WorkerPool { states, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let trial_results = pool.run(session, &mut (), |worker, n_calls| {
+        let trial_results = pool.run(context, &mut (), |worker, n_calls| {
             let messages = MessageBuffers::new(&self.config.sizes, role.side, role.seed);
             let line = ChurnWorker {
                 worker,
-                session,
+                context,
                 initiator: &self,
                 messages,
                 n_started: worker.idx,
@@ -102,7 +102,7 @@ impl Test for ChurnInitiator {
 /// The state of one worker besides its connections.
 struct ChurnWorker<'a> {
     worker: WorkerHandle<'a>,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     initiator: &'a ChurnInitiator,
     messages: MessageBuffers,
     /// The number of connections so far, used to rotate destinations, sources and sizes.
@@ -167,12 +167,12 @@ impl ChurnWorker<'_> {
             return false;
         }
         let now = clock::now();
-        now - *over_since.get_or_insert(now) > BLOCKING_TIMEOUT || self.session.stop.state() == Stop::Abort
+        now - *over_since.get_or_insert(now) > BLOCKING_TIMEOUT || self.context.stop.state() == Stop::Abort
     }
 
     /// Counts an error of this text if a connection has waited too long for a merely slow answer.
     fn record_silence(&mut self, begin: Nanos, error: &'static str) {
-        if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
+        if is_silent(clock::now() - begin, &self.results.service) && self.context.stop.state() != Stop::Abort {
             self.results.errors.count(error);
         }
     }

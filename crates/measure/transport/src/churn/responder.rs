@@ -51,12 +51,12 @@ impl Test for ChurnResponder {
         connection_setup::endpoints_of(&self.addresses)
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let churn = self.config;
         let role = &churn.role;
         let pool =
             WorkerPool { states: self.listeners, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let results = pool.run(session, &mut (), |worker, mut listeners| {
+        let results = pool.run(context, &mut (), |worker, mut listeners| {
             let messages = MessageBuffers::new(&churn.sizes, role.side, role.seed);
             if churn.n_flows == 1 && listeners.len() == 1 {
                 let listener = listeners.remove(0);

@@ -235,8 +235,8 @@ impl Test for Rfc6349Test {
         self.stream.endpoints()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let mut record = self.stream.run(session)?;
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        let mut record = self.stream.run(context)?;
         if record.side == self.sender {
             add_path_totals(&mut record, self.path);
         }

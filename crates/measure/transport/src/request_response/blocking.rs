@@ -49,20 +49,20 @@ impl Test for BlockingRr {
         self.connections.endpoints()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let (n_flows, _) = options::flows_and_workers(&self.role);
         let connect = self.connections.connect_times();
-        let sockets: Vec<_> = self.connections.establish(n_flows, session)?.into_iter().map(Arc::new).collect();
+        let sockets: Vec<_> = self.connections.establish(n_flows, context)?.into_iter().map(Arc::new).collect();
         let mut watch = TcpInfoSampler::new(&sockets);
         let side = self.role.side;
         let messages = MessageBuffers::new(&self.sizes, side, self.role.seed);
         let states: Vec<_> = sockets.into_iter().map(|socket| (socket, messages.clone())).collect();
         let pool = WorkerPool { states, counters: counters::CLOSED, cores: &self.role.cores, until: side.into() };
         let wait = if self.role.settings.flag(SPIN.name) { Wait::Never } else { Wait::Block };
-        let mut trial_results = pool.run(session, &mut watch, |worker, (socket, messages)| {
+        let mut trial_results = pool.run(context, &mut watch, |worker, (socket, messages)| {
             let party = BlockingWorker {
                 worker,
-                session,
+                context,
                 side,
                 wait,
                 messages,
@@ -91,7 +91,7 @@ impl Test for BlockingRr {
 /// One worker and its flow, on either side.
 struct BlockingWorker<'a> {
     worker: WorkerHandle<'a>,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     side: Side,
     wait: Wait,
     messages: MessageBuffers,
@@ -127,7 +127,7 @@ impl BlockingWorker<'_> {
         }
         self.results.sampled = conversation.into_sampled();
         self.results.times.n_unfinished += 1;
-        if is_silent(clock::now() - begin, &self.results.times.service) && self.session.stop.state() != Stop::Abort {
+        if is_silent(clock::now() - begin, &self.results.times.service) && self.context.stop.state() != Stop::Abort {
             self.results.errors.count(PEER_SILENT);
         }
         self.results
@@ -192,6 +192,6 @@ impl BlockingWorker<'_> {
         }
         let now = clock::now();
         let since = *self.over_since.get_or_insert(now);
-        self.side == Side::Responder || now - since > LAST_ANSWERS_MAX || self.session.stop.state() == Stop::Abort
+        self.side == Side::Responder || now - since > LAST_ANSWERS_MAX || self.context.stop.state() == Stop::Abort
     }
 }

@@ -83,7 +83,7 @@ impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
         if self.addresses.is_empty() { Endpoints::new() } else { connection_setup::endpoints_of(&self.addresses) }
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { config, setup, pool, .. } = *self;
         let side = config.role.side;
         let (counters, model) = match (side, &config.open_load) {
@@ -91,9 +91,9 @@ impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
             _ => (counters::CLOSED, LoadModel::Closed),
         };
         let mut watch = FlowSampler { sampler: TcpInfoSampler::new(&setup.take_sampled()), setup: &setup };
-        let trial_results = pool.run(session, &mut watch, counters, side.into())?;
+        let trial_results = pool.run(context, &mut watch, counters, side.into())?;
         let n_connections: u64 = trial_results.workers.iter().map(|tally| tally.n_connections).sum();
-        if side == Side::Responder && n_connections == 0 && session.stop.state() != Stop::Abort {
+        if side == Side::Responder && n_connections == 0 && context.stop.state() != Stop::Abort {
             return Err(Error::Peer { what: format!("opened 0 of {} connections", config.spread.n_flows) });
         }
         let mut record = results::record(trial_results, side, model);

@@ -100,7 +100,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let is_served = matches.contains_id("only");
     let longest = super::measurement::duration_option(matches, "longest", agent::LOCAL_TRIAL_MAX)
         .unwrap_or(Nanos::from_secs(3600));
-    let equipment = agent::AgentConfig {
+    let config = agent::AgentConfig {
         kinds: &registry::KINDS,
         observer: if is_served {
             |_| registry::observer(ProgramNames::Hidden)
@@ -127,9 +127,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     })?;
     let patience = super::measurement::duration_option(matches, "await-controller", Nanos::ZERO)?;
     let served = if matches.contains_id("await-controller") {
-        agent::serve_once_called(input, output, equipment, patience)
+        agent::serve_once_called(input, output, config, patience)
     } else {
-        agent::serve(input, output, equipment)
+        agent::serve(input, output, config)
     };
     served
         .map(|()| Exit::Pass)

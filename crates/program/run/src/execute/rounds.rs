@@ -65,7 +65,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
     let event_places = plan.tests.iter().map(places).collect::<Result<Vec<_>, _>>()?;
-    let mut course = RunExecutor {
+    let mut executor = RunExecutor {
         event_places: &event_places,
         plan,
         options,
@@ -79,20 +79,21 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     };
     let ceilings = Calibration::load().map(|kept| kept.ceilings_of(&run.tests)).unwrap_or_default();
     let context = fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings };
-    let ending = course.run_rounds(&mut run, &mut hosts).and_then(|()| course.prove(&mut run, &context, &mut hosts));
-    course.progress.clear();
+    let ending =
+        executor.run_rounds(&mut run, &mut hosts).and_then(|()| executor.prove(&mut run, &context, &mut hosts));
+    executor.progress.clear();
     leave_out_optional(&mut run, &mut hosts);
     update_host_descriptions(&mut run, &mut hosts);
-    let stopped = course.device.stop();
+    let stopped = executor.device.stop();
     if let (Err(_), Err(failure)) = (&ending, &stopped) {
         eprintln!("note: {failure}");
     }
     hosts.close()?;
     ending?;
     if let Err(failure) = stopped {
-        course.end_by(failure, &mut run)?;
+        executor.end_by(failure, &mut run)?;
     }
-    course.record_losses(&mut run);
+    executor.record_losses(&mut run);
     run.took_ns = clock::now() - began;
     secrets.mask_errors(&mut run);
     fathom_analyze::analyze(&mut run, &context);

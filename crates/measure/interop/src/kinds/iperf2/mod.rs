@@ -156,8 +156,8 @@ impl Test for Iperf2ClientTest {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        clock::sleep_until(session.start);
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        clock::sleep_until(context.start);
         self.client.request_reverse().map_err(test_error)?;
         let carrier = self.client.carrier();
         let sockets: Vec<Arc<Socket>> = self.client.sockets();
@@ -170,9 +170,9 @@ impl Test for Iperf2ClientTest {
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
-        let trial_results = pool.run(session, &mut sampler, |worker, socket| {
-            let context = WorkerFlow { worker: &worker, failure: &failure };
-            Ok(carrier.run(&socket, &context).map_err(|error| failure.record(error)))
+        let trial_results = pool.run(context, &mut sampler, |worker, socket| {
+            let worker_flow = WorkerFlow { worker: &worker, failure: &failure };
+            Ok(carrier.run(&socket, &worker_flow).map_err(|error| failure.record(error)))
         })?;
         let mut record = trial_results.record(self.role.side);
         let counts = trial_results.counts();

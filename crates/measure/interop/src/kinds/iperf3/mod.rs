@@ -199,7 +199,7 @@ impl Test for Iperf3ClientTest {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         self.client.open_streams().map_err(test_error)?;
         let streams: Vec<OpenStream> = self.client.streams().to_vec();
         let parameters = self.client.parameters().clone();
@@ -218,9 +218,9 @@ impl Test for Iperf3ClientTest {
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
-        let trial_results = pool.run(session, &mut looking, |worker, open| {
-            let context = WorkerFlow { worker: &worker, failure: &broken };
-            if let Err(error) = iperf3::stream(&open, &parameters, None, &context) {
+        let trial_results = pool.run(context, &mut looking, |worker, open| {
+            let worker_flow = WorkerFlow { worker: &worker, failure: &broken };
+            if let Err(error) = iperf3::stream(&open, &parameters, None, &worker_flow) {
                 broken.record(error);
             }
             Ok(())

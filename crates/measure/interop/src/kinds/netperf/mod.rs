@@ -217,9 +217,9 @@ struct FinishedFlow {
 
 impl NetperfClientTest {
     /// Describes the test to the server on each connection, and opens the data connections.
-    fn prepare_flows(&mut self, session: &TrialContext) -> Result<Vec<PreparedTest>, Error> {
+    fn prepare_flows(&mut self, context: &TrialContext) -> Result<Vec<PreparedTest>, Error> {
         // The server's time begins now, and ours at the start.
-        let longest = session.start.since(clock::now()) + session.phases.longest();
+        let longest = context.start.since(clock::now()) + context.phases.longest();
         let seconds = longest.as_secs_f64().ceil().max(1.0);
         self.spec.length =
             TestLength::Seconds(u32::try_from(fathom_model::units::rounded(seconds)).unwrap_or(u32::MAX));
@@ -240,8 +240,8 @@ impl Test for NetperfClientTest {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let flows = self.prepare_flows(session)?;
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
+        let flows = self.prepare_flows(context)?;
         let sockets: Vec<_> = flows.iter().map(|flow| flow.socket.clone()).collect();
         let is_sampled = self.spec.protocol == DataProtocol::Tcp && !self.spec.is_connection_each;
         let mut sampler = TcpInfoSampler::new(if is_sampled { &sockets } else { &[] });
@@ -252,10 +252,10 @@ impl Test for NetperfClientTest {
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
-        let mut trial_results = pool.run(session, &mut sampler, |worker, mut prepared| {
-            let context = WorkerFlow { worker: &worker, spec, times: RefCell::default() };
-            let failure = prepared.transfer(&context).err();
-            Ok(FinishedFlow { prepared, times: context.times.take(), failure })
+        let mut trial_results = pool.run(context, &mut sampler, |worker, mut prepared| {
+            let worker_flow = WorkerFlow { worker: &worker, spec, times: RefCell::default() };
+            let failure = prepared.transfer(&worker_flow).err();
+            Ok(FinishedFlow { prepared, times: worker_flow.times.take(), failure })
         })?;
         let finished = std::mem::take(&mut trial_results.workers);
         let mut record = trial_results.record(self.role.side);

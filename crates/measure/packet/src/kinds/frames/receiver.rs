@@ -183,7 +183,7 @@ impl Test for FramesReceiver {
         told
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let before = self.device.initial_counts()?;
         let pool = WorkerPool {
             states: vec![&mut self.counter],
@@ -191,7 +191,7 @@ impl Test for FramesReceiver {
             cores: &self.cores,
             until: EndCondition::PeerFinished,
         };
-        let results = pool.run(session, &mut (), |worker, counter| {
+        let results = pool.run(context, &mut (), |worker, counter| {
             let what = || "count the frames that arrived".to_owned();
             count(&worker, counter).map_err(|cause| Error::System { what: what(), cause })
         })?;
@@ -215,7 +215,7 @@ impl Test for FramesReceiver {
             let step = step.map_err(|cause| Error::System { what: "read the times of losses".to_owned(), cause })?;
             record_recovery(&mut record, step);
         }
-        if record.totals[RECEIVED] == 0 && session.stop.state() == Stop::Finish {
+        if record.totals[RECEIVED] == 0 && context.stop.state() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
             let text = format!(

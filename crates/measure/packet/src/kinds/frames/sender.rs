@@ -224,13 +224,13 @@ impl Test for FramesSender {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let before = self.device.initial_counts()?;
         let counters = if self.pattern.is_some() { PACED } else { FLAT_OUT };
         let pool =
             WorkerPool { states: self.generators, counters, cores: &self.cores, until: EndCondition::PhasesOver };
         // A device that goes down ends the trial; the frames sent before that are kept.
-        let results = pool.run(session, &mut (), |worker, mut generator| {
+        let results = pool.run(context, &mut (), |worker, mut generator| {
             let began = clock::now();
             let loss = generator.send(&worker).err();
             Ok((loss, generator.span().unwrap_or_else(|| (began, clock::now()))))

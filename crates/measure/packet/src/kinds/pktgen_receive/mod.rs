@@ -226,16 +226,16 @@ impl Test for PktgenReceiveTest {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let what = || format!("count packets at {}", self.device);
         let states = vec![&mut self.counter];
         let pool = WorkerPool { states, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
-        let results = pool.run(session, &mut (), |worker, account| {
+        let results = pool.run(context, &mut (), |worker, account| {
             account.count(&worker).map_err(|cause| Error::System { what: what(), cause })
         })?;
         let mut record = results.record(Side::Initiator);
         let PktgenCounter { arrivals, n_frames: seen, dropped, .. } = self.counter;
-        if arrivals.frames.0 == 0 && session.stop.state() != Stop::Abort {
+        if arrivals.frames.0 == 0 && context.stop.state() != Stop::Abort {
             return Err(nothing_received(&self.device, seen));
         }
         let totals = [(SOCKET_DROPPED, dropped), (UNTIMELY, arrivals.untimely.0)];

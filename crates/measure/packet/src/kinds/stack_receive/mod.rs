@@ -295,11 +295,11 @@ impl Test for StackReceiveTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let (stack, reading, is_injected) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let pool =
             WorkerPool { states: self.tasks, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
-        let results = pool.run(session, &mut (), |worker, part| {
+        let results = pool.run(context, &mut (), |worker, part| {
             let before = clock::thread_cpu();
             let (done, cpu) = match part {
                 StackTask::Inject(injection) => {

@@ -174,7 +174,7 @@ impl Test for LiveTest {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { users, capture, copying, comparison, timeout } = *self;
         let n_copies = copying.n_copies as u64;
         let (sender, receivers) = queues(users.n_workers());
@@ -190,7 +190,7 @@ impl Test for LiveTest {
             let following = threads::start_within(scope, || capture.run(copying, sender, &is_over));
             let following =
                 following.map_err(|cause| Error::System { what: "follow connections".to_owned(), cause })?;
-            let ran = users.run(session, make);
+            let ran = users.run(context, make);
             is_over.store(true, Ordering::Relaxed);
             Ok((ran?, following.join().expect("following connections does not panic")))
         })?;

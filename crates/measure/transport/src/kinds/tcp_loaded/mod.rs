@@ -235,7 +235,7 @@ impl Test for TcpLoadedTest {
         endpoints
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { role, schedule, groups: upstreams, source, sinks: mut rooms, mut notes, .. } = *self;
         let side = role.side;
         let counters = counters(&upstreams, side);
@@ -245,7 +245,7 @@ impl Test for TcpLoadedTest {
         let (mut tasks, mut connect) = (Vec::new(), Histogram::new());
         for (upstream, n_flows, opening) in upstreams {
             connect.merge(&opening.connect_times());
-            let sockets = opening.establish(n_flows, session)?.into_iter().map(Arc::new);
+            let sockets = opening.establish(n_flows, context)?.into_iter().map(Arc::new);
             tasks.extend(sockets.map(|socket| match upstream {
                 FlowGroup::Probe => FlowTask::Probe(socket),
                 _ if upstream.sends(side) => FlowTask::Send(socket),
@@ -255,8 +255,8 @@ impl Test for TcpLoadedTest {
         let mut watch = sampler(&tasks, (sent, received));
         let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let results = pool.run(session, &mut watch, |worker, task| {
-            let flow = |socket, counter| Flow::new(worker, session, side, (socket, counter), &last_moved);
+        let results = pool.run(context, &mut watch, |worker, task| {
+            let flow = |socket, counter| Flow::new(worker, context, side, (socket, counter), &last_moved);
             Ok(match task {
                 FlowTask::Send(socket) => {
                     let cannot = |cause| Error::System { what: "send a stream".to_owned(), cause };
@@ -267,7 +267,7 @@ impl Test for TcpLoadedTest {
                     WorkerOutcome::Stream(flow(&socket, received).receive(StreamReceiver::new(&socket, inlet)))
                 }
                 FlowTask::Probe(socket) if side == Side::Initiator => {
-                    WorkerOutcome::Probe(ProbeSender::new(worker, answered, session, (&socket, schedule)).run()?)
+                    WorkerOutcome::Probe(ProbeSender::new(worker, answered, context, (&socket, schedule)).run()?)
                 }
                 FlowTask::Probe(socket) => WorkerOutcome::Probe(probe::respond(worker, answered, &socket)),
             })

@@ -61,7 +61,7 @@ enum ProbeFailure {
 /// The initiator of probes.
 pub(super) struct ProbeSender<'a> {
     worker: WorkerHandle<'a>,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     /// The index of the counter of answers.
     counter: usize,
     schedule: ConstantRate,
@@ -80,12 +80,12 @@ impl<'a> ProbeSender<'a> {
     pub(super) fn new(
         worker: WorkerHandle<'a>,
         counter: usize,
-        session: &'a TrialContext,
+        context: &'a TrialContext,
         of: (&'a Socket, ConstantRate),
     ) -> Self {
         Self {
             worker,
-            session,
+            context,
             counter,
             schedule: of.1,
             socket: of.0,
@@ -127,7 +127,7 @@ impl<'a> ProbeSender<'a> {
             if self.worker.is_over() {
                 let since = *over_since.get_or_insert(now);
                 let is_all = self.pending.iter().all(|asked| !asked.is_measured);
-                if is_all || now - since > DRAIN_MAX || self.session.stop.state() == Stop::Abort {
+                if is_all || now - since > DRAIN_MAX || self.context.stop.state() == Stop::Abort {
                     break;
                 }
             } else if let Err(error) = self.send_due(now) {
@@ -214,8 +214,8 @@ impl<'a> ProbeSender<'a> {
         let now = clock::now();
         let gap = self.schedule.at(1);
         // The end of the measured part is noticed up to one probe late, so the last probe before it does not count as missed.
-        let end = self.measured_from.map_or(Nanos::ZERO, |from| from + self.session.phases.measure_ns).since(gap);
-        while self.session.stop.state() != Stop::Abort && self.due() < end {
+        let end = self.measured_from.map_or(Nanos::ZERO, |from| from + self.context.phases.measure_ns).since(gap);
+        while self.context.stop.state() != Stop::Abort && self.due() < end {
             self.results.lag.record((now - self.due()).0);
             self.pending.push_back(PendingProbe { due: self.due(), is_measured: true });
             self.n_sent += 1;

@@ -30,7 +30,7 @@ const LOOK_EVERY: u32 = 16;
 /// One flow on its thread.
 pub(in crate::kinds) struct Flow<'a> {
     worker: WorkerHandle<'a>,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     side: Side,
     socket: &'a Socket,
     /// The index of its counter.
@@ -77,14 +77,14 @@ impl FlowResult {
 impl<'a> Flow<'a> {
     pub(in crate::kinds) fn new(
         worker: WorkerHandle<'a>,
-        session: &'a TrialContext,
+        context: &'a TrialContext,
         side: Side,
         of: (&'a Socket, usize),
         last_moved: &'a LastMoved,
     ) -> Self {
         Self {
             worker,
-            session,
+            context,
             side,
             socket: of.0,
             counter: of.1,
@@ -149,7 +149,7 @@ impl<'a> Flow<'a> {
 
     /// Records a broken connection; this long after the end, the other side may have dropped the rest.
     fn record_error(&self, error: &fathom_sys::Error) {
-        let earliest = self.session.start + self.session.phases.measure_ns + DRAIN_LONGEST;
+        let earliest = self.context.start + self.context.phases.measure_ns + DRAIN_LONGEST;
         if error.is_abandoned() && clock::now() > earliest {
             return self.is_cut.set(true);
         }
@@ -196,7 +196,7 @@ impl<'a> Flow<'a> {
             Some(DrainFailure::TooSlow) => self.is_cut.set(true),
             None => {}
         }
-        let is_aborted = self.session.stop.state() == Stop::Abort;
+        let is_aborted = self.context.stop.state() == Stop::Abort;
         if is_aborted || left == Some(DrainFailure::TooSlow) {
             // Without a reset the kernel would continue to send its data.
             let _ = socket::set_reset_on_close(self.socket);
@@ -360,7 +360,7 @@ mod tests {
             measure_ns: Nanos::from_millis(50),
             interval_ns: Nanos::from_millis(10),
         };
-        let session = TrialContext::new(clock::now(), phases);
+        let context = TrialContext::new(clock::now(), phases);
         let source = SendSource::Buffer(Payload::random(10_000, 1));
         let last_moved = LastMoved::default();
         let crew = WorkerPool {
@@ -369,8 +369,8 @@ mod tests {
             cores: &[],
             until: EndCondition::PhasesOver,
         };
-        let trial_results = crew.run(&session, &mut (), |worker, ()| {
-            let flow = Flow::new(worker, &session, Side::Initiator, (&near, 0), &last_moved);
+        let trial_results = crew.run(&context, &mut (), |worker, ()| {
+            let flow = Flow::new(worker, &context, Side::Initiator, (&near, 0), &last_moved);
             Ok(flow.send(StreamSender::new(&near, &source).unwrap()))
         });
         let trial_results = trial_results.unwrap();

@@ -418,14 +418,14 @@ impl Test for TcpStreamTest {
         endpoints
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { role, n_flows, config: demand, groups: upstreams, source, sinks: mut rooms, mut notes } = *self;
         let (side, counters) = (role.side, counters(&upstreams, role.side));
         let place = |counter: &str| counters.iter().position(|name| *name == counter).unwrap_or(0);
         let (sent, received) = (place(count::BYTES_SENT), place(count::BYTES_RECEIVED));
         let mut tasks = Vec::new();
         for (upstream, opening) in upstreams {
-            let sockets = opening.establish(n_flows, session)?;
+            let sockets = opening.establish(n_flows, context)?;
             tasks.extend(sockets.into_iter().enumerate().map(|(idx, socket)| {
                 let inlet = if upstream.sends(side) { None } else { rooms.pop() };
                 FlowTask { socket: Arc::new(socket), idx, sink: inlet }
@@ -435,9 +435,9 @@ impl Test for TcpStreamTest {
         let mut watch = sampler(&tasks, (sent, received));
         let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let results = pool.run(session, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
+        let results = pool.run(context, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
             let start = worker.start;
-            let flow = |counter| Flow::new(worker, session, side, (&socket, counter), &last_moved);
+            let flow = |counter| Flow::new(worker, context, side, (&socket, counter), &last_moved);
             match inlet {
                 Some(inlet) => Ok(flow(received).receive(demand.receiver(&socket, inlet))),
                 None => Ok(flow(sent).send(demand.sender(&socket, &source, idx, start)?)),

@@ -58,7 +58,7 @@ impl UdpStreamReceiver {
         let sockets = stream.open_all()?;
         let shape = &stream.shape;
         let room_for = datagram::BatchShape { count: shape.n_messages, size: shape.sizes.longest().max(HEADER_LEN) };
-        let equip = |socket: Socket| {
+        let prepare = |socket: Socket| {
             if shape.per_flow.is_some() {
                 let cannot = |cause| Error::System { what: "ask for receive times".to_owned(), cause };
                 socket::set_report_time(&socket).map_err(cannot)?;
@@ -67,7 +67,7 @@ impl UdpStreamReceiver {
             let batch = receive_buffers(&socket, room_for, shape.offload.1).map_err(cannot)?;
             Ok((socket, batch))
         };
-        let flows = sockets.into_iter().map(equip).collect::<Result<_, Error>>()?;
+        let flows = sockets.into_iter().map(prepare).collect::<Result<_, Error>>()?;
         Ok(Self { config: stream, flows })
     }
 }
@@ -77,22 +77,22 @@ impl Test for UdpStreamReceiver {
         self.config.endpoints(self.flows.iter().map(|(socket, _)| socket))
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let mut stream = self.config;
         let role = &stream.role;
         let codec = if stream.shape.is_unnumbered() { FathomCodec::unnumbered } else { FathomCodec::numbered };
         let is_joined = stream.shape.offload.1 != OffloadMode::Never;
         let begin = KernelClockOffset::now();
         let pool = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let results = pool.run(session, &mut (), |worker, (socket, batch)| {
+        let results = pool.run(context, &mut (), |worker, (socket, batch)| {
             let token = stream.token(worker.idx);
-            let receiver = Receiver::new(&socket, codec(token), batch, session.peer_clock);
+            let receiver = Receiver::new(&socket, codec(token), batch, context.peer_clock);
             let receiver = if is_joined { receiver.with_offload() } else { receiver };
             let causes = FailureCounts::default();
             let options = &stream.options;
             let flow = Flow {
                 worker,
-                session,
+                context,
                 side: role.side,
                 token,
                 socket: &socket,
@@ -111,7 +111,7 @@ impl Test for UdpStreamReceiver {
             }
         }
         // A datagram that waited while the wall clock was set has no delay, or a wrong one.
-        let peer = session.peer_clock.filter(|_| begin.is_unchanged(KernelClockOffset::now()));
+        let peer = context.peer_clock.filter(|_| begin.is_unchanged(KernelClockOffset::now()));
         sum.write(&mut stream, &mut record, peer);
         record.notes.append(&mut stream.notes);
         Ok(record)
@@ -204,7 +204,7 @@ fn delay_error(delay: &Histogram, peer: Option<PeerClock>) -> Result<Nanos, Stri
 /// One flow on its thread.
 struct Flow<'a> {
     worker: WorkerHandle<'a>,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     side: Side,
     token: FlowToken,
     socket: &'a Socket,
@@ -251,7 +251,7 @@ impl Flow<'_> {
                 break;
             }
         }
-        if self.side == Side::Initiator && !has_ended && self.session.stop.state() != Stop::Abort {
+        if self.side == Side::Initiator && !has_ended && self.context.stop.state() != Stop::Abort {
             self.errors.count("no mark of the end came");
         }
         let receipts = receiver.finish().map_err(|error| self.errors.count(&error)).ok();
@@ -301,7 +301,7 @@ impl Flow<'_> {
     fn is_drained(&self, has_ended: bool, since: &mut Option<(Nanos, Nanos)>) -> bool {
         let now = clock::now();
         let (begin, said) = since.get_or_insert((now, Nanos::ZERO));
-        if self.session.stop.state() == Stop::Abort || now - *begin > DRAIN_MAX {
+        if self.context.stop.state() == Stop::Abort || now - *begin > DRAIN_MAX {
             return true;
         }
         if self.side == Side::Initiator && !has_ended && now - *said > END_MARK_GAP {

@@ -53,19 +53,19 @@ impl Test for UdpStreamSender {
         self.config.endpoints(self.flows.iter().map(|(socket, _)| socket))
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let mut stream = self.config;
         let role = &stream.role;
         let of = options::flows_and_workers(role).0;
         let pool = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let results = pool.run(session, &mut (), |worker, (socket, load)| {
+        let results = pool.run(context, &mut (), |worker, (socket, load)| {
             let token = stream.token(worker.idx);
             let share = FlowIndex { idx: worker.idx, of };
             let schedule =
                 stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, role.seed, share));
             let flow = Flow {
                 worker,
-                session,
+                context,
                 token,
                 side: role.side,
                 options: &stream.options,
@@ -141,7 +141,7 @@ struct SenderResult {
 /// One flow on its thread.
 struct Flow<'a> {
     worker: WorkerHandle<'a>,
-    session: &'a TrialContext,
+    context: &'a TrialContext,
     token: FlowToken,
     side: Side,
     options: &'a SocketOptions,
@@ -188,7 +188,7 @@ impl Flow<'_> {
             }
         }
         let elapsed = clock::now() - start;
-        if self.session.stop.state() != Stop::Abort {
+        if self.context.stop.state() != Stop::Abort {
             self.mark_end(socket, &mut sender);
         }
         SenderResult { summary: Some(sender.finish(elapsed)), late: start - self.worker.start, errors: self.errors }

@@ -58,7 +58,7 @@ impl Test for UdpRrInitiator {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { config, sockets, mut notes } = *self;
         let (counters, model) = match config.open_load {
             None => (&COUNTERS[..N_CLOSED], LoadModel::Closed),
@@ -71,8 +71,8 @@ impl Test for UdpRrInitiator {
             cores: &role.cores,
             until: role.side.into(),
         };
-        let trial_results = pool.run(session, &mut (), |worker, sockets| {
-            let party = UdpInitiatorWorker::new(&config, sockets, worker, session);
+        let trial_results = pool.run(context, &mut (), |worker, sockets| {
+            let party = UdpInitiatorWorker::new(&config, sockets, worker, context);
             if party.flows.len() == 1 && model == LoadModel::Closed {
                 return Ok(party.run_blocking());
             }
@@ -142,10 +142,10 @@ struct Stamping {
 }
 
 impl<'a> UdpInitiatorWorker<'a> {
-    fn new(config: &'a UdpRrConfig, sockets: Vec<Socket>, worker: WorkerHandle<'a>, session: &'a TrialContext) -> Self {
+    fn new(config: &'a UdpRrConfig, sockets: Vec<Socket>, worker: WorkerHandle<'a>, context: &'a TrialContext) -> Self {
         let share = WorkShare { idx: worker.idx, of: config.n_workers };
         let arrivals = config.open_load.clone().map(|all| Arrivals::new(all.profile, all.process, share));
-        let load = load_over(sockets.len(), worker, &session.stop, arrivals, counter::LOAD, Batching::One);
+        let load = load_over(sockets.len(), worker, &context.stop, arrivals, counter::LOAD, Batching::One);
         Self {
             load: load.with_timeout(config.timeout),
             config,

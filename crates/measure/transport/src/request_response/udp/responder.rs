@@ -62,13 +62,13 @@ impl Test for UdpRrResponder {
         connection_setup::endpoints_of(&self.addresses)
     }
 
-    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+    fn run(self: Box<Self>, context: &TrialContext) -> Result<Record, Error> {
         let Self { config, sockets, notes, .. } = *self;
         let role = &config.role;
         let pool =
             WorkerPool { states: sockets, counters: RESPONDER_COUNTERS, cores: &role.cores, until: role.side.into() };
         let challenges = Challenges::default();
-        let results = pool.run(session, &mut (), |worker, socket| {
+        let results = pool.run(context, &mut (), |worker, socket| {
             let (proved, causes) = (ValidatedAddresses::default(), FailureCounts::default());
             let clerk = UdpResponderWorker {
                 worker,

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use fathom_model::{
     Derivation, Finding, Intervention, Layer, LimitKind, Metric, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
     names::{count, host as counter},
-    units::{Nanos, grouped, percent, ratio},
+    units::{Nanos, approximate, grouped, percent, ratio},
 };
 use fathom_statistics::{mean, stdev};
 
@@ -24,6 +24,8 @@ const PARTS_MAX: usize = 3;
 const PART_MIN: f64 = 0.05;
 /// A rate whose intervals differ by less than this from their mean, as a standard deviation, is steady.
 const STEADY: f64 = 0.03;
+/// Where usual answers take less than this share of the time, others hold the load back.
+const USUAL_MIN: f64 = 0.5;
 /// A core that is as busy cannot be ruled out.
 const BUSY: f64 = 0.9;
 /// Other programs that use so much of a core cannot be ruled out.
@@ -254,13 +256,22 @@ fn waiting(seen: &TestEvidence<'_>) -> Option<String> {
     let is_closed = is_rate_of(test, &[count::REQUESTS, count::TRANSACTIONS]) && test.options.text("rate").is_none();
     let (what, n) = ["connections", "flows"].iter().find_map(|name| Some((name, test.options.count(name)?)))?;
     is_closed.then_some(())?;
+    // In the time of usual answers, these flows would do so many times as much: the rest of it goes to few answers that are late or lost.
+    let worked = main_rate(test)?.value? * median.value? / 1e9 / approximate(n.max(1));
     let each = match n {
         // The pairs share the number, and each has one at least.
         _ if test.links.len() > 1 => format!("each of its {what}"),
         1 => format!("its one {}", what.trim_end_matches('s')),
         n => format!("each of its {n} {what}"),
     };
-    Some(format!("{each} waits {} for an answer, so more of them may carry more", median.metric.show(median.value?)))
+    let usual = median.metric.show(median.value?);
+    if test.links.len() <= 1 && worked < USUAL_MIN {
+        let share = percent(worked);
+        return Some(format!(
+            "{each} waits {usual} for a usual answer, {share} of its time: answers that are late or lost take the rest"
+        ));
+    }
+    Some(format!("{each} waits {usual} for an answer; a test with more of them shows whether they carry more"))
 }
 
 /// Returns the clue of a stream whose rate does not vary: something with a clock may pace it.

@@ -235,8 +235,19 @@ impl PacketListener {
         }
     }
 
-    /// Receives the next captured packet, and the index of its device.
+    /// Receives the next captured packet that came to or from this host, and the index of its device.
+    ///
+    /// A veth and a device that takes all frames hand over those for other Ethernet addresses too, which IP drops (`ip_rcv_core` of Linux).
     fn receive_at_device(&self, room: &mut [u8]) -> Result<Option<(SeenPacket, c_int)>> {
+        while let Some((packet, source)) = self.receive_frame(room)? {
+            if source.sll_pkttype != libc::PACKET_OTHERHOST {
+                return Ok(Some((packet, source.sll_ifindex)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn receive_frame(&self, room: &mut [u8]) -> Result<Option<(SeenPacket, libc::sockaddr_ll)>> {
         let mut control = ControlBuffer([0; CONTROL_SIZE]);
         let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         let mut source = MaybeUninit::<libc::sockaddr_ll>::zeroed();
@@ -262,7 +273,7 @@ impl PacketListener {
         let stamp = control_messages(control)
             .find(|message| (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS));
         let at = stamp.and_then(|message| time(message.value.first_chunk().copied()?));
-        Ok(Some((SeenPacket { direction, length: length.min(room.len()), at }, source.sll_ifindex)))
+        Ok(Some((SeenPacket { direction, length: length.min(room.len()), at }, source)))
     }
 
     /// Waits until a packet was captured, a signal arrives, or the timeout expires; returns whether a packet was captured.

@@ -50,11 +50,9 @@ impl FindingRule for BlackHole {
                     "path_mtu_bytes",
                     format!("{} B answered, {} B neither answered nor refused", grouped(mtu), grouped(from)),
                 )])
-                .next(
-                    NextStep::new(format!("ip route replace {} mtu lock {mtu}", probe.target))
-                        .on(host)
-                        .expected("avoid it, until ICMP type 3 code 4 (IPv6: type 2) is let through"),
-                ),
+                .next(NextStep::new("sysctl -w net.ipv4.tcp_mtu_probing=1").on(host).expected(
+                    "let TCP find the size by itself, until ICMP type 3 code 4 (IPv6: type 2) is let through",
+                )),
         ]
     }
 }

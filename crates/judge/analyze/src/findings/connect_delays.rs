@@ -45,6 +45,8 @@ enum SynLoss<'a> {
     AcceptQueue(&'a str, u64),
     /// The SYN queue of this host, so often.
     SynQueue(&'a str, u64),
+    /// Rules of a filter on this host, which dropped so many packets.
+    Filter(&'a str, u64),
     /// No host of the test counted it.
     Unknown,
 }
@@ -55,7 +57,11 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &[PLANNED_EVENT]
+        &["filter-drops", PLANNED_EVENT]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        cause == "filter-drops" && !matches!(place_of(seen), SynLoss::Filter(..))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -76,6 +82,11 @@ impl FindingRule for ConnectDelays {
                 let title = format!("the SYN queue on {at} was full {} times: {waits}", grouped(n));
                 let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(SYN_QUEUE_STEP);
                 ("syn queue", title, next)
+            }
+            SynLoss::Filter(at, n) => {
+                evidence.push(counter_evidence(at, host::NFT_DROPPED, n));
+                let title = format!("SYNs of {from} or their answers were lost at a firewall rule on {at}: {waits}");
+                ("syn loss", title, NextStep::new("nft -a list ruleset").on(at).expected("show the rule"))
             }
             SynLoss::Unknown => {
                 let title = format!(
@@ -113,7 +124,13 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     match (most(host::TCP_LISTEN_OVERFLOWS), most(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
-        (None, None) => SynLoss::Unknown,
+        (None, None) => {
+            // Each connection that waits sends several SYNs.
+            let again =
+                seen.growth(seen.host_of(Side::Initiator).unwrap_or(&seen.test.from), host::TCP_SYN_RETRANS, None);
+            let dropped = most(host::NFT_DROPPED).filter(|(_, n)| 2 * n >= again);
+            dropped.map_or(SynLoss::Unknown, |(host, n)| SynLoss::Filter(host, n))
+        }
     }
 }
 

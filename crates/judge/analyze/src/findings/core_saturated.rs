@@ -35,6 +35,7 @@ impl FindingRule for CoreSaturated {
             "other-programs",
             "bad-tcp-checksums",
             "one-core-receives",
+            "segmentation-off",
         ]
     }
 

@@ -46,8 +46,10 @@ impl FindingRule for FlowBottleneck {
         let all = &seen.test.flows;
         let held: Vec<&FlowSummary> = all.iter().filter(|flow| flow.held_by == self.0).collect();
         let Some(first) = held.first().filter(|_| 2 * held.len() >= all.len()) else { return Vec::new() };
+        // A sender with a schedule has nothing to send between its times.
+        let is_paced = self.0 == Bottleneck::Application && seen.test.options.text("rate").is_some();
         // What reached all that was asked, or the rate of the link, is not held back by its connections.
-        if seen.reached_target() {
+        if is_paced || seen.reached_target() {
             return Vec::new();
         }
         let who = match (held.len(), all.len()) {

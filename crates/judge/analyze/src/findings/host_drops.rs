@@ -290,6 +290,10 @@ impl FindingRule for HostDrops {
         if matches!(seen.test.layer, Layer::Path | Layer::Frames) {
             return Vec::new();
         }
+        // Segments of TCP are no fragments: these waited in vain for up to 30 s (`net.ipv4.ipfrag_time`), since a test before this one.
+        if self.id == REASSEMBLY.id && seen.test.layer != Layer::Udp {
+            return Vec::new();
+        }
         let one = self.of_machine && seen.is_one_machine();
         let hosts = seen.hosts().take(if one { 1 } else { usize::MAX });
         hosts.filter_map(|host| self.on_host(seen, host)).collect()

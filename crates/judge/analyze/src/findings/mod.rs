@@ -6,6 +6,7 @@ mod asymmetric_route;
 mod benchmark;
 mod black_hole;
 mod companions;
+mod congestion_marks;
 mod connect_delays;
 mod core_saturated;
 mod cpu_quota;
@@ -48,6 +49,7 @@ mod retransmissions;
 mod ring_drops;
 mod rule;
 mod scan;
+mod segmentation_off;
 mod server_failures;
 mod server_saturated;
 mod server_time;
@@ -117,6 +119,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &memory_pressure::MemoryPressure,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
+    &segmentation_off::SegmentationOff,
     &server_saturated::ServerSaturated,
     &one_core_receives::OneCoreReceives,
     &core_saturated::CoreSaturated,
@@ -161,6 +164,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &disorder::REORDERING,
     &disorder::DUPLICATES,
     &retransmissions::Retransmissions,
+    &congestion_marks::CongestionMarks,
     &flow_bottleneck::FlowBottleneck(Bottleneck::CongestionWindow),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Queue),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Pacing),

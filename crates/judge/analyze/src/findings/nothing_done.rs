@@ -119,8 +119,13 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
             )
         }
         (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
-        (None, Layer::Udp | Layer::Frames) if total(counter) > 0 => {
+        (None, Layer::Udp | Layer::Frames) if 2 * total(counter) > n_sent => {
             "nothing arrived in the measured time, which is too short at this rate: use a longer --duration".to_owned()
+        }
+        (None, Layer::Udp | Layer::Frames) if total(counter) > 0 => {
+            let units = if seen.test.layer == Layer::Udp { "datagrams" } else { "frames" };
+            let n_lost = grouped(n_sent - total(counter));
+            format!("nothing arrived in the measured time: {n_lost} of {} {units} were lost", grouped(n_sent))
         }
         (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
         (None, Layer::Frames) if n_sent > 0 => format!("nothing arrived: all {} frames were lost", grouped(n_sent)),
@@ -173,6 +178,9 @@ mod tests {
             (Some("nothing arrived: all 2,000 datagrams were lost".to_owned()), VerdictState::Invalid)
         );
         lost.total("target", count::RECEIVED, 3);
+        let title = "nothing arrived in the measured time: 1,994 of 2,000 datagrams were lost";
+        assert_eq!(told(&lost).0.as_deref(), Some(title));
+        lost.total("target", count::RECEIVED, 1_999);
         assert!(
             told(&lost).0.unwrap().starts_with("nothing arrived in the measured time, which is too short at this rate")
         );

@@ -4,7 +4,8 @@ use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
         DEV_RX_DROPPED, DEV_TX_DROPPED, IP_IN_DISCARDS, IP_OUT_DISCARDS, NFT_DROPPED, QDISC_DROPPED, SOFTNET_DROPPED,
-        TCP_DSACK_SEGMENTS, TCP_IN_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
+        TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS,
+        TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent, ratio},
 };
@@ -29,7 +30,7 @@ const DROPS: [(&str, &str); 9] = [
     (DEV_RX_DROPPED, "at a device"),
     (IP_OUT_DISCARDS, "by ip"),
     (IP_IN_DISCARDS, "by ip"),
-    (TCP_IN_ERRORS, "for a wrong checksum"),
+    (TCP_IN_CSUM_ERRORS, "for a wrong checksum"),
     (SOFTNET_DROPPED, "in the backlog of a core"),
     (NFT_DROPPED, "by a filter rule"),
     (QDISC_DROPPED, "in a queueing discipline"),

@@ -20,6 +20,8 @@ use crate::{
 
 /// A busy machine can cause shorter waits. This value is just below the 200 ms after which TCP retransmits.
 const WAIT_MIN: Nanos = Nanos::from_millis(150);
+/// With one connection, a single retransmission stops all transactions for 200 ms (RFC 6298 section 2: a second at least, in Linux 200 ms).
+const WAIT_OF_TRANSACTIONS_MIN: Nanos = Nanos::from_millis(300);
 /// If a wait takes at least this part of the measured time, it would have changed the percentiles of an open loop.
 const MATTERS: f64 = 0.1;
 /// A closed load loses this share of its rate or more to silence: that holds it back.
@@ -100,17 +102,19 @@ struct StallWait {
 
 /// Returns the hidden waits of all trials of a closed-loop load.
 fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
-    if ![Layer::Http, Layer::App].contains(&seen.test.layer) {
-        return Vec::new();
-    }
+    let (answers, wait_min) = match seen.test.layer {
+        Layer::Http | Layer::App => (count::REQUESTS, WAIT_MIN),
+        Layer::Tcp | Layer::Udp => (count::TRANSACTIONS, WAIT_OF_TRANSACTIONS_MIN),
+        _ => return Vec::new(),
+    };
     let of_trial = |trial| {
         let (host, record) = record_of(trial, Side::Initiator)?;
         let (from, to) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
         let times = record.distributions.get(SERVICE_TIME)?;
         // With a schedule, latencies are measured from the scheduled times.
         let is_closed = !record.distributions.contains_key(SCHEDULE_LAG);
-        let longest = hidden_wait(times)?.min(to - from);
-        let rates = rates(&record.timeline, count::REQUESTS, (from, to));
+        let longest = hidden_wait(times, wait_min)?.min(to - from);
+        let rates = rates(&record.timeline, answers, (from, to));
         let silences = || rates.split(|rate| *rate > 0.0).map(<[f64]>::len);
         let share =
             |n: usize| Some(approximate(u64::try_from(n).ok()?) / approximate(u64::try_from(rates.len()).ok()?));
@@ -129,9 +133,9 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
 }
 
 /// Returns the longest time, if it is long and the percentiles do not show it.
-fn hidden_wait(times: &Histogram) -> Option<Nanos> {
+fn hidden_wait(times: &Histogram, wait_min: Nanos) -> Option<Nanos> {
     let (longest, p99) = (times.max()?, times.quantile(0.99)?);
-    (longest >= WAIT_MIN.0 && longest / HIDDEN_FACTOR >= p99).then_some(Nanos(longest))
+    (longest >= wait_min.0 && longest / HIDDEN_FACTOR >= p99).then_some(Nanos(longest))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Datagrams or frames were lost where no host has a counter.
 
 use fathom_model::{
-    Finding, Histogram, Layer, NextStep, Severity, Unit,
-    names::{count, distribution},
+    Finding, Histogram, Layer, NextStep, Severity, Side, Unit,
+    names::{count, distribution, host},
     units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
@@ -28,6 +28,10 @@ const OUTAGE: Nanos = Nanos::from_millis(100);
 const LOSS_BURST_MAX: &str = "loss_burst_max";
 /// The finding of a loss without a pattern that names its cause.
 const LOSS: &str = "loss";
+/// The counter of requests without an answer.
+const TRANSACTIONS_LOST: &str = "lost";
+/// The finding that packets waited in vain for a neighbor.
+const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
 /// The finding that something on the way lets a rate pass.
 pub(super) const RATE_LIMIT: &str = "rate-limit";
 /// A rate limit drops at least this share; less is no reason to search for one.
@@ -52,18 +56,26 @@ impl FindingRule for UnexplainedLoss {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["path-mtu-black-hole", "martian-packets", PLANNED_EVENT]
+        &["path-mtu-black-hole", "martian-packets", NEIGHBOR_UNRESOLVED, PLANNED_EVENT]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // An event takes no more than its share of the time.
         let lost = seen.test.conservation.as_ref();
-        let lost = lost.and_then(|sum| ratio(u64::try_from(sum.n_unexplained).ok()?, sum.n_received)).unwrap_or(0.0);
-        cause == PLANNED_EVENT && lost > 2.0 * missing_share(seen)
+        let n_lost = lost.and_then(|sum| u64::try_from(sum.n_unexplained).ok()).unwrap_or(0);
+        // A machine counts the packets that wait for a neighbor once for all of its namespaces, so they are no place of the account.
+        let n_waited =
+            || seen.hosts().map(|host| seen.growth(host, host::NEIGHBOR_UNRESOLVED, None)).max().unwrap_or(0);
+        // An event takes no more than its share of the time.
+        let share = lost.and_then(|sum| ratio(n_lost, sum.n_received)).unwrap_or(0.0);
+        match cause {
+            PLANNED_EVENT => share > 2.0 * missing_share(seen),
+            NEIGHBOR_UNRESOLVED => 2 * n_waited() < n_lost,
+            _ => false,
+        }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let Some(sum) = &seen.test.conservation else { return Vec::new() };
+        let Some(sum) = &seen.test.conservation else { return lost_transactions(seen).into_iter().collect() };
         let n = u64::try_from(sum.n_unexplained).unwrap_or(0);
         let share = ratio(n, sum.n_sent).unwrap_or(0.0);
         // If nothing arrived, another finding reports that.
@@ -97,6 +109,20 @@ impl FindingRule for UnexplainedLoss {
             _ => None,
         }
     }
+}
+
+/// Reports the transactions of datagrams whose request or answer was lost. Each keeps its flow waiting for its timeout.
+fn lost_transactions(seen: &TestEvidence<'_>) -> Option<Finding> {
+    let (n_sent, n_lost) = (seen.total(Side::Initiator, count::SENT), seen.total(Side::Initiator, TRANSACTIONS_LOST));
+    let is_of_transactions = seen.test.layer == Layer::Udp && seen.total(Side::Initiator, count::TRANSACTIONS) > 0;
+    let share = ratio(n_lost, n_sent).filter(|share| is_of_transactions && *share >= HOLDS_BACK)?;
+    let title = format!(
+        "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting",
+        percent(share)
+    );
+    let evidence = [("sent requests", n_sent), ("without an answer", n_lost)];
+    let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
+    Some(seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence))
 }
 
 /// The pattern of a loss, which tells its cause where no counter does.

@@ -288,10 +288,10 @@ impl Refusals {
     }
 }
 
-/// Whether the same call may succeed later.
+/// Whether the same call may succeed later. A route of the type `blackhole` gives `EINVAL` (ip-route(8)).
 fn is_transient(error: &fathom_sys::Error) -> bool {
-    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
-    matches!(error.source.kind(), PermissionDenied | HostUnreachable | NetworkUnreachable)
+    use std::io::ErrorKind::{HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied};
+    matches!(error.source.kind(), InvalidInput | PermissionDenied | HostUnreachable | NetworkUnreachable)
 }
 
 #[cfg(test)]

@@ -1,0 +1,102 @@
+//! A device on the path marks packets instead of dropping them (ECN, RFC 3168), and senders slow down.
+
+use fathom_model::{
+    Finding, NextStep, Severity,
+    names::tcp,
+    record::Flow,
+    units::{percent, ratio},
+};
+
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    window::host_of,
+};
+
+/// Congestion control answers a mark as a loss (RFC 3168 section 6.1.2), and from this share of losses on these hold a stream back.
+const HOLDS_BACK: f64 = 1e-3;
+/// Fewer marks are single events.
+const MARKS_MIN: u64 = 20;
+
+/// Compares the segments that arrived with a mark with all that a host sent over its connections.
+pub(crate) struct CongestionMarks;
+
+impl FindingRule for CongestionMarks {
+    fn id(&self) -> &'static str {
+        "congestion-marks"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "receive-window", "send-buffer"]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if seen.reached_target() {
+            return Vec::new();
+        }
+        seen.hosts().filter_map(|host| self.of_sender(seen, host)).collect()
+    }
+}
+
+impl CongestionMarks {
+    fn of_sender(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let records = seen.trials().iter().flat_map(|trial| &trial.records);
+        let flows = || records.clone().filter(|(key, _)| host_of(key) == host).flat_map(|(_, record)| &record.flows);
+        let sum = |counter| flows().map(|flow| growth(flow, counter)).sum::<u64>();
+        let (n_marked, n_sent) = (sum(tcp::DELIVERED_CE), sum(tcp::SEGMENTS_OUT));
+        let share = ratio(n_marked, n_sent).filter(|share| n_marked >= MARKS_MIN && *share >= HOLDS_BACK)?;
+        let title = format!(
+            "a device on the path marked {} of the TCP segments of {host} as \"congestion experienced\" (ECN), on which senders slow down",
+            percent(share)
+        );
+        Some(
+            seen.finding(self.id(), Severity::HoldsBack, "ECN marks", title)
+                .evidence([
+                    counter_evidence(host, tcp::DELIVERED_CE, n_marked),
+                    counter_evidence(host, tcp::SEGMENTS_OUT, n_sent),
+                ])
+                .next(
+                    NextStep::new("tc -s qdisc show")
+                        .on(host)
+                        .expected("show the queue that marks (ecn_mark), if it is one of this host"),
+                ),
+        )
+    }
+}
+
+/// Returns the growth of a value from the first to the last sample of a connection.
+fn growth(flow: &Flow, name: &str) -> u64 {
+    let value = |sample: Option<&fathom_model::record::FlowSample>| sample?.values.get(name).copied();
+    value(flow.samples.last()).unwrap_or(0).saturating_sub(value(flow.samples.first()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+    use fathom_model::{record::FlowSample, units::Nanos};
+
+    fn marked(n: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        let at = |tenth: u64| FlowSample {
+            at_ns: Nanos::from_millis(100 * tenth),
+            values: [(tcp::SEGMENTS_OUT, tenth * 1000), (tcp::DELIVERED_CE, tenth * n)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+        };
+        let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(0), at(9)] };
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+        builder
+    }
+
+    #[test]
+    fn marks_of_a_device_are_told_with_their_share() {
+        let finding = marked(250).finding("congestion-marks").unwrap();
+        assert_eq!(
+            finding.title,
+            "a device on the path marked 25 % of the TCP segments of client as \"congestion experienced\" (ECN), on which senders slow down"
+        );
+        assert_eq!(marked(0).finding("congestion-marks"), None);
+    }
+}

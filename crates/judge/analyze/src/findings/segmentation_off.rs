@@ -1,0 +1,93 @@
+//! The sender's stack splits its data into segments itself, because the offload for that is turned off.
+
+use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
+
+use super::FindingRule;
+use crate::{cores::CoreLoad, evidence::TestEvidence};
+
+/// The names by which ethtool shows that the stack hands on large segments: split by the device (TSO), or just before it (GSO).
+const SEGMENTATION: [&str; 2] = ["tx-tcp-segmentation", "tx-generic-segmentation"];
+
+/// Looks for a bulk sender without TSO and GSO: the stack handles each packet on its own, up to ten times as much work for the same data.
+///
+/// Silent where no core is full of the test's own work, and where the features of the interface are unknown.
+pub(crate) struct SegmentationOff;
+
+impl FindingRule for SegmentationOff {
+    fn id(&self) -> &'static str {
+        "segmentation-off"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let is_full = || seen.hosts().any(|host| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work));
+        if seen.test.layer != Layer::Tcp || seen.test.flows.is_empty() || seen.reached_target() || !is_full() {
+            return Vec::new();
+        }
+        let mut senders: Vec<&str> = seen.test.flows.iter().map(|flow| flow.sender.as_str()).collect();
+        senders.dedup();
+        senders.into_iter().filter_map(|host| self.on_host(seen, host)).collect()
+    }
+}
+
+impl SegmentationOff {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let interface = seen.interface(host);
+        let offloads = seen.environment(host)?.get(interface, "offloads")?;
+        if offloads.split_whitespace().any(|name| SEGMENTATION.contains(&name)) {
+            return None;
+        }
+        let title = format!(
+            "segmentation offload is off on {interface} of {host} (TSO and GSO): its stack handles every packet on its own, which fills a core"
+        );
+        let evidence =
+            Evidence { host: host.to_owned(), counter: format!("offloads {interface}"), value: offloads.to_owned() };
+        Some(
+            seen.finding(self.id(), Severity::HoldsBack, "no TSO, GSO", title).evidence([evidence]).next(
+                NextStep::new(format!("ethtool -K {interface} gso on tso on"))
+                    .on(host)
+                    .expected("let the stack handle up to 64 KiB at once"),
+            ),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+    use fathom_model::{Bottleneck, FlowSummary, SenderTime};
+
+    fn with_offloads(offloads: &str) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000_000]);
+        builder.wire("100000000000", "1500");
+        builder.cpu("client", "cpu0", [1, 2, 97, 0]);
+        builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", "offloads", offloads);
+        builder
+    }
+
+    #[test]
+    fn a_sender_that_splits_its_data_itself_is_told() {
+        let found = |offloads: &str| {
+            let mut run = with_offloads(offloads).run;
+            run.tests[0].flows = vec![FlowSummary {
+                id: "a:1 b:2".to_owned(),
+                sender: "client".to_owned(),
+                acknowledged_bps: 1e9,
+                waits: SenderTime { receive_window: 0.0, send_buffer: 0.0, application: 0.0, network: 1.0 },
+                held_by: Bottleneck::SenderCpu,
+            }];
+            let context = RunBuilder::new().context;
+            SegmentationOff.evaluate(&TestEvidence::new(&run, &run.tests[0], &context)).pop()
+        };
+        assert!(
+            found("rx-gro tx-checksum-ipv4")
+                .is_some_and(|finding| finding.title.starts_with("segmentation offload is off on eth0"))
+        );
+        assert_eq!(found("rx-gro tx-generic-segmentation"), None);
+    }
+}

@@ -20,7 +20,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "cat", options: &[], words: &["/proc/", "/sys/"] },
     Program { name: "conntrack", options: &["-S"], words: &[] },
     Program { name: "echo", options: &[], words: &["* > /sys/class/net/"] },
-    Program { name: "ethtool", options: &["-G", "-L", "-S", "-x"], words: &["*"] },
+    Program { name: "ethtool", options: &["-G", "-K", "-L", "-S", "-x"], words: &["*"] },
     Program {
         name: "fathom",
         options: &["*"],

@@ -38,6 +38,7 @@ impl FindingRule for NothingDone {
             "martian-packets",
             "filter-drops",
             "ingress-filter-drops",
+            "device-receive-drops",
             "no-listener",
             "path-mtu-black-hole",
             "ports",

@@ -175,6 +175,24 @@ mod tests {
     }
 
     #[test]
+    fn a_silence_of_transactions_is_told_beyond_a_single_retransmission() {
+        let found = |wait_ms: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(1_000, 1);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            let column = record.timeline.counters.get_mut(count::TRANSACTIONS).unwrap();
+            let n_silent = usize::try_from(wait_ms / 50).unwrap();
+            column[5..5 + n_silent].fill(0);
+            let mut times = Histogram::new();
+            times.record_n(1_000_000, 999);
+            times.record(wait_ms * 1_000_000);
+            record.distributions.insert(SERVICE_TIME.to_owned(), times);
+            builder.finding("stall").map(|finding| finding.severity)
+        };
+        assert_eq!([210, 400].map(found), [None, Some(Severity::HoldsBack)]);
+    }
+
+    #[test]
     fn a_stall_is_as_long_as_its_wait_although_fewer_intervals_lie_in_it() {
         assert_eq!(stalled(210, 3).finding("stall").unwrap().severity, Severity::HoldsBack);
         assert_eq!(stalled(190, 3).finding("stall").unwrap().severity, Severity::Remark);

@@ -354,6 +354,8 @@ pub mod count {
     pub const TRANSACTIONS: &str = "transactions";
     /// Requests with a response, whatever its status.
     pub const REQUESTS: &str = "requests";
+    /// Answers whose status says that the request is at fault, or not wanted: 400 to 499 (RFC 9110 section 15.5).
+    pub const REFUSED_REQUESTS: &str = "status_4xx";
     /// Answers whose status says that the server failed: 500 to 599.
     pub const SERVER_FAILURES: &str = "status_5xx";
     /// Requests still waiting for their answer when the trial ended.

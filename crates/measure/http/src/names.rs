@@ -19,7 +19,8 @@ pub const NOT_STARTED: &str = "not_started";
 /// Requests sent after the last one that a connection answered, and sent again on another connection.
 pub const RESENT: &str = "asked_again";
 /// Answers by status class; `other` is 600 and above.
-pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", count::SERVER_FAILURES, "status_other"];
+pub const STATUS: [&str; 5] =
+    ["status_2xx", "status_3xx", count::REFUSED_REQUESTS, count::SERVER_FAILURES, "status_other"];
 /// Requests that a responder refused with an error status.
 pub const REJECTED: &str = "rejected";
 /// Connections that a responder closed because the client was too slow.

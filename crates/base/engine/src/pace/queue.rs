@@ -47,7 +47,7 @@ pub(crate) struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
     late_from: Nanos,
     n_due: u64,
     n_started: u64,
-    /// The numbers of the requests that became due while connections were free but the worker was not awake.
+    /// The numbers of the requests that are late by the worker alone: a connection was free for them, or the worker was not awake.
     overslept: Range<u64>,
 }
 
@@ -78,9 +78,9 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
             self.n_due += 1;
             n_late += u64::from(elapsed - at > self.late_from);
         }
-        // The requests with the largest lag come first.
-        if is_ours && n_late > 0 {
-            self.overslept = before..before + n_late;
+        // The requests with the largest lag come first. The first of all has a connection at once, so that it waits for nothing but the worker.
+        if is_ours && self.n_due > before {
+            self.overslept = before..before + n_late.max(1);
         }
         self.n_due - before
     }
@@ -179,6 +179,15 @@ mod tests {
             assert_eq!((start.intended, start.late), (micros(intended * 100), Some(LateCause::NoConnection)));
             assert_eq!(start.lag, micros(1000 - intended * 100));
         }
+    }
+
+    #[test]
+    fn a_start_is_the_workers_own_if_it_was_noticed_in_time_with_a_free_connection_and_made_late() {
+        let mut queue = queue(None);
+        queue.notice(micros(10), ConnectionAvailability::Some);
+        assert_eq!(queue.start(micros(90)).unwrap().late, Some(LateCause::OwnProcessor));
+        queue.notice(micros(110), ConnectionAvailability::None);
+        assert_eq!(queue.start(micros(190)).unwrap().late, Some(LateCause::NoConnection));
     }
 
     #[test]

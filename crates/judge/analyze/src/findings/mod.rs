@@ -88,6 +88,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &path_fault::PathFault,
     &errors::ErrorCauses,
     &server_failures::ServerFailures,
+    &server_failures::RefusedRequests,
     &server_failures::StuckConnections,
     &limit::LimitFound,
     &benchmark::BenchmarkHeadline,

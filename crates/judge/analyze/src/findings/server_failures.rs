@@ -42,7 +42,7 @@ impl FindingRule for ServerFailures {
         let total = |counter| seen.total(Side::Initiator, counter);
         let (n, of) = (total(count::SERVER_FAILURES), total(count::REQUESTS));
         let Some(share) = ratio(n, of).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
-        let such_as = seen.records(Side::Initiator).find_map(failed_status);
+        let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, '5'));
         let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
         let title = format!(
             "{} of the answers are server errors ({} with status 5xx{such_as}): the rate counts them; the log of the server says why",
@@ -55,10 +55,44 @@ impl FindingRule for ServerFailures {
     }
 }
 
-/// Returns the status of the first answer, such as `502 Bad Gateway`, if it is a failure of the server.
-fn failed_status(record: &Record) -> Option<&str> {
+/// Compares answers of the status class 4xx with all answers: a wrong URL, or a server that limits its requests (`429 Too Many Requests`).
+pub(crate) struct RefusedRequests;
+
+/// Where so many answers are refusals, their rate is that of the result.
+const MOSTLY_REFUSED: f64 = 0.5;
+
+impl FindingRule for RefusedRequests {
+    fn id(&self) -> &'static str {
+        "refused-requests"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[PLANNED_EVENT]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let is_replay = seen.records(Side::Initiator).any(|record| record.replay.is_some());
+        if seen.test.layer != Layer::Http || is_replay {
+            return Vec::new();
+        }
+        let total = |counter| seen.total(Side::Initiator, counter);
+        let share = ratio(total(count::REFUSED_REQUESTS), total(count::REQUESTS));
+        let Some(share) = share.filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
+        let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, '4'));
+        let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
+        let title =
+            format!("{} of the answers refuse the request (status 4xx{such_as}): the rate counts them", percent(share));
+        let severity = if share >= MOSTLY_REFUSED { Severity::HoldsBack } else { Severity::Remark };
+        let from = &seen.test.from;
+        let counted = [count::REFUSED_REQUESTS, count::REQUESTS].map(|name| counter_evidence(from, name, total(name)));
+        vec![seen.finding(self.id(), severity, "refusals", title).evidence(counted)]
+    }
+}
+
+/// Returns the status of the first answer, such as `502 Bad Gateway`, if it is of a class.
+fn first_status(record: &Record, class: char) -> Option<&str> {
     let (_, status) = record.facts.get(HEAD)?.lines().next()?.split_once(' ')?;
-    status.starts_with('5').then(|| status.trim())
+    status.starts_with(class).then(|| status.trim())
 }
 
 /// Compares the connections whose requests waited in vain, at the end or until their timeout, with all connections.
@@ -161,6 +195,16 @@ mod tests {
         let words = "10 % of the answers are server errors (100 with status 5xx): ";
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert_eq!(finding.severity, Severity::HoldsBack);
+    }
+
+    #[test]
+    fn answers_that_refuse_the_request_are_told_and_lead_if_they_are_most() {
+        let found = |n: u64| {
+            let mut builder = answered(0);
+            builder.total("client", count::REFUSED_REQUESTS, n);
+            builder.finding("refused-requests").map(|finding| finding.severity)
+        };
+        assert_eq!([9, 300, 1_000].map(found), [None, Some(Severity::Remark), Some(Severity::HoldsBack)]);
     }
 
     #[test]

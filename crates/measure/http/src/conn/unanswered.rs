@@ -46,8 +46,10 @@ impl UnansweredCheck {
         let cause = match first_byte_at {
             // A server that took as long for an answer may still give this one.
             None if self.is_long(sent_at) && self.now.since(sent_at) > self.slowest => FaultCause::Unanswered,
-            // Large bodies take long, and each byte shows that the server is alive.
-            Some(_) if self.now.since(sent_at) >= self.measured.max(LONG_WAIT) => FaultCause::Incomplete,
+            // Large bodies take long, and each byte shows that the server is alive. Connections that share a full path get unequal parts of it.
+            Some(_) if self.now.since(sent_at) >= self.measured.max(LONG_WAIT).max(self.unequal()) => {
+                FaultCause::Incomplete
+            }
             _ => return None,
         };
         Some(RequestFault { stage: RequestStage::Read, cause })
@@ -58,6 +60,11 @@ impl UnansweredCheck {
     pub(crate) const fn is_stuck(sent_at: Nanos, last_answer_at: Nanos, slow_answer: Nanos) -> bool {
         let waited = last_answer_at.since(sent_at).0;
         waited >= STUCK_MIN.0 && waited >= slow_answer.0.saturating_mul(STUCK_FACTOR)
+    }
+
+    /// The time within which an answer comes to a connection that gets a third of what the slowest other one got.
+    const fn unequal(self) -> Nanos {
+        Nanos(self.slowest.0.saturating_mul(3))
     }
 
     fn is_long(self, since: Nanos) -> bool {
@@ -96,6 +103,9 @@ mod tests {
         let closing = UnansweredCheck::since(ms(5_000), ms(10_000), ms(1_500));
         assert_eq!(closing.request(ms(8_600), None), None);
         assert!(closing.request(ms(8_400), None).is_some());
+        let of_body =
+            |slowest| UnansweredCheck::since(ms(8_800), ms(10_000), ms(slowest)).request(ms(8_600), Some(ms(8_700)));
+        assert_eq!((of_body(700), of_body(10).is_some()), (None, true), "a body on a path that is full");
     }
 
     #[test]

@@ -38,11 +38,11 @@ impl FindingRule for Stall {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs", PLANNED_EVENT]
+        &["other-programs", "connect-delays", "link-down", PLANNED_EVENT]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        if cause == PLANNED_EVENT {
+        if cause != "other-programs" {
             return false;
         }
         // Other programs take many short times, which the percentiles show. A long silence in every round is the target's own.

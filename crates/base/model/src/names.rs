@@ -352,6 +352,8 @@ pub mod count {
     pub const BYTES_RECEIVED: &str = "bytes_received";
     /// Complete exchanges: a request and its complete response.
     pub const TRANSACTIONS: &str = "transactions";
+    /// Requests in datagrams without an answer in time.
+    pub const TRANSACTIONS_LOST: &str = "lost";
     /// Requests with a response, whatever its status.
     pub const REQUESTS: &str = "requests";
     /// Answers whose status says that the request is at fault, or not wanted: 400 to 499 (RFC 9110 section 15.5).

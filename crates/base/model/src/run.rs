@@ -273,7 +273,7 @@ pub enum Completeness {
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The run's name, which is also the name of its folder, such as `2026-11-21-0923-a1f3`.
+    /// The run's name, which is also the name of its folder, such as `2026-11-21-0923-a1f35c`.
     pub id: String,
     /// The program that made it, such as `fathom 0.1.0`.
     pub tool: String,

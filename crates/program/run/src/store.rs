@@ -17,9 +17,9 @@ use crate::{
     files::{self, FileReaders},
 };
 
-/// Returns a run ID that sorts by time: `2026-11-21-0923-a1f3`.
+/// Returns a run ID that sorts by time: `2026-11-21-0923-a1f35c`. Of a hundred runs in one minute, two have the same in one case of 3,000.
 pub fn run_id(now: &Zoned, seed: u64) -> String {
-    format!("{}-{:04x}", now.strftime("%Y-%m-%d-%H%M"), seed & 0xffff)
+    format!("{}-{:06x}", now.strftime("%Y-%m-%d-%H%M"), seed & 0xff_ffff)
 }
 
 /// The size limit of a document in bytes: enough for more than a day of 50 ms intervals.

@@ -48,14 +48,14 @@ pub(crate) struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
     n_due: u64,
     n_started: u64,
     /// The numbers of the requests that are late by the worker alone: a connection was free for them, or the worker was not awake.
-    overslept: Range<u64>,
+    late_by_worker: Range<u64>,
 }
 
 impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
     /// Creates the queue before the first arrival.
     pub(crate) fn new(arrivals: I) -> Self {
         let (ahead, behind) = (arrivals.clone().peekable(), arrivals);
-        Self { ahead, behind, late_from: LATE, n_due: 0, n_started: 0, overslept: 0..0 }
+        Self { ahead, behind, late_from: LATE, n_due: 0, n_started: 0, late_by_worker: 0..0 }
     }
 
     /// Sets the allowed lag to that of the pacing mode.
@@ -80,7 +80,7 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
         }
         // The requests with the largest lag come first. The first of all has a connection at once, so that it waits for nothing but the worker.
         if is_ours && self.n_due > before {
-            self.overslept = before..before + n_late.max(1);
+            self.late_by_worker = before..before + n_late.max(1);
         }
         self.n_due - before
     }
@@ -97,7 +97,7 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
         }
         let intended = self.behind.next()?;
         let lag = elapsed - intended;
-        let is_ours = self.overslept.contains(&self.n_started);
+        let is_ours = self.late_by_worker.contains(&self.n_started);
         let late =
             (lag > self.late_from).then_some(if is_ours { LateCause::OwnProcessor } else { LateCause::NoConnection });
         self.n_started += 1;

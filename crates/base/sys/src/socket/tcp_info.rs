@@ -67,6 +67,8 @@ pub struct TcpInfo {
     pub lost: u32,
     /// Segments retransmitted and not yet acknowledged.
     pub retrans: u32,
+    /// The time since payload arrived, in whole milliseconds; since the connection was opened if none has.
+    pub last_data_recv: Nanos,
     /// The path MTU that the connection uses.
     pub pmtu: Bytes,
     /// The smoothed round-trip time (RFC 6298), in whole microseconds.
@@ -217,6 +219,7 @@ impl TcpInfo {
             unacked: f.u32(24)?,
             lost: f.u32(32)?,
             retrans: f.u32(36)?,
+            last_data_recv: f.u32(52).map(|span| Nanos::from_millis(span.into()))?,
             pmtu: f.small_bytes(60)?,
             rtt: f.micros(68)?,
             rttvar: f.micros(72)?,
@@ -274,6 +277,7 @@ mod tests {
         assert_eq!(near.state, TcpState::Established);
         assert_eq!(near.bytes_sent, Some(Bytes(1000)));
         assert_eq!(far.bytes_received, Some(Bytes(1000)));
+        assert!(far.last_data_recv < Nanos::from_secs(1), "{far:?}");
         assert_eq!(near.total_retrans, 0);
         assert_eq!(near.snd_ssthresh, None);
         assert!(near.snd_mss > Bytes(500) && near.pmtu > near.snd_mss, "{near:?}");

@@ -3,11 +3,10 @@
 use fathom_model::{
     Finding, NextStep, Severity,
     names::tcp,
-    record::Flow,
     units::{percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, flow_limited::growth};
 use crate::{
     evidence::{TestEvidence, counter_evidence},
     window::host_of,
@@ -64,17 +63,14 @@ impl CongestionMarks {
     }
 }
 
-/// Returns the growth of a value from the first to the last sample of a connection.
-fn growth(flow: &Flow, name: &str) -> u64 {
-    let value = |sample: Option<&fathom_model::record::FlowSample>| sample?.values.get(name).copied();
-    value(flow.samples.last()).unwrap_or(0).saturating_sub(value(flow.samples.first()).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::{record::FlowSample, units::Nanos};
+    use fathom_model::{
+        record::{Flow, FlowSample},
+        units::Nanos,
+    };
 
     fn marked(n: u64) -> RunBuilder {
         let mut builder = RunBuilder::new();

@@ -30,8 +30,13 @@ fn delayed(seen: &TestEvidence<'_>) -> Option<(u64, f64)> {
     if !matches!(seen.test.layer, Layer::Tcp | Layer::Http | Layer::App) {
         return None;
     }
-    let again = seen.growth(seen.host_of(Side::Initiator).unwrap_or(&seen.test.from), host::TCP_SYN_RETRANS, None);
+    let again = sent_again(seen);
     delayed_share(seen, again).filter(|_| again > 0).map(|share| (again, share))
+}
+
+/// Returns the number of SYNs that the initiator's host sent again.
+fn sent_again(seen: &TestEvidence<'_>) -> u64 {
+    seen.growth(seen.host_of(Side::Initiator).unwrap_or(&seen.test.from), host::TCP_SYN_RETRANS, None)
 }
 
 /// Returns true if connections waited for another SYN, so that some were not open at the end.
@@ -125,10 +130,8 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
         (None, None) => {
-            // Each connection that waits sends several SYNs.
-            let again =
-                seen.growth(seen.host_of(Side::Initiator).unwrap_or(&seen.test.from), host::TCP_SYN_RETRANS, None);
-            let dropped = most(host::NFT_DROPPED).filter(|(_, n)| 2 * n >= again);
+            // A rule drops other packets too, so its count is no proof if it is the smaller one.
+            let dropped = most(host::NFT_DROPPED).filter(|(_, n)| 2 * n >= sent_again(seen));
             dropped.map_or(SynLoss::Unknown, |(host, n)| SynLoss::Filter(host, n))
         }
     }

@@ -239,7 +239,7 @@ fn wait_ratio(seen: &TestEvidence<'_>, side: Side, counter: &str) -> Option<f64>
 }
 
 /// Returns the growth of a value over the samples of a connection. A single sample counts from zero.
-fn growth(flow: &Flow, name: &str) -> u64 {
+pub(super) fn growth(flow: &Flow, name: &str) -> u64 {
     let value = |values: &BTreeMap<String, u64>| values.get(name).copied().unwrap_or(0);
     match &flow.samples[..] {
         [] => 0,

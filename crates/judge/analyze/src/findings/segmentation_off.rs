@@ -1,5 +1,7 @@
 //! The sender's stack splits its data into segments itself, because the offload for that is turned off.
 
+use std::collections::BTreeSet;
+
 use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
 
 use super::FindingRule;
@@ -27,8 +29,7 @@ impl FindingRule for SegmentationOff {
         if seen.test.layer != Layer::Tcp || seen.test.flows.is_empty() || seen.reached_target() || !is_full() {
             return Vec::new();
         }
-        let mut senders: Vec<&str> = seen.test.flows.iter().map(|flow| flow.sender.as_str()).collect();
-        senders.dedup();
+        let senders: BTreeSet<&str> = seen.test.flows.iter().map(|flow| flow.sender.as_str()).collect();
         senders.into_iter().filter_map(|host| self.on_host(seen, host)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that say that the server failed, and connections that got none.
+//! Answers that say that the server failed or refused, and connections that got none.
 
 use fathom_model::{
     Cause, Failure, Finding, Layer, Record, Severity, Side, Stage, Trial,
@@ -12,8 +12,8 @@ use crate::{
     window::record_of,
 };
 
-/// At one failure in a hundred answers and above, the rate is partly that of failures, which are often cheaper to serve.
-const HOLDS_BACK: f64 = 0.01;
+/// At one in a hundred answers and above, the rate is partly that of failures or refusals, which are often cheaper to serve.
+const SHARE_MIN: f64 = 0.01;
 /// The share of the connections without an answer from which on the others do their work.
 const STUCK_MIN: f64 = 0.1;
 /// Fewer connections may have lost a segment each.
@@ -21,49 +21,41 @@ const STUCK_LEAST: u64 = 3;
 /// The fact of a record that has the head of its first answer.
 const HEAD: &str = "head";
 
-/// Compares answers of the status class 5xx with all answers.
-pub(crate) struct ServerFailures;
-
-impl FindingRule for ServerFailures {
-    fn id(&self) -> &'static str {
-        "server-failures"
-    }
-
-    fn effect_of(&self) -> &'static [&'static str] {
-        &[PLANNED_EVENT]
-    }
-
-    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Recorded answers are compared with the recording, which may have failures too.
-        let is_replay = seen.records(Side::Initiator).any(|record| record.replay.is_some());
-        if seen.test.layer != Layer::Http || is_replay {
-            return Vec::new();
-        }
-        let total = |counter| seen.total(Side::Initiator, counter);
-        let (n, of) = (total(count::SERVER_FAILURES), total(count::REQUESTS));
-        let Some(share) = ratio(n, of).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
-        let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, '5'));
-        let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
-        let title = format!(
-            "{} of the answers are server errors ({} with status 5xx{such_as}): the rate counts them; the log of the server says why",
-            percent(share),
-            grouped(n)
-        );
-        let from = &seen.test.from;
-        let counted = [count::SERVER_FAILURES, count::REQUESTS].map(|name| counter_evidence(from, name, total(name)));
-        vec![seen.finding(self.id(), Severity::HoldsBack, "server fails", title).evidence(counted)]
-    }
+/// Compares the answers of a status class with all answers (RFC 9110 section 15).
+pub(crate) struct StatusClass {
+    id: &'static str,
+    short: &'static str,
+    digit: char,
+    counter: &'static str,
+    /// What such answers do, and the advice that follows from it.
+    texts: [&'static str; 2],
+    /// The share of all answers from which on they lead the result; fewer, down to one in a hundred, are a remark.
+    leads_from: f64,
 }
 
-/// Compares answers of the status class 4xx with all answers: a wrong URL, or a server that limits its requests (`429 Too Many Requests`).
-pub(crate) struct RefusedRequests;
+/// The server says that it failed.
+pub(crate) const SERVER_FAILURES: StatusClass = StatusClass {
+    id: "server-failures",
+    short: "server fails",
+    digit: '5',
+    counter: count::SERVER_FAILURES,
+    texts: ["are server errors", "; the log of the server says why"],
+    leads_from: SHARE_MIN,
+};
 
-/// Where so many answers are refusals, their rate is that of the result.
-const MOSTLY_REFUSED: f64 = 0.5;
+/// The server does not want the requests: a wrong URL, or too many of them (`429 Too Many Requests`).
+pub(crate) const REFUSED_REQUESTS: StatusClass = StatusClass {
+    id: "refused-requests",
+    short: "refusals",
+    digit: '4',
+    counter: count::REFUSED_REQUESTS,
+    texts: ["refuse the request", ""],
+    leads_from: 0.5,
+};
 
-impl FindingRule for RefusedRequests {
+impl FindingRule for StatusClass {
     fn id(&self) -> &'static str {
-        "refused-requests"
+        self.id
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
@@ -71,21 +63,26 @@ impl FindingRule for RefusedRequests {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // Recorded answers are compared with the recording, which may have such answers too.
         let is_replay = seen.records(Side::Initiator).any(|record| record.replay.is_some());
         if seen.test.layer != Layer::Http || is_replay {
             return Vec::new();
         }
-        let total = |counter| seen.total(Side::Initiator, counter);
-        let share = ratio(total(count::REFUSED_REQUESTS), total(count::REQUESTS));
-        let Some(share) = share.filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
-        let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, '4'));
+        let counted = [self.counter, count::REQUESTS].map(|name| (name, seen.total(Side::Initiator, name)));
+        let [(_, n), (_, of)] = counted;
+        let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
+        let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, self.digit));
         let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
-        let title =
-            format!("{} of the answers refuse the request (status 4xx{such_as}): the rate counts them", percent(share));
-        let severity = if share >= MOSTLY_REFUSED { Severity::HoldsBack } else { Severity::Remark };
-        let from = &seen.test.from;
-        let counted = [count::REFUSED_REQUESTS, count::REQUESTS].map(|name| counter_evidence(from, name, total(name)));
-        vec![seen.finding(self.id(), severity, "refusals", title).evidence(counted)]
+        let (what, advice) = (self.texts[0], self.texts[1]);
+        let title = format!(
+            "{} of the answers {what} ({} with status {}xx{such_as}): the rate counts them{advice}",
+            percent(share),
+            grouped(n),
+            self.digit
+        );
+        let severity = if share >= self.leads_from { Severity::HoldsBack } else { Severity::Remark };
+        let evidence = counted.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
+        vec![seen.finding(self.id, severity, self.short, title).evidence(evidence)]
     }
 }
 

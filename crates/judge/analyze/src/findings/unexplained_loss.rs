@@ -28,8 +28,6 @@ const OUTAGE: Nanos = Nanos::from_millis(100);
 const LOSS_BURST_MAX: &str = "loss_burst_max";
 /// The finding of a loss without a pattern that names its cause.
 const LOSS: &str = "loss";
-/// The counter of requests without an answer.
-const TRANSACTIONS_LOST: &str = "lost";
 /// The finding that packets waited in vain for a neighbor.
 const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
 /// The finding that something on the way lets a rate pass.
@@ -75,7 +73,7 @@ impl FindingRule for UnexplainedLoss {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let Some(sum) = &seen.test.conservation else { return lost_transactions(seen).into_iter().collect() };
+        let Some(sum) = &seen.test.conservation else { return Vec::new() };
         let n = u64::try_from(sum.n_unexplained).unwrap_or(0);
         let share = ratio(n, sum.n_sent).unwrap_or(0.0);
         // If nothing arrived, another finding reports that.
@@ -112,17 +110,45 @@ impl FindingRule for UnexplainedLoss {
 }
 
 /// Reports the transactions of datagrams whose request or answer was lost. Each keeps its flow waiting for its timeout.
-fn lost_transactions(seen: &TestEvidence<'_>) -> Option<Finding> {
-    let (n_sent, n_lost) = (seen.total(Side::Initiator, count::SENT), seen.total(Side::Initiator, TRANSACTIONS_LOST));
-    let is_of_transactions = seen.test.layer == Layer::Udp && seen.total(Side::Initiator, count::TRANSACTIONS) > 0;
-    let share = ratio(n_lost, n_sent).filter(|share| is_of_transactions && *share >= HOLDS_BACK)?;
-    let title = format!(
-        "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting",
-        percent(share)
-    );
-    let evidence = [("sent requests", n_sent), ("without an answer", n_lost)];
-    let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
-    Some(seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence))
+pub(crate) struct LostTransactions;
+
+impl FindingRule for LostTransactions {
+    fn id(&self) -> &'static str {
+        LOSS
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        // A place that counts what it drops tells more.
+        &[
+            "filter-drops",
+            "ingress-filter-drops",
+            "udp-receive-buffer",
+            "device-receive-drops",
+            "device-send-drops",
+            "qdisc-drops",
+            "bad-checksums",
+            "link-down",
+            "other-programs",
+            NEIGHBOR_UNRESOLVED,
+            PLANNED_EVENT,
+        ]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let total = |counter| seen.total(Side::Initiator, counter);
+        let (n_sent, n_lost) = (total(count::SENT), total(count::TRANSACTIONS_LOST));
+        // If nothing was answered, another finding reports that.
+        let is_of_transactions = seen.test.layer == Layer::Udp && total(count::TRANSACTIONS) > 0;
+        let share = ratio(n_lost, n_sent).filter(|share| is_of_transactions && *share >= HOLDS_BACK);
+        let Some(share) = share else { return Vec::new() };
+        let title = format!(
+            "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting until its timeout",
+            percent(share)
+        );
+        let evidence = [("sent requests", n_sent), ("without an answer", n_lost)];
+        let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
+        vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence)]
+    }
 }
 
 /// The pattern of a loss, which tells its cause where no counter does.
@@ -444,5 +470,21 @@ mod tests {
         assert_eq!(run.findings[0].id, "loss");
         let buffer = run.findings.iter().find(|finding| finding.id == "udp-receive-buffer").unwrap();
         assert_eq!(buffer.severity, Severity::Remark, "it explains one in a hundred");
+    }
+
+    #[test]
+    fn lost_transactions_are_told_unless_a_place_that_drops_counts_them() {
+        let severity = |n_lost: u64, n_dropped: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(900, 1);
+            builder.run.tests[0].layer = Layer::Udp;
+            builder.total("client", count::SENT, 1_000);
+            builder.total("client", count::TRANSACTIONS_LOST, n_lost);
+            builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 1_000);
+            builder.host_counter("target", (host::NFT_DROPPED, "ip t i 2"), n_dropped);
+            builder.finding("loss").map(|finding| finding.severity)
+        };
+        assert_eq!([severity(0, 0), severity(100, 0)], [None, Some(Severity::HoldsBack)]);
+        assert_eq!(severity(100, 100), Some(Severity::Remark), "a rule on target drops them");
     }
 }

@@ -105,6 +105,11 @@ impl<R: Reactor> Connector<R> {
         TcpInfo::of(self.reactor.socket(token(slot))?).map_or(Some(Nanos::ZERO), |info| info.min_rtt)
     }
 
+    /// The time since data arrived on an open connection. `None` if the kernel does not tell.
+    pub(crate) fn silent_for(&self, slot: usize) -> Option<Nanos> {
+        TcpInfo::of(self.reactor.socket(token(slot))?).map(|info| info.last_data_recv).ok()
+    }
+
     /// Whether another connect may begin.
     pub(crate) fn has_room(&self) -> bool {
         self.n_connecting < CONNECTING_MAX

@@ -41,13 +41,22 @@ impl UnansweredCheck {
         self.is_long(since).then_some(RequestFault { stage, cause: FaultCause::Unanswered })
     }
 
-    /// The failure of a request that has no answer, or whose answer has been incomplete for the whole time.
-    pub(crate) fn request(self, sent_at: Nanos, first_byte_at: Option<Nanos>) -> Option<RequestFault> {
+    /// The failure of a request that has no answer, or whose answer has been incomplete for the whole time. `silent_for` is the time since data
+    /// arrived on its connection, if that is known.
+    pub(crate) fn request(
+        self,
+        sent_at: Nanos,
+        first_byte_at: Option<Nanos>,
+        silent_for: impl FnOnce() -> Option<Nanos>,
+    ) -> Option<RequestFault> {
         let cause = match first_byte_at {
             // A server that took as long for an answer may still give this one.
             None if self.is_long(sent_at) && self.now.since(sent_at) > self.slowest => FaultCause::Unanswered,
-            // Large bodies take long, and each byte shows that the server is alive. Connections that share a full path get unequal parts of it.
-            Some(_) if self.now.since(sent_at) >= self.measured.max(LONG_WAIT).max(self.unequal()) => {
+            // Large bodies take long on a full path, and each byte shows that the server is alive.
+            Some(_)
+                if self.now.since(sent_at) >= self.measured.max(LONG_WAIT)
+                    && silent_for().is_none_or(|silent| silent >= LONG_WAIT) =>
+            {
                 FaultCause::Incomplete
             }
             _ => return None,
@@ -60,11 +69,6 @@ impl UnansweredCheck {
     pub(crate) const fn is_stuck(sent_at: Nanos, last_answer_at: Nanos, slow_answer: Nanos) -> bool {
         let waited = last_answer_at.since(sent_at).0;
         waited >= STUCK_MIN.0 && waited >= slow_answer.0.saturating_mul(STUCK_FACTOR)
-    }
-
-    /// The time within which an answer comes to a connection that gets a third of what the slowest other one got.
-    const fn unequal(self) -> Nanos {
-        Nanos(self.slowest.0.saturating_mul(3))
     }
 
     fn is_long(self, since: Nanos) -> bool {
@@ -92,7 +96,7 @@ mod tests {
         for (round, waited, first_byte, cause) in cases {
             let now = ms(10_000);
             let closing = UnansweredCheck::since(now.since(ms(round)), now, Nanos::ZERO);
-            let fault = closing.request(now.since(ms(waited)), first_byte.map(ms));
+            let fault = closing.request(now.since(ms(waited)), first_byte.map(ms), || None);
             assert_eq!(fault.map(|fault| fault.cause), cause, "{round} {waited}");
         }
     }
@@ -101,11 +105,17 @@ mod tests {
     fn a_request_that_waits_no_longer_than_another_one_did_may_still_be_answered() {
         let ms = Nanos::from_millis;
         let closing = UnansweredCheck::since(ms(5_000), ms(10_000), ms(1_500));
-        assert_eq!(closing.request(ms(8_600), None), None);
-        assert!(closing.request(ms(8_400), None).is_some());
-        let of_body =
-            |slowest| UnansweredCheck::since(ms(8_800), ms(10_000), ms(slowest)).request(ms(8_600), Some(ms(8_700)));
-        assert_eq!((of_body(700), of_body(10).is_some()), (None, true), "a body on a path that is full");
+        assert_eq!(closing.request(ms(8_600), None, || None), None);
+        assert!(closing.request(ms(8_400), None, || None).is_some());
+    }
+
+    #[test]
+    fn a_body_that_still_comes_at_the_end_is_no_failure() {
+        let ms = Nanos::from_millis;
+        let closing = UnansweredCheck::since(ms(8_800), ms(10_000), Nanos::ZERO);
+        let fault = |silent| closing.request(ms(8_500), Some(ms(8_600)), || silent).map(|fault| fault.cause);
+        let incomplete = Some(FaultCause::Incomplete);
+        assert_eq!([Some(ms(20)), Some(ms(1_400)), None].map(fault), [None, incomplete, incomplete]);
     }
 
     #[test]

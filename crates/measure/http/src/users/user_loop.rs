@@ -130,11 +130,13 @@ impl<'a, R: Reactor, U: Users> LoadLoop<'a> for UserLoop<'a, R, U> {
     fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
         let UserPool { mut load, mut recorder, connector, connections, heads, .. } = self.pool;
         let closing = UnansweredCheck::of(now, &load);
-        for connection in &connections {
+        for (slot, connection) in connections.iter().enumerate() {
             let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
             let sent = connection.unanswered();
-            let of_request =
-                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
+            let silent_for = || connector.silent_for(slot);
+            let of_request = closing
+                .zip(sent)
+                .and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at, silent_for));
             load.times.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
             of_connect.or(of_request).into_iter().for_each(|fault| recorder.count_fault(fault));
         }

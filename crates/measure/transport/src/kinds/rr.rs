@@ -24,7 +24,7 @@ use crate::{
     },
     request_response::{
         self, ARRIVALS, BURST, DELAY, FLOWS, NOT_STARTED, OpenLoad, RATE, REACTOR, SPIN, sizes,
-        udp::{self, LOST, TIMEOUT},
+        udp::{self, TIMEOUT},
     },
 };
 
@@ -214,7 +214,7 @@ impl MetricPage {
         let on_the_way_there = Derivation::missing((SIDE, count::SENT), (Side::Responder, count::RECEIVED));
         let ratio = UnitAndSense(Unit::Ratio, Better::Lower);
         vec![
-            self.share(MetricName("loss_ratio", "lost"), (LOST, count::SENT)),
+            self.share(MetricName("loss_ratio", "lost"), (count::TRANSACTIONS_LOST, count::SENT)),
             self.metric(MetricName("request_loss_ratio", "requests lost"), ratio, on_the_way_there),
         ]
     }

@@ -3,7 +3,13 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use fathom_model::units::approximate;
@@ -18,6 +24,34 @@ const FRAME_BYTES: u64 = 958 + 8 + 20 + 14;
 
 fn intervals(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A connection that carries 1,000 bytes every 10 ms until it is dropped, to a listener that does not read them. Connections are read less often
+/// the more of them a machine has, so a burst may fall between two readings.
+struct BusyConnection {
+    is_over: Arc<AtomicBool>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl BusyConnection {
+    fn to(listener: SocketAddr) -> Self {
+        let mut connection = TcpStream::connect(listener).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let writer = thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) && connection.write_all(&[7; 1_000]).is_ok() {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        Self { is_over, writer: Some(writer) }
+    }
+}
+
+impl Drop for BusyConnection {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.writer.take().into_iter().for_each(|writer| drop(writer.join()));
+    }
 }
 
 /// Sums a rate per second over all intervals.
@@ -77,13 +111,13 @@ fn connections_that_wait_for_accept_and_those_that_move_bytes_are_shown_and_are_
     let stage = TestBed::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = listener.local_addr().unwrap();
-    let _waiting = [TcpStream::connect(here).unwrap(), TcpStream::connect(here).unwrap()];
+    let _waiting = TcpStream::connect(here).unwrap();
+    let _busy = BusyConnection::to(here);
     let kept = stage.path("sockets.ndjson");
     let file = kept.to_str().unwrap();
     let watch = stage.start(["watch", "--interval", "100ms", "--count", "10", "--ndjson", "--record", file]);
     watch.says("{");
-    let mut busy = TcpStream::connect(here).unwrap();
-    busy.write_all(&[7; 10_000]).unwrap();
+    let _third = TcpStream::connect(here).unwrap();
     let seen = intervals(&watch.ends().succeeded().stdout);
     let address = |value: &Value| value.as_str().is_some_and(|text| text == here.to_string());
     let waiting = |view: &Value| {
@@ -194,11 +228,8 @@ fn every_line_has_the_documented_members() {
     // The busiest connections are those of the whole machine.
     let stage = TestBed::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let here = listener.local_addr().unwrap();
+    let _busy = BusyConnection::to(listener.local_addr().unwrap());
     let watch = stage.start(["watch", "--interval", "100ms", "--count", "15", "--ndjson"]);
-    watch.says("{");
-    let mut busy = TcpStream::connect(here).unwrap();
-    busy.write_all(&[7; 10_000]).unwrap();
     let seen = intervals(&watch.ends().succeeded().stdout);
     assert_eq!(seen.len(), 15);
     seen.iter().for_each(check_line);

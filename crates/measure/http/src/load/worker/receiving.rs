@@ -265,7 +265,9 @@ impl<R: Reactor> ClientWorker<'_, R> {
             let of_connect = closing.connect(&connection.conn);
             waits_to_connect[usize::from(connection.conn.upstream)] |= of_connect.is_some();
             let ask = self.in_flight.front(idx, connection.in_flight);
-            let of_request = ask.and_then(|ask| closing.request(ask.times.sent_at, connection.first_byte_at));
+            let silent_for = || self.connector.silent_for(idx);
+            let of_request =
+                ask.and_then(|ask| closing.request(ask.times.sent_at, connection.first_byte_at, silent_for));
             n_requests += u64::from(of_request.is_some());
             of_connect.into_iter().chain(of_request).for_each(|fault| self.recorder.count_fault(fault));
         }

@@ -45,8 +45,6 @@ const DESCRIPTORS_MORE: u64 = 128;
 
 /// Answers that arrived after their timeout, or twice.
 pub(crate) const LATE: &str = "late";
-/// Requests without an answer in time.
-pub(crate) const LOST: &str = "lost";
 /// Datagrams of other senders or other trials.
 pub(crate) const FOREIGN: &str = "strangers";
 
@@ -54,7 +52,7 @@ pub(crate) const FOREIGN: &str = "strangers";
 const COUNTERS: &[&str] = &[
     count::TRANSACTIONS,
     count::SENT,
-    LOST,
+    count::TRANSACTIONS_LOST,
     LATE,
     FOREIGN,
     count::INTENDED,

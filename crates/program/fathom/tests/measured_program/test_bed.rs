@@ -311,11 +311,16 @@ impl RunningProgram {
 
     /// Waits for a line on stdout that starts with this text. Returns all of stdout.
     pub(crate) fn says(&self, beginning: &str) -> String {
+        self.shows(|line| line.starts_with(beginning))
+    }
+
+    /// Waits for a line on stdout that this accepts. The last line may be incomplete. Returns all of stdout.
+    pub(crate) fn shows(&self, is_it: impl Fn(&str) -> bool) -> String {
         let handle = self.handle();
         until(|| {
             let has_ended = handle.wait(Nanos::ZERO).unwrap();
             let file = BufReader::new(File::open(&self.stdout).unwrap());
-            if file.lines().any(|line| line.unwrap().starts_with(beginning)) {
+            if file.lines().any(|line| is_it(&line.unwrap())) {
                 return Some(fs::read_to_string(&self.stdout).unwrap());
             }
             assert!(!has_ended, "{} ended: {}", self.shown, fs::read_to_string(&self.stderr).unwrap());

@@ -68,6 +68,12 @@ impl Case {
         }
     }
 
+    /// Puts a router between the hosts.
+    pub(crate) fn behind_router(mut self) -> Self {
+        self.faults.push(PlantedFault::new(&["router"], ""));
+        self
+    }
+
     /// Expects the names that are as true beside busy programs: threads that share one core with them wait for it.
     pub(crate) fn beside_busy_programs(&mut self) {
         if self.expected == [CORE] {

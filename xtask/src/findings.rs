@@ -52,6 +52,13 @@ const CASES: &[CaseRow] = &[
     (&["duplicate-address"], "b", "udp --rate 10M", &["martian-packets"]),
     (&["no-route"], "a", "tcp", &["no-route", PREFLIGHT]),
     (&["link-down"], "b", "udp --rate 10M", &["nothing-done", "link-down"]),
+    (&["link-flap"], "b", "udp --rate 20M", &["link-down"]),
+    (&["link-flap"], "b", "tcp --rate 300M", &["link-down"]),
+    (&["no-neighbor"], "a", "udp --rate 10M", &["neighbor-unresolved"]),
+    (&["fragment-loss"], "b", "udp --rate 50M --size 4000B", &["loss", "reassembly-fails"]),
+    (&["ecn-marks"], "a", "tcp", &["congestion-marks"]),
+    (&["small-mtu"], "b", "udp --rate 10M", &["mtu-mismatch"]),
+    (&["no-offload"], "a", "tcp", &["segmentation-off"]),
     (&["receive-window"], "b", "tcp", &["receive-window"]),
     (&["send-buffer"], "a", "tcp", &["send-buffer"]),
     (&["listen-queue"], "b", "tcp --test crr --flows 200", &["connect-delays"]),
@@ -114,10 +121,22 @@ const CASES: &[CaseRow] = &[
     (&["impair:delay=5ms,direction=forward"], "", "udp --test down --rate 20M", &[]),
 ];
 
+/// Cases with a router between the hosts, the host `dut`.
+const BEHIND_ROUTER: &[CaseRow] = &[
+    (&["ttl"], "a", "udp --rate 20M", &["time-exceeded"]),
+    (&["ttl"], "b", "udp --test down --rate 20M", &["time-exceeded"]),
+    (&["fragment-filter"], "dut", "udp --rate 50M --size 4000B", &["fragments-dropped"]),
+    (&["prohibited"], "dut", "udp --rate 20M", &["no-listener"]),
+    (&["shaper", "rate=100mbit"], "dut", "tcp --test down", &["path-full"]),
+];
+
 /// The cases of `--ci`, by their faults and tests: they need no feature of the kernel beyond namespaces, and leave most of a small machine
 /// idle.
 const CI_CASES: &[(&str, &str)] = &[
     ("receive-window on b", "tcp"),
+    ("link-flap on b", "udp --rate 20M"),
+    ("small-mtu on b", "udp --rate 10M"),
+    ("ttl on a + router", "udp --rate 20M"),
     ("impair:loss=2%", "udp --rate 50M"),
     ("impair:rst=0.5%", "http --connections 20"),
     ("impair:outage=500ms", "udp --rate 20M"),
@@ -183,7 +202,10 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
 
 /// Returns the cases that the command line asks for.
 fn cases(seed: Option<u64>, has: impl Fn(&str) -> bool) -> anyhow::Result<Vec<Case>> {
-    let singles = || CASES.iter().map(|(words, host, test, expected)| fault(words, host, test, expected));
+    let of_rows =
+        |rows: &'static [CaseRow]| rows.iter().map(|(words, host, test, expected)| fault(words, host, test, expected));
+    let behind_router = of_rows(BEHIND_ROUTER).map(Case::behind_router);
+    let singles = || of_rows(CASES).chain(behind_router.clone());
     Ok(match seed {
         Some(seed) => fault_variants::draw(seed),
         None if has("--pairs") => fault_pairs::all(),

@@ -59,6 +59,8 @@ pub mod host {
     pub const DEV_TX_DROPPED: &str = "dev_tx_dropped";
     /// Frames that could not be sent because of errors.
     pub const DEV_TX_ERRORS: &str = "dev_tx_errors";
+    /// How often the link of a device came up or went down (`IFLA_CARRIER_CHANGES`); instance: the interface.
+    pub const DEV_CARRIER_CHANGES: &str = "dev_carrier_changes";
     /// Packets dropped by the queueing discipline of a device (`RTM_GETQDISC`, `TCA_STATS_QUEUE`); instance: the interface.
     pub const QDISC_DROPPED: &str = "qdisc_dropped";
     /// How often a queueing discipline held a packet back to keep its rate; instance: the interface.
@@ -186,6 +188,8 @@ pub mod host {
     pub const UDP_NO_PORTS: &str = "udp_no_ports";
     /// ICMP messages that a destination cannot be reached (`Icmp: InDestUnreachs`): no listener, no route, or a firewall that refuses.
     pub const ICMP_IN_UNREACHABLE: &str = "icmp_in_unreachable";
+    /// ICMP messages that say that the time to live of a packet of this host ran out at a router (`Icmp: InTimeExcds`).
+    pub const ICMP_IN_TIME_EXCEEDED: &str = "icmp_in_time_exceeded";
     /// Datagrams with a wrong checksum (`Udp: InCsumErrors`).
     pub const UDP_IN_CSUM_ERRORS: &str = "udp_in_csum_errors";
     /// TCP sockets in use (`/proc/net/sockstat`): a gauge, not a count.

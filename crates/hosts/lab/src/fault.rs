@@ -60,6 +60,11 @@ const COPIES_MAX: u32 = 64;
 /// Makes a table for the rules of one fault, with a chain for what arrives.
 const TABLE: FaultStep = Run("nft add table inet fathom-{fault}", "nft delete table inet fathom-{fault}");
 const INPUT: FaultStep = Run("nft 'add chain inet fathom-{fault} input { type filter hook input priority 0; }'", "");
+/// A chain for what leaves the host.
+const OUTPUT: FaultStep = Run("nft 'add chain inet fathom-{fault} output { type filter hook output priority 0; }'", "");
+/// A chain for what arrives, before the kernel puts fragments together.
+const RAW: FaultStep =
+    Run("nft 'add chain inet fathom-{fault} raw { type filter hook prerouting priority -450; }'", "");
 
 /// All faults.
 pub const FAULTS: &[Fault] = &[
@@ -163,6 +168,77 @@ pub const FAULTS: &[Fault] = &[
         steps: &[TABLE, INPUT, Run("nft add rule inet fathom-{fault} input meta length > {bytes} drop", "")],
     },
     Fault {
+        name: "fragment-filter",
+        about: "drops fragments that arrive or pass, uncounted",
+        values: &[],
+        steps: &[
+            TABLE,
+            RAW,
+            Run("nft add rule inet fathom-{fault} raw 'ip frag-off & 0x3fff != 0' drop", ""),
+            Run("nft add rule inet fathom-{fault} raw exthdr frag exists drop", ""),
+        ],
+    },
+    Fault {
+        name: "fragment-loss",
+        about: "drops a share of the fragments that arrive, uncounted, and waits for the rest for a second",
+        values: &[("permille", "20")],
+        steps: &[
+            TABLE,
+            RAW,
+            Run(
+                "nft add rule inet fathom-{fault} raw 'ip frag-off & 0x3fff != 0' numgen random mod 1000 < {permille} drop",
+                "",
+            ),
+            Set("net.ipv4.ipfrag_time", "1"),
+        ],
+    },
+    Fault {
+        name: "ttl",
+        about: "packets leave the host with a small TTL (hop limit)",
+        values: &[("hops", "1")],
+        steps: &[
+            TABLE,
+            OUTPUT,
+            Run("nft add rule inet fathom-{fault} output ip ttl set {hops}", ""),
+            Run("nft add rule inet fathom-{fault} output ip6 hoplimit set {hops}", ""),
+        ],
+    },
+    Fault {
+        name: "ecn-marks",
+        about: "marks a share of the TCP segments that leave the host as \"congestion experienced\" (ECN)",
+        values: &[("permille", "20")],
+        steps: &[
+            TABLE,
+            OUTPUT,
+            Run(
+                "nft add rule inet fathom-{fault} output 'ip ecn { ect0, ect1 }' numgen random mod 1000 < {permille} ip ecn set ce",
+                "",
+            ),
+            Set("net.ipv4.tcp_ecn", "1"),
+        ],
+    },
+    Fault {
+        name: "prohibited",
+        about: "a router refuses to forward UDP (ICMP: administratively prohibited)",
+        values: &[],
+        steps: &[
+            TABLE,
+            Run("nft 'add chain inet fathom-{fault} forward { type filter hook forward priority 0; }'", ""),
+            Run("nft add rule inet fathom-{fault} forward meta l4proto udp reject with icmpx admin-prohibited", ""),
+        ],
+    },
+    Fault {
+        name: "no-neighbor",
+        about: "ARP requests of the host get no answer",
+        values: &[],
+        steps: &[
+            Run("nft add table arp fathom-{fault}", "nft delete table arp fathom-{fault}"),
+            Run("nft 'add chain arp fathom-{fault} output { type filter hook output priority 0; policy drop; }'", ""),
+            // It is the entry that the lab made, for ever.
+            Run("ip neigh del {peer} dev {interface}", ""),
+        ],
+    },
+    Fault {
         name: "closed-port",
         about: "refuses what arrives over UDP, as if nobody listened",
         values: &[],
@@ -196,6 +272,31 @@ pub const FAULTS: &[Fault] = &[
         about: "the interface is down",
         values: &[],
         steps: &[Run("ip link set {interface} down", "ip link set {interface} up")],
+    },
+    Fault {
+        name: "link-flap",
+        about: "the interface goes down again and again",
+        values: &[("up", "0.6"), ("down", "0.15")],
+        steps: &[
+            Run("ip link set {interface} up", "ip link set {interface} up"),
+            Hold {
+                command: "sh -c 'while :; do sleep {up}; ip link set {interface} down; sleep {down}; ip link set {interface} up; done'",
+                n_copies: "1",
+                core: "",
+            },
+        ],
+    },
+    Fault {
+        name: "small-mtu",
+        about: "the interface takes smaller packets than that of the other host",
+        values: &[("bytes", "1300")],
+        steps: &[Run("ip link set {interface} mtu {bytes}", "ip link set {interface} mtu 1500")],
+    },
+    Fault {
+        name: "no-offload",
+        about: "the interface sends TCP segments one by one (no TSO, no GSO)",
+        values: &[],
+        steps: &[Run("ethtool -K {interface} tso off gso off", "ethtool -K {interface} tso on gso on")],
     },
     Fault {
         name: "receive-window",
@@ -437,13 +538,14 @@ impl Planting<'_> {
     fn hold(&mut self, command: &str, n_copies: &str, core: &str, planted: &mut PlantedFault) -> Result<String> {
         let n_copies = self.number::<u32>(n_copies, |n| (1..=COPIES_MAX).contains(n))?;
         let core = if core.is_empty() { None } else { Some(self.number::<usize>(core, |_| true)?) };
-        let words = shlex::split(command).expect("the commands of faults are well-formed");
+        let command = filled(command, &self.words);
+        let words = shlex::split(&command).expect("the commands of faults are well-formed");
         let order = GuardOrder { holder: self.place.lab.holder()?, command: words, n_copies, core };
         let program = self.guard_program.take().expect("a fault has one guard at most");
         let guard = WaitingGuard::start(self.host, program, &order)?;
         planted.left.push(Entry::Process(guard.identity));
         planted.keep(self.file)?;
-        guard.release(command)?;
+        guard.release(&command)?;
         let on_core = core.map_or_else(String::new, |core| format!("taskset --cpu-list {core} "));
         Ok(format!("{on_core}{command} &    # {n_copies} times"))
     }

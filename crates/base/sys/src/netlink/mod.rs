@@ -88,6 +88,8 @@ pub struct Link {
     pub is_up: bool,
     /// Whether it can pass frames; a veth loses its carrier if its peer is down.
     pub has_carrier: bool,
+    /// How often its carrier came or went since its creation; absent before Linux 4.16, which reports it first for all devices.
+    pub carrier_changes: Option<u32>,
     /// Whether an XDP program is attached.
     pub has_xdp: bool,
     /// The number of its receive queues.
@@ -709,6 +711,7 @@ fn link_of(message: Message) -> Option<Link> {
         qdisc: None,
         is_up: flags.contains(LinkFlags::Up),
         has_carrier: flags.contains(LinkFlags::LowerUp),
+        carrier_changes: None,
         has_xdp: false,
         n_rx_queues: None,
         n_tx_queues: None,
@@ -719,6 +722,7 @@ fn link_of(message: Message) -> Option<Link> {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Address(bytes) => link.mac = MacAddress::try_from(bytes).ok(),
             LinkAttribute::Mtu(mtu) => link.mtu_bytes = mtu,
+            LinkAttribute::CarrierChanges(n) => link.carrier_changes = Some(n),
             LinkAttribute::Xdp(xdp) => {
                 link.has_xdp = xdp.iter().any(|one| matches!(one, LinkXdp::Attached(to) if *to != XdpAttached::None));
             }

@@ -8,7 +8,9 @@ use fathom_model::{
     units::{counted, grouped, ratio},
 };
 
-use super::{FindingRule, martians};
+use super::{
+    FindingRule, fragment_filter::FRAGMENT_FILTER, martians, mtu_mismatch::MTU_MISMATCH, time_exceeded::TIME_EXCEEDED,
+};
 use crate::{
     change::{Change, smaller_datagrams},
     evidence::{TestEvidence, counter_evidence, text_evidence},
@@ -63,6 +65,10 @@ pub(crate) struct UdpBlackHole;
 impl FindingRule for UdpBlackHole {
     fn id(&self) -> &'static str {
         BLACK_HOLE
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[FRAGMENT_FILTER, MTU_MISMATCH, TIME_EXCEEDED]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

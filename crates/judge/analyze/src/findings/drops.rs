@@ -266,7 +266,7 @@ impl FindingRule for DeviceReceiveDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", "receive-budget", "one-core-receives"]
+        &["link-down", "mtu-mismatch", "receive-budget", "one-core-receives"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -6,7 +6,7 @@ use fathom_model::{
     Cause, Failure, Finding, NextStep, Record, Severity, Stage,
     names::{
         count,
-        host::{NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
+        host::{ICMP_IN_UNREACHABLE, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
     },
     units::{grouped, percent, ratio},
 };
@@ -76,9 +76,13 @@ const KNOWN: &[KnownCause] = &[
         short: "firewall",
         always_matters: false,
         title: forbidden_title,
-        next: |_, host| {
-            let command = NextStep::new("nft -a list ruleset; ip route").on(host);
-            Some(command.expected("show a rule for packets on their way out, or a route that prohibits"))
+        next: |seen, host| {
+            let command = NextStep::new("nft -a list ruleset; ip route");
+            Some(if is_prohibited_by_router(seen, host) {
+                command.expected("show, on the routers and at the other end, the rule or the route that prohibits")
+            } else {
+                command.on(host).expected("show a rule for packets on their way out, or a route that prohibits")
+            })
         },
     },
     KnownCause {
@@ -159,14 +163,28 @@ fn forbidden_title(seen: &TestEvidence<'_>, host: &str) -> String {
         Some((rule, n)) => {
             format!("a firewall rule on {host} ({rule}) refuses what it sends, and dropped {}", grouped(*n))
         }
+        None if is_prohibited_by_router(seen, host) => {
+            format!("a firewall on the way refuses what {host} sends (ICMPv6: administratively prohibited)")
+        }
         None => format!("a firewall rule or a route on {host} refuses what it sends"),
     }
 }
 
+/// Returns true if ICMP of IPv6 told a host that something on the way does not let its packets pass: the kernel gives its sockets the same error as
+/// for a rule of its own (`icmpv6_err_convert` of `net/ipv6/icmp.c`; for IPv4 it is another one).
+fn is_prohibited_by_router(seen: &TestEvidence<'_>, host: &str) -> bool {
+    seen.growth(host, ICMP_IN_UNREACHABLE, Some("ipv6")) > 0
+}
+
 /// Returns true if a host refused what this test sent from it, so that it could send less.
 pub(super) fn are_sends_forbidden(seen: &TestEvidence<'_>) -> bool {
+    has_errors_of(seen, &Cause::Forbidden)
+}
+
+/// Returns true if a host had errors of this cause.
+pub(super) fn has_errors_of(seen: &TestEvidence<'_>, cause: &Cause) -> bool {
     let mut errors = seen.test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors);
-    errors.any(|(failure, _)| failure.cause == Cause::Forbidden)
+    errors.any(|(failure, _)| failure.cause == *cause)
 }
 
 /// Returns who reset connections of a host, by the resets that TCP of the other host counts. A firewall's resets are not among them.

@@ -7,13 +7,17 @@ use fathom_model::{
     names::tcp,
     units::{BitsPerSec, Nanos, approximate, percent},
 };
-use fathom_statistics::mean;
+use fathom_statistics::{mean, median};
 
 use super::{FindingRule, latency_under_load::shorter_queue};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
 };
+
+/// A sender keeps up to 1 ms of data in its own queues and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`): a queue that is no
+/// longer than this tells nothing about the path.
+const SMALL_QUEUE: Nanos = Nanos::from_millis(1);
 
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
@@ -57,7 +61,9 @@ impl FindingRule for FlowBottleneck {
             (held, all) => format!("{held} of {all} connections"),
         };
         let path = FlowPath::of(seen, &held);
-        let severity = if self.0 == Bottleneck::Pacing { Severity::Remark } else { Severity::HoldsBack };
+        let is_own_queue = self.0 == Bottleneck::Queue && path.rtt < path.rtt_min + SMALL_QUEUE;
+        let severity =
+            if self.0 == Bottleneck::Pacing || is_own_queue { Severity::Remark } else { Severity::HoldsBack };
         vec![
             seen.finding(self.id(), severity, self.0.short(), self.title(&who, &first.sender, &path))
                 .evidence(path.evidence(&first.sender))
@@ -106,7 +112,7 @@ impl FlowBottleneck {
     }
 }
 
-/// Mean path statistics of some connections at the end of the last round.
+/// Path statistics of some connections: the medians of the samples of the last round, as a mean of the connections.
 struct FlowPath {
     rtt: Nanos,
     rtt_min: Nanos,
@@ -119,9 +125,12 @@ impl FlowPath {
     fn of(seen: &TestEvidence<'_>, held: &[&FlowSummary]) -> Self {
         let records = seen.test.trials.iter().rev().flat_map(|trial| trial.records.values());
         let flows: Vec<_> = records.flat_map(|record| &record.flows).collect();
-        let last = |id: &str| flows.iter().find(|flow| flow.id == id)?.samples.last();
         let value = |name: &str| {
-            let of = |flow: &&FlowSummary| last(&flow.id)?.values.get(name).map(|value| approximate(*value));
+            let of = |held: &&FlowSummary| {
+                let flow = flows.iter().find(|flow| flow.id == held.id)?;
+                let values = flow.samples.iter().filter_map(|sample| sample.values.get(name));
+                median(&values.map(|value| approximate(*value)).collect::<Vec<_>>())
+            };
             fathom_model::units::rounded(mean(&held.iter().filter_map(of).collect::<Vec<_>>()).unwrap_or(0.0))
         };
         let idle: Vec<f64> = held.iter().map(|flow| flow.waits.application).collect();

@@ -9,6 +9,7 @@ use super::{
     FindingRule,
     drops::{DropReport, packets_received},
     flow_limited::larger_receive_buffer,
+    link_down::LINK_DOWN,
     planned_event::PLANNED_EVENT,
 };
 use crate::{
@@ -282,7 +283,11 @@ impl FindingRule for HostDrops {
 
     fn effect_of(&self) -> &'static [&'static str] {
         // Means of events: a rule that drops everything, a link that is down.
-        if ["filter-drops", "no-route", "neighbor-unresolved"].contains(&self.id) { &[PLANNED_EVENT] } else { &[] }
+        match self.id {
+            "no-route" => &[PLANNED_EVENT, LINK_DOWN],
+            "filter-drops" | "neighbor-unresolved" => &[PLANNED_EVENT],
+            _ => &[],
+        }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -1,16 +1,19 @@
 //! The interface of a host was down.
 
-use fathom_model::{Finding, Layer, NextStep, Severity};
+use fathom_model::{Finding, Layer, NextStep, Severity, names::host as counter, units::counted};
 
-use super::FindingRule;
-use crate::evidence::{TestEvidence, text_evidence};
+use super::{FindingRule, planned_event::PLANNED_EVENT};
+use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
+
+/// The id of these findings.
+pub(super) const LINK_DOWN: &str = "link-down";
 
 /// Looks at the state of the interface that a host was tested on.
 pub(crate) struct LinkDown;
 
 impl FindingRule for LinkDown {
     fn id(&self) -> &'static str {
-        "link-down"
+        LINK_DOWN
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -35,8 +38,49 @@ impl FindingRule for LinkDown {
     }
 }
 
+/// Looks for a link that lost its carrier during the test and may have it again.
+pub(crate) struct LinkFlaps;
+
+impl FindingRule for LinkFlaps {
+    fn id(&self) -> &'static str {
+        LINK_DOWN
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[PLANNED_EVENT]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if seen.test.layer == Layer::Path {
+            return Vec::new();
+        }
+        seen.hosts().filter_map(|host| flaps(seen, host)).collect()
+    }
+}
+
+fn flaps(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+    let interface = seen.run.hosts.get(host)?.interface.as_deref()?;
+    // It counts both the loss of a carrier and its return.
+    let n = Some(seen.growth(host, counter::DEV_CARRIER_CHANGES, Some(interface))).filter(|n| *n > 0)?;
+    let is_down = seen.environment(host).and_then(|env| env.get(interface, "operstate")) == Some("down");
+    if is_down {
+        return None;
+    }
+    let times = counted(n.div_ceil(2), "time");
+    let title = format!("the link of {interface} on {host} went down {times} during the test");
+    let next = NextStep::new(format!("ip -s -s link show dev {interface}"))
+        .on(host)
+        .expected("show its carrier errors; look at the cable, the transceiver and the port at the other end");
+    Some(
+        seen.finding(LINK_DOWN, Severity::HoldsBack, "link flaps", title)
+            .evidence([counter_evidence(host, format!("{} {interface}", counter::DEV_CARRIER_CHANGES), n)])
+            .next(next),
+    )
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::VerdictState;
 
@@ -50,5 +94,16 @@ mod tests {
         assert_eq!(run.findings[0].title, "the interface eth0 of target is down or has no carrier");
         assert_eq!(run.verdict.state, VerdictState::Invalid);
         assert!(run.verdict.reasons[0].contains("is down"), "{:?}", run.verdict.reasons);
+    }
+
+    #[test]
+    fn a_link_that_came_back_is_told_with_how_often_it_was_gone() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 800)]);
+        builder.host_counter("target", (counter::DEV_CARRIER_CHANGES, "eth1"), 2);
+        assert_eq!(builder.finding("link-down"), None, "another link");
+        builder.host_counter("target", (counter::DEV_CARRIER_CHANGES, "eth0"), 4);
+        let run = builder.analyzed();
+        assert_eq!(run.findings[0].title, "the link of eth0 on target went down 2 times during the test");
     }
 }

@@ -16,6 +16,7 @@ mod drops;
 mod errors;
 mod flow_bottleneck;
 mod flow_limited;
+mod fragment_filter;
 mod fragments;
 mod generator_limited;
 mod host_drops;
@@ -63,6 +64,7 @@ mod step_time;
 mod syn_cookies;
 mod targets;
 mod tcp_memory;
+mod time_exceeded;
 mod time_wait;
 mod unexplained_loss;
 mod unreachable;
@@ -85,6 +87,7 @@ use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &planned_event::PlannedEvent,
     &link_down::LinkDown,
+    &link_down::LinkFlaps,
     &path_fault::PathFault,
     &errors::ErrorCauses,
     &server_failures::SERVER_FAILURES,
@@ -95,6 +98,9 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &scan::OptionScan,
     &latency_under_load::LatencyUnderLoad,
     &unreachable::Unreachable,
+    &time_exceeded::TimeExceeded,
+    &fragment_filter::FragmentFilter,
+    &mtu_mismatch::MtuMismatch,
     &black_hole::BlackHole,
     &black_hole::UdpBlackHole,
     &fragments::FragmentsElsewhere,
@@ -173,7 +179,6 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &flow_bottleneck::FlowBottleneck(Bottleneck::Application),
     &link::LinkFull,
     &link::NoLineRate,
-    &mtu_mismatch::MtuMismatch,
     &narrow_path::NarrowPath,
     &link_mode::LinkMode,
     &asymmetric_route::AsymmetricRoute,
@@ -204,6 +209,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
 /// The rules that judge a host by its counters alone, without a test.
 pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &link_down::LinkDown,
+    &link_down::LinkFlaps,
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,
     &tcp_memory::TcpMemory,
@@ -366,8 +372,10 @@ pub(crate) fn with_effects_as_remarks(
         .collect();
     let settled = |(rule, finding): (&dyn FindingRule, Finding)| {
         let is_found = |cause: &&str| causes.iter().any(|found| found == cause);
-        let is_effect = rule.effect_of().iter().any(|cause| is_found(cause) && !rule.stands_beside(cause, seen));
-        if fatal.contains(&finding.id.as_str()) && is_cause(&finding) {
+        let is_effect_of = |cause: &&str| is_found(cause) && !rule.stands_beside(cause, seen);
+        let is_effect = rule.effect_of().iter().any(|cause| is_effect_of(cause));
+        let is_effect_of_fatal = rule.effect_of().iter().any(|cause| fatal.contains(cause) && is_effect_of(cause));
+        if fatal.contains(&finding.id.as_str()) && is_cause(&finding) && !is_effect_of_fatal {
             Finding { severity: Severity::Invalidates, ..finding }
         } else if is_effect && finding.id != NOTHING_DONE {
             Finding { severity: Severity::Remark, next: None, ..finding }

@@ -1,9 +1,20 @@
 //! The interfaces of the two ends have different MTUs.
 
-use fathom_model::{Finding, Layer, NextStep, Severity, units::Bytes};
+use fathom_model::{
+    Finding, Layer, NextStep, Severity,
+    names::count,
+    units::{Bytes, ratio},
+};
 
 use super::FindingRule;
 use crate::evidence::{TestEvidence, text_evidence};
+
+/// The id of this rule's findings.
+pub(super) const MTU_MISMATCH: &str = "mtu-mismatch";
+/// The headers of a datagram over IPv4 (RFC 791, RFC 768); they are longer over IPv6.
+const HEADERS: u64 = 28;
+/// From this share of lost datagrams on, those that do not fit are the reason.
+const MOST: f64 = 0.5;
 
 /// Compares the MTUs of the two ends. It is a remark, because path MTU discovery copes with it where a router is between them.
 ///
@@ -12,7 +23,7 @@ pub(crate) struct MtuMismatch;
 
 impl FindingRule for MtuMismatch {
     fn id(&self) -> &'static str {
-        "mtu-mismatch"
+        MTU_MISMATCH
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -34,7 +45,8 @@ impl FindingRule for MtuMismatch {
             end(from, *of_from),
             end(to, *of_to)
         );
-        vec![seen.finding(self.id(), Severity::Remark, "mtu differs", title).evidence(ends.iter().map(evidence)).next(
+        let severity = if do_not_fit(seen, &ends) { Severity::HoldsBack } else { Severity::Remark };
+        vec![seen.finding(self.id(), severity, "mtu differs", title).evidence(ends.iter().map(evidence)).next(
             address.map(|address| {
                 NextStep::new(format!("fathom probe {address} --test mtu"))
                     .on(from)
@@ -42,6 +54,18 @@ impl FindingRule for MtuMismatch {
             }),
         )]
     }
+}
+
+/// Returns true if the datagrams of a test are larger than what their receiver takes, and most of them are lost.
+fn do_not_fit(seen: &TestEvidence<'_>, ends: &[(&str, u64)]) -> bool {
+    let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return false };
+    let mtu_of = |side| ends.iter().find(|(host, _)| seen.host_of(side) == Some(host)).map(|(_, mtu)| *mtu);
+    let (Some(of_sender), Some(of_receiver)) = (mtu_of(from), mtu_of(to)) else { return false };
+    let sent = seen.total(from, count::SENT);
+    let lost = seen.packets_lost().and_then(|lost| ratio(lost, sent)).unwrap_or(0.0);
+    let packet = seen.total(from, count::BYTES_SENT).checked_div(sent).unwrap_or(0) + HEADERS;
+    // Larger datagrams than the sender's own MTU are sent in fragments of that size.
+    packet.min(of_sender) > of_receiver && lost >= MOST
 }
 
 #[cfg(test)]
@@ -72,5 +96,19 @@ mod tests {
         builder.tcp_stream(&[1000]);
         builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", "mtu_bytes", "9000");
         assert_eq!(builder.finding("mtu-mismatch"), None);
+    }
+
+    #[test]
+    fn datagrams_that_the_other_end_does_not_take_are_lost_for_its_mtu() {
+        let severity = |n_bytes: u64, n_arrived: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, n_arrived)]);
+            builder.total("client", count::BYTES_SENT, 1_000 * n_bytes);
+            builder.wire("10000000000", "1500");
+            builder.run.hosts.get_mut("target").unwrap().environment.note("eth0", "mtu_bytes", "1300");
+            builder.finding(MTU_MISMATCH).map(|finding| finding.severity)
+        };
+        assert_eq!(severity(1_400, 2), Some(Severity::Invalidates), "nothing else is the reason");
+        assert_eq!([severity(1_200, 2), severity(1_400, 999)], [Some(Severity::Remark); 2]);
     }
 }

@@ -1,8 +1,8 @@
 //! Nothing arrived, and ICMP says why.
 
-use fathom_model::{Finding, Layer, NextStep, Severity, names::host as counter};
+use fathom_model::{Cause, Finding, Layer, NextStep, Severity, names::host as counter};
 
-use super::FindingRule;
+use super::{FindingRule, errors::has_errors_of};
 use crate::{
     evidence::{TestEvidence, counter_evidence},
     summaries::main_rate,
@@ -23,7 +23,8 @@ impl FindingRule for RefusedDatagrams {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let is_nothing = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
-        if seen.test.layer != Layer::Udp || !is_nothing {
+        // A prohibition has its own error, which is told with its cause.
+        if seen.test.layer != Layer::Udp || !is_nothing || has_errors_of(seen, &Cause::Forbidden) {
             return Vec::new();
         }
         let refused = seen.hosts().map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
@@ -31,9 +32,15 @@ impl FindingRule for RefusedDatagrams {
         let other = seen.hosts().find(|other| *other != host);
         let next = NextStep::new("ss -lun; nft list ruleset")
             .expected("show the ports that programs listen on, and rules that reject");
-        let title = format!(
-            "ICMP told {host} that its datagrams are refused: nobody listens where it sends to, or a firewall refuses them"
-        );
+        let title = if has_errors_of(seen, &Cause::Other("host unreachable".to_owned())) {
+            format!(
+                "ICMP told {host} that a firewall on the way prohibits its datagrams, or that a router does not reach their target"
+            )
+        } else {
+            format!(
+                "ICMP told {host} that its datagrams are refused: nobody listens where it sends to, or a firewall refuses them"
+            )
+        };
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "refused", title)
                 .evidence([counter_evidence(host, counter::ICMP_IN_UNREACHABLE, n)])

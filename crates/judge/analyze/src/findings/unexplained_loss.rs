@@ -8,8 +8,12 @@ use fathom_model::{
 
 use super::{
     FindingRule,
+    black_hole::BLACK_HOLE,
+    fragment_filter::FRAGMENT_FILTER,
     generator_limited::OFFERED,
+    link_down::LINK_DOWN,
     planned_event::{PLANNED_EVENT, missing_share},
+    time_exceeded::TIME_EXCEEDED,
 };
 use crate::{
     change::{Change, lower_rate},
@@ -54,7 +58,7 @@ impl FindingRule for UnexplainedLoss {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["path-mtu-black-hole", "martian-packets", NEIGHBOR_UNRESOLVED, PLANNED_EVENT]
+        &[BLACK_HOLE, FRAGMENT_FILTER, TIME_EXCEEDED, LINK_DOWN, "martian-packets", NEIGHBOR_UNRESOLVED, PLANNED_EVENT]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -127,7 +131,8 @@ impl FindingRule for LostTransactions {
             "device-send-drops",
             "qdisc-drops",
             "bad-checksums",
-            "link-down",
+            LINK_DOWN,
+            TIME_EXCEEDED,
             "other-programs",
             NEIGHBOR_UNRESOLVED,
             PLANNED_EVENT,

@@ -8,6 +8,7 @@ mod core_columns;
 mod cpu;
 mod impairment;
 mod interrupts;
+mod links;
 mod martians;
 mod memory_events;
 mod named_lines;
@@ -30,7 +31,6 @@ mod supplies;
 mod tables;
 pub(crate) mod throttling;
 mod wrapping_counter;
-mod xdp;
 
 use source::counters_of;
 pub use source::{CounterSink, Source};
@@ -42,7 +42,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(softirqs::Softirqs::new()),
     || Box::new(netdev::NetDev::new()),
     || Box::new(qdisc::Qdisc::new()),
-    || Box::new(xdp::Xdp::new()),
+    || Box::new(links::Links::new()),
     || Box::new(nft::Nft::new()),
     || Box::new(nfqueue::NfQueue::new()),
     || Box::new(pause::Pause::new()),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 24] = [
+const COUNTERS: [NamedCounter; 25] = [
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
@@ -20,6 +20,7 @@ const COUNTERS: [NamedCounter; 24] = [
     (host::IP_FRAGMENTS_CREATED, ("Ip:", "FragCreates")),
     (host::IP_FRAGMENTATION_FAILS, ("Ip:", "FragFails")),
     (host::ICMP_IN_UNREACHABLE, ("Icmp:", "InDestUnreachs")),
+    (host::ICMP_IN_TIME_EXCEEDED, ("Icmp:", "InTimeExcds")),
     (host::TCP_IN_SEGMENTS, ("Tcp:", "InSegs")),
     (host::TCP_OUT_SEGMENTS, ("Tcp:", "OutSegs")),
     (host::TCP_RETRANS_SEGMENTS, ("Tcp:", "RetransSegs")),

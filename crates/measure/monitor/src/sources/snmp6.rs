@@ -14,7 +14,7 @@ use crate::procfs::{ProcFile, fields, lines, number};
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
-const WANTED: [(&str, &str); 19] = [
+const WANTED: [(&str, &str); 20] = [
     (host::IP_IN_HEADER_ERRORS, "Ip6InHdrErrors"),
     (host::IP_IN_ADDRESS_ERRORS, "Ip6InAddrErrors"),
     (host::IP_IN_NO_ROUTES, "Ip6InNoRoutes"),
@@ -27,6 +27,7 @@ const WANTED: [(&str, &str); 19] = [
     (host::IP_FRAGMENTS_CREATED, "Ip6FragCreates"),
     (host::IP_FRAGMENTATION_FAILS, "Ip6FragFails"),
     (host::ICMP_IN_UNREACHABLE, "Icmp6InDestUnreachs"),
+    (host::ICMP_IN_TIME_EXCEEDED, "Icmp6InTimeExcds"),
     (host::UDP_IN_DATAGRAMS, "Udp6InDatagrams"),
     (host::UDP_NO_PORTS, "Udp6NoPorts"),
     (host::UDP_OUT_DATAGRAMS, "Udp6OutDatagrams"),

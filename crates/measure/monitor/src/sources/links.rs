@@ -1,4 +1,5 @@
-//! Frames that a device missed for lack of room in its ring (`IFLA_STATS64`), and those dropped by XDP programs, as counted by drivers: `ethtool -S`.
+//! What netlink tells of links beside `/proc/net/dev`: frames missed for lack of room in a ring, and changes of the carrier. Also frames dropped by
+//! XDP programs, as counted by drivers: `ethtool -S`.
 //!
 //! Drivers choose the names of their counters. Names that end in `xdp_drops` or `xdp_drop` match (veth, `virtio_net`, mlx5), one
 //! per queue or one for all queues. Works only on the running system: another root has nothing to query.
@@ -14,7 +15,7 @@ use super::{
 };
 
 /// The source; it stays in the network namespace of the thread that takes the first sample.
-pub(super) struct Xdp {
+pub(super) struct Links {
     netlink: Socket<Netlink>,
     /// The devices that have had a program, with handles to query them.
     devices: Vec<(String, Device)>,
@@ -22,19 +23,19 @@ pub(super) struct Xdp {
 
 const SUFFIXES: [&str; 2] = ["xdp_drops", "xdp_drop"];
 
-impl Xdp {
+impl Links {
     pub(super) const fn new() -> Self {
         Self { netlink: Socket::new(Netlink::open), devices: Vec::new() }
     }
 }
 
-impl Source for Xdp {
+impl Source for Links {
     fn name(&self) -> &'static str {
-        "xdp"
+        "links"
     }
 
     fn counters(&self) -> &'static [&'static str] {
-        &[host::DEV_RX_MISSED, host::DEV_XDP_DROPPED]
+        &[host::DEV_RX_MISSED, host::DEV_CARRIER_CHANGES, host::DEV_XDP_DROPPED]
     }
 
     fn is_slow(&self) -> bool {
@@ -45,6 +46,9 @@ impl Source for Xdp {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         for link in netlink.links().map_err(cause)? {
             out.value(host::DEV_RX_MISSED, &link.name, link.stats.rx_missed_errors);
+            if let Some(n) = link.carrier_changes {
+                out.value(host::DEV_CARRIER_CHANGES, &link.name, u64::from(n));
+            }
             if link.has_xdp && !self.devices.iter().any(|(name, _)| *name == link.name) {
                 let device = Device::open(&link.name).map_err(cause)?;
                 self.devices.push((link.name, device));

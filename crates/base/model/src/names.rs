@@ -76,6 +76,8 @@ pub mod host {
     pub const NFT_DROPPED: &str = "nft_dropped";
     /// IP packets with an error in their header, such as an expired time to live (`Ip: InHdrErrors`).
     pub const IP_IN_HEADER_ERRORS: &str = "ip_in_header_errors";
+    /// IPv4 packets whose header arrived damaged (`IpExt: InCsumErrors`); they are among those with an error in their header.
+    pub const IP_IN_CSUM_ERRORS: &str = "ip_in_csum_errors";
     /// IP packets to an address that is neither local nor forwarded to (`Ip: InAddrErrors`).
     pub const IP_IN_ADDRESS_ERRORS: &str = "ip_in_address_errors";
     /// IP packets to forward that had no route (`IpExt: InNoRoutes`).
@@ -449,6 +451,8 @@ pub mod distribution {
     pub const LOSS_SPACING: &str = "loss_spacing_datagrams";
     /// The lengths of runs of lost datagrams.
     pub const LOSS_BURST: &str = "loss_burst_datagrams";
+    /// From sending a frame that carries a time stamp to its arrival, where both ends share a clock.
+    pub const LATENCY: &str = "latency_ns";
     /// From sending to arrival, on the clocks of both ends.
     pub const ONE_WAY_DELAY: &str = "one_way_delay_ns";
     /// How much longer than the fastest datagram the last ones before gaps in the numbers took.

@@ -69,6 +69,7 @@ const WORDS: &[(&str, &str)] = &[
     ("dev_tx_bytes", "bytes sent by the device"),
     ("dev_tx_errors", "frames not sent because of errors"),
     ("ip_in_header_errors", "errors in the IP header"),
+    ("ip_in_csum_errors", "damaged IP headers"),
     ("ip_in_address_errors", "packets to an address that is not local"),
     ("ip_in_no_routes", "packets to forward without a route"),
     ("ip_in_discards", "received packets dropped for lack of memory"),

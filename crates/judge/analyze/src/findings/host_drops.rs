@@ -156,6 +156,34 @@ pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
     },
 };
 
+/// Packets to an address that the host does not have, or no longer has.
+pub(crate) const NOT_LOCAL: HostDrops = HostDrops {
+    id: "address-not-local",
+    short: "no address",
+    counter: host::IP_IN_ADDRESS_ERRORS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("packets reached {host} for an address that it does not have"),
+    next: |_, _| NextStep::new("ip address").expected("show whether the tested address is still there"),
+};
+
+/// Damaged headers of IP.
+pub(crate) const IP_CHECKSUM: HostDrops = HostDrops {
+    id: "bad-ip-checksums",
+    short: "bad checksum",
+    counter: host::IP_IN_CSUM_ERRORS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("IP packets reached {host} damaged, with a wrong checksum of their header"),
+    next: damaged_frames,
+};
+
+/// Shows whether damage is done on the cable.
+fn damaged_frames(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    NextStep::new(format!("ip -s -s link show {}", seen.interface(host)))
+        .expected("show whether frames arrive damaged (crc, frame); else a device on the way changes them")
+}
+
 /// Damaged segments.
 pub(crate) const TCP_CHECKSUM: HostDrops = HostDrops {
     id: "bad-tcp-checksums",
@@ -164,10 +192,7 @@ pub(crate) const TCP_CHECKSUM: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, _| format!("TCP segments reached {host} damaged, with a wrong checksum"),
-    next: |seen, host| {
-        NextStep::new(format!("ip -s -s link show {}", seen.interface(host)))
-            .expected("show whether frames arrive damaged (crc, frame); else a device on the way changes them")
-    },
+    next: damaged_frames,
 };
 
 /// Nobody listens.
@@ -240,11 +265,7 @@ pub(crate) const UDP_CHECKSUM: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, _| format!("datagrams reach {host} damaged, with a wrong checksum"),
-    next: |seen, host| {
-        let interface = seen.interface(host);
-        NextStep::new(format!("ip -s -s link show {interface}"))
-            .expected("show whether frames arrive damaged (crc, frame)")
-    },
+    next: damaged_frames,
 };
 
 /// Servers that accept connections too slowly. A test that opens connections knows what that did to it.

@@ -143,6 +143,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::REVERSE_PATH,
     &martians::Martians,
     &host_drops::NO_ROUTE,
+    &host_drops::NOT_LOCAL,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &neighbor_changes::NeighborChanges,
@@ -154,6 +155,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &time_wait::TimeWaitOverflow,
     &host_drops::NO_LISTENER,
     &refused::RefusedDatagrams,
+    &host_drops::IP_CHECKSUM,
     &host_drops::TCP_CHECKSUM,
     &host_drops::REASSEMBLY,
     &host_drops::FRAGMENTATION,
@@ -219,6 +221,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::REVERSE_PATH,
     &martians::Martians,
     &host_drops::NO_ROUTE,
+    &host_drops::NOT_LOCAL,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &neighbor_changes::NeighborChanges,
@@ -226,6 +229,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &host_drops::CONNECTION_INSERT,
     &near_full::CONNECTION_TABLE,
     &time_wait::TimeWaitOverflow,
+    &host_drops::IP_CHECKSUM,
     &host_drops::TCP_CHECKSUM,
     &host_drops::REASSEMBLY,
     &host_drops::TCP_BACKLOG,
@@ -373,7 +377,7 @@ pub(crate) fn with_effects_as_remarks(
     let settled = |(rule, finding): (&dyn FindingRule, Finding)| {
         let is_found = |cause: &&str| causes.iter().any(|found| found == cause);
         let is_effect_of = |cause: &&str| is_found(cause) && !rule.stands_beside(cause, seen);
-        let is_effect = rule.effect_of().iter().any(|cause| is_effect_of(cause));
+        let is_effect = rule.effect_of().iter().any(&is_effect_of);
         let is_effect_of_fatal = rule.effect_of().iter().any(|cause| fatal.contains(cause) && is_effect_of(cause));
         if fatal.contains(&finding.id.as_str()) && is_cause(&finding) && !is_effect_of_fatal {
             Finding { severity: Severity::Invalidates, ..finding }

@@ -33,6 +33,7 @@ impl FindingRule for NothingDone {
         &[
             "link-down",
             "no-route",
+            "address-not-local",
             "neighbor-unresolved",
             "reverse-path-filter",
             "martian-packets",

@@ -20,6 +20,7 @@ use crate::{
     conservation::unit_name,
     context::paired_tests,
     evidence::{TestEvidence, counter_evidence, explained_ratio},
+    summaries::main_rate,
 };
 
 /// A smaller share appears only in the table.
@@ -58,7 +59,16 @@ impl FindingRule for UnexplainedLoss {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &[BLACK_HOLE, FRAGMENT_FILTER, TIME_EXCEEDED, LINK_DOWN, "martian-packets", NEIGHBOR_UNRESOLVED, PLANNED_EVENT]
+        &[
+            BLACK_HOLE,
+            FRAGMENT_FILTER,
+            TIME_EXCEEDED,
+            LINK_DOWN,
+            "address-not-local",
+            "martian-packets",
+            NEIGHBOR_UNRESOLVED,
+            PLANNED_EVENT,
+        ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -72,6 +82,11 @@ impl FindingRule for UnexplainedLoss {
         match cause {
             PLANNED_EVENT => share > 2.0 * missing_share(seen),
             NEIGHBOR_UNRESOLVED => 2 * n_waited() < n_lost,
+            // A link that is down loses all for a while, and no single ones.
+            LINK_DOWN => matches!(
+                LossShape::of(seen, n_lost, share),
+                LossShape::Independent { .. } | LossShape::Even { .. } | LossShape::FullQueue { .. }
+            ),
             _ => false,
         }
     }
@@ -179,7 +194,9 @@ impl LossShape {
         let longest = seen.test.summaries.iter().find(|summary| summary.metric.name == LOSS_BURST_MAX);
         let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max)).map(rounded);
         let bursts = merged(seen, distribution::LOSS_BURST);
-        let Some(longest) = longest.or_else(|| bursts.max()).filter(|n| *n > 0) else { return Self::Unknown };
+        let Some(longest) = longest.or_else(|| bursts.max()).filter(|n| *n > 0) else {
+            return Self::without_runs(seen, share);
+        };
         // Runs are of all losses. The longest may be one of those that a place counted, such as a socket whose reader waited for a core:
         // the rest has no shape of its own then.
         let counted = seen.packets_lost().unwrap_or(n).saturating_sub(n);
@@ -206,6 +223,12 @@ impl LossShape {
             None if longest > 3 => Self::Bursts { longest },
             _ => Self::Independent { longest },
         }
+    }
+
+    /// Finds the pattern of a test that does not record which ones are lost, such as one of frames: those that arrive have waited in the queue.
+    fn without_runs(seen: &TestEvidence<'_>, share: f64) -> Self {
+        let delay = all_alike(&merged(seen, distribution::LATENCY)).filter(|_| share >= EVEN_SHARE_MIN);
+        delay.map_or(Self::Unknown, |delay| Self::FullQueue { delay })
     }
 
     const fn id(self) -> &'static str {
@@ -249,6 +272,7 @@ impl LossShape {
 /// Says which rate passes, to follow the name of what lets it.
 fn passes(seen: &TestEvidence<'_>) -> String {
     let passed = seen.test.summaries.iter().find(|summary| summary.metric.unit == Unit::BitsPerSec);
+    let passed = passed.or_else(|| main_rate(seen.test));
     let passed = passed.and_then(|summary| Some(summary.metric.show(summary.value?)));
     passed.map_or_else(|| "lets a rate pass".to_owned(), |rate| format!("lets {rate} pass"))
 }
@@ -285,7 +309,11 @@ fn queue_delay(delays: &Histogram) -> Option<Nanos> {
 /// However evenly the sender sends, which waits for a core on a busy machine. What else delays datagrams there, such as a device that
 /// waits for a core, delays them by all kinds of times.
 fn full_queue(seen: &TestEvidence<'_>) -> Option<Nanos> {
-    let queued = merged(seen, distribution::QUEUED_BEFORE_LOSS);
+    all_alike(&merged(seen, distribution::QUEUED_BEFORE_LOSS))
+}
+
+/// Returns the median of times in a queue, if nearly all are within a quarter of it.
+fn all_alike(queued: &Histogram) -> Option<Nanos> {
     let usual = queued.quantile(0.5).filter(|usual| *usual >= QUEUE_MIN.0 && queued.count() >= EVEN_COUNT_MIN)?;
     let quarter = approximate(usual) / 4.0;
     let alike = queued.share_within(approximate(usual) - quarter, approximate(usual) + quarter)?;
@@ -415,6 +443,19 @@ mod tests {
         let busy: Vec<(u64, u64)> = (1..30).map(|delay| (ms(delay), 40)).collect();
         assert_eq!(limited(&busy).id, LOSS, "whoever forwards them waits for a core");
         assert_eq!(limited(&[(ms(1) / 2, 1_000)]).id, LOSS, "hardly a queue");
+    }
+
+    #[test]
+    fn frames_that_all_waited_alike_came_through_a_full_queue() {
+        let of_frames = |delays: &[(u64, u64)]| {
+            let mut builder = lossy(10_000, 500, None);
+            builder.run.tests[0].layer = Layer::Frames;
+            spaced(&mut builder, distribution::LATENCY, delays);
+            builder.finding(RATE_LIMIT).map(|finding| finding.title)
+        };
+        let title = of_frames(&[(22_800_000, 480), (2_000_000, 20)]).unwrap();
+        assert!(title.contains("each time behind 22.8 ms in a queue, which was full: a shaper on the way"), "{title}");
+        assert_eq!(of_frames(&[(30_000, 500)]), None, "no queue");
     }
 
     #[test]

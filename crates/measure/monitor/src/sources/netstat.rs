@@ -8,8 +8,9 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 15] = [
+const COUNTERS: [NamedCounter; 16] = [
     (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
+    (host::IP_IN_CSUM_ERRORS, ("IpExt:", "InCsumErrors")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
     (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),

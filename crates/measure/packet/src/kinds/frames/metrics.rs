@@ -3,10 +3,13 @@
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
     metric::{MetricName, UnitAndSense},
-    names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SCHEDULE_LAG_NS_MAX, SENT, UNSENT},
+    names::{
+        count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SCHEDULE_LAG_NS_MAX, SENT, UNSENT},
+        distribution::LATENCY,
+    },
 };
 
-use super::receiver::{GAP, LATENCY, PDV_NS, VARIATION};
+use super::receiver::{GAP, PDV_NS, VARIATION};
 
 const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
 const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);

@@ -24,7 +24,7 @@ use metrics::METRICS;
 pub use options::{LEARNING, LEARNING_WAIT, SEND_TIME_NS, STEP_AT, STEP_RATE};
 use options::{NAME, OPTIONS, PORT, endpoint, n_workers};
 use receiver::FramesReceiver;
-pub use receiver::{LATENCY, RECOVERY_NS, VARIATION};
+pub use receiver::{RECOVERY_NS, VARIATION};
 use sender::FramesSender;
 
 use crate::craft;

@@ -7,6 +7,7 @@ use fathom_model::{
     Endpoints, Note, Record, Role, Settings, Side,
     names::{
         count::{DUPLICATES, FILL_EMPTY, PASSED_ON, RECEIVED, REORDERED, RING_FULL, SOCKET_DROPPED},
+        distribution::LATENCY,
         host::{DEV_RX_DROPPED, DEV_RX_FRAMES},
     },
     units::Nanos,
@@ -55,8 +56,6 @@ pub(super) struct FramesReceiver {
 const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, SOCKET_DROPPED, RING_FULL, FILL_EMPTY];
 
 // Distributions kept by the sink; latency and variation by RFC 8219 section 7 and RFC 5481.
-/// One-way latencies of frames that carry a time stamp.
-pub const LATENCY: &str = "latency_ns";
 /// Absolute differences between the latencies of consecutive frames of a flow.
 pub const VARIATION: &str = "ipdv_ns";
 pub(super) const GAP: &str = "arrival_gap_ns";

@@ -7,7 +7,10 @@ use fathom_engine::{CommandDoc, EndCondition, Error, Stop, Test, TestKind, Trial
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{MetricName, UnitAndSense},
-    names::count::{DUPLICATES, RECEIVED, REORDERED, SOCKET_DROPPED},
+    names::{
+        count::{DUPLICATES, RECEIVED, REORDERED, SOCKET_DROPPED},
+        distribution::LATENCY,
+    },
     units::{Bytes, Nanos},
 };
 use fathom_sys::{
@@ -54,7 +57,6 @@ const OPTIONS: &[OptionDoc] = &[
 /// The count of sequence numbers from the lowest to the highest of each device, received or not.
 const NUMBERED: &str = "numbered";
 const UNTIMELY: &str = "untimely";
-const LATENCY: &str = "latency_ns";
 const VARIATION: &str = "ipdv_ns";
 const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, NUMBERED];
 

@@ -6,10 +6,10 @@ use fathom_fleet::Error;
 use fathom_model::{
     Histogram, Record, Side, Trial,
     benchmark::BenchmarkTrial,
-    names::count,
+    names::{count, distribution::LATENCY},
     units::{Nanos, PerSec},
 };
-use fathom_packet::kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION};
+use fathom_packet::kinds::frames::{RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION};
 use fathom_rfc2544::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
 use fathom_sys::clock;
 

@@ -43,6 +43,7 @@ const PROGRAMS: &[Program] = &[
         name: "ip",
         options: &["-s"],
         words: &[
+            "address",
             "link",
             "link show",
             "link set * up",

@@ -70,6 +70,36 @@ fn paths_that_are_the_same_give_no_number_and_leave_nothing() {
 }
 
 #[test]
+fn addresses_of_one_neighbor_and_rules_on_the_way_without_the_device_give_no_number() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let up = ["lab", "up", "pair", "--name", "same-way", "--device", "router", "--direct-wire", "--for", "5min"];
+    let lab = stage.lab_with(&up, "same-way");
+    let (_server, key) = lab.serve(&["--allow", "198.18.0.1"]);
+    let ip = |words: &str| lab.exec("b", &words.split(' ').collect::<Vec<_>>()).ends().succeeded();
+    ip("ip address add 198.18.2.77/24 dev eth1");
+    let times = ["--rounds", "2", "--warmup", "0ms", "--duration", "200ms", "--json"];
+    let compare = |via: &str, further: &[&str]| {
+        let words = ["path", "tcp", "--test", "rr", "--direct", "198.18.2.2", "--via", via, "--key", &key];
+        lab.fathom("a", &[&words[..], &times, further].concat())
+    };
+    let named = ["`direct` and `via` are the same path", "198.18.2.2 and 198.18.2.77 are", "neighbor on eth1"];
+    compare("198.18.2.77", &[]).refused(3, &named);
+    assert_eq!(compare("198.18.2.77", &["--device-counters", "echo {}"]).run().tests.len(), 3, "it is within an end");
+    assert_eq!(compare("198.18.1.1", &[]).run().comparisons[0].void, None, "behind a router nobody knows");
+    let route = ["ip", "route", "add", "198.18.1.1", "via", "198.18.2.2"];
+    lab.exec("a", &route).ends().succeeded();
+    compare("198.18.1.1", &[]).refused(3, &["both at the neighbor 198.18.2.2 on eth1"]);
+
+    let track = "add table ip t; add chain ip t c { type filter hook prerouting priority 0; ct state new accept; }";
+    lab.exec("b", &["nft", track]).ends().succeeded();
+    let words = ["path", "tcp", "--lab", lab.name, "--test", "crr"];
+    stage.fathom([&words[..], &times].concat()).refused(3, &["rules work on the path `direct` too: b tracks"]);
+}
+
+#[test]
 fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     if lacks_root() {
         return;
@@ -109,10 +139,14 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
 #[test]
 fn what_is_no_comparison_is_refused_before_anything_is_built() {
     let stage = TestBed::beside_others();
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (&["path"], &["two paths are needed", "router, squeeze"]),
         (&["path", "--lab", "pair"], &["two paths are needed", "no device"]),
         (&["path", "tcp", "--direct", "127.0.0.1", "--via", "127.0.0.1"], &["`direct` and `via` are the same path"]),
+        (
+            &["path", "http", "--direct", "http://127.0.0.1/", "--via", "http://127.0.0.1:80"],
+            &["`direct` and `via` are the same path", "name one address"],
+        ),
         (
             &["path", "--direct", "http://127.0.0.1/", "--via", "http://127.0.0.2/"],
             &["a URL is a target of http and app"],

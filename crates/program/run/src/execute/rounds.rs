@@ -61,6 +61,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let mut hosts = connect(plan.plan(), &signals, &run.id, &options.allowed)?;
     describe_hosts(&mut run, &mut hosts)?;
     hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards, &options.allowed)?;
+    hosts.check_ways(plan.plan())?;
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
@@ -605,6 +606,10 @@ fn ends_comparison(
         run.tests[test.idx].unavailable = Some(reason(error));
         run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
         return Ok(true);
+    }
+    if round == 0 {
+        // Now the neighbors of this machine are known.
+        hosts.check_ways(&run.plan).map_err(|error| error.with_line("in", place()))?;
     }
     let of_test = &run.tests[test.idx];
     let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));

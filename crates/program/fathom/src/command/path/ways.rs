@@ -3,6 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::ArgMatches;
+use fathom_http::url::Url;
 use fathom_lab::{device, preset};
 use fathom_model::{
     Layer, PathPlan,
@@ -101,6 +102,11 @@ fn urls((direct, via): (&str, &str), layer: Option<Layer>, matches: &ArgMatches)
             .with_line("use", "--direct URL --via URL")
             .into());
     }
+    if leads_the_same_way(direct, via) {
+        return Err(usage(format!("`direct` and `via` are the same path: {direct} and {via} name one address"))
+            .with_line("fix", "another address or URL for one of them")
+            .into());
+    }
     let ends = measurement::initiators(matches)?;
     let path = |name: &str| PathPlan { name: name.to_owned(), at: [].into(), via: None };
     Ok(Ways {
@@ -109,6 +115,18 @@ fn urls((direct, via): (&str, &str), layer: Option<Layer>, matches: &ArgMatches)
         urls: Some([direct, via].map(str::to_owned).to_vec()),
         what: format!("{direct} and {via}"),
     })
+}
+
+/// Returns true if two URLs differ only in how they write the same address. A server may tell two names apart, but not a name from an address that it
+/// was found by.
+fn leads_the_same_way(one: &str, other: &str) -> bool {
+    let (Ok(one), Ok(other)) = (one.parse::<Url>(), other.parse::<Url>()) else { return false };
+    let address = |url: &Url| target::resolve(&url.host).ok().and_then(|all| all.first().map(IpAddr::to_canonical));
+    let is_address = |url: &Url| url.host.parse::<IpAddr>().is_ok() || url.host == "localhost";
+    let is_alike = (one.scheme, one.port, &one.target) == (other.scheme, other.port, &other.target);
+    is_alike
+        && (one.host == other.host || is_address(&one) || is_address(&other))
+        && address(&one).is_some_and(|address_of_one| Some(address_of_one) == address(&other))
 }
 
 /// Two addresses of the responding host. The first one is also that of its agent, unless an inventory says how it is reached.
@@ -159,4 +177,23 @@ fn through(mut ends: TestHosts, matches: &ArgMatches) -> Result<TestHosts, UserE
     ends.hosts.push((name.clone(), reach));
     ends.via = Some(name.clone());
     Ok(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_that_write_one_address_in_two_ways_are_the_same_path() {
+        for (one, other, is_same) in [
+            ("http://127.0.0.1/", "http://127.0.0.1:80", true),
+            ("http://127.0.0.1/", "http://[::ffff:127.0.0.1]/", true),
+            ("http://127.0.0.1:8080/", "http://127.0.0.1/", false),
+            ("http://127.0.0.1/", "http://127.0.0.1/behind", false),
+            ("http://127.0.0.1/", "https://127.0.0.1:80/", false),
+            ("http://127.0.0.1/", "http://127.0.0.2/", false),
+        ] {
+            assert_eq!(leads_the_same_way(one, other), is_same, "{one} {other}");
+        }
+    }
 }

@@ -464,7 +464,12 @@ mod tests {
             builder.run.plan.tests.push(planned);
             if place < 2 {
                 let via = via.map(str::to_owned);
-                builder.run.plan.paths.push(PathPlan { name: path.to_owned(), at: [].into(), via });
+                builder.run.plan.paths.push(PathPlan {
+                    name: path.to_owned(),
+                    at: [].into(),
+                    via,
+                    translated: Vec::new(),
+                });
             }
         }
         builder.run.plan.comparisons.push(ComparisonPlan { name: "stream".to_owned(), at: None, set: None });

@@ -100,6 +100,32 @@ fn addresses_of_one_neighbor_and_rules_on_the_way_without_the_device_give_no_num
 }
 
 #[test]
+fn a_device_that_translates_addresses_is_compared_with_the_direct_way() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let times = ["--rounds", "2", "--warmup", "0ms", "--duration", "200ms", "--json"];
+    let udp = ["udp", "--rate", "1kpps"];
+    for (device, preset, work) in [
+        ("dnat", "targets:1", &["tcp", "--test", "crr"][..]),
+        ("dnat", "targets6:1", &udp),
+        ("dnat", "targets:1", &["packet", "--rate", "1kpps"]),
+        ("balancer:mode=dnat", "targets:1", &udp),
+    ] {
+        let lab = ["--lab", preset, "--device", device];
+        let run = stage.fathom([&["path"], work, &lab, &times].concat()).run();
+        let told = format!("{device} {work:?}: {:?}", run.comparisons);
+        assert!(run.comparisons[0].void.is_none() && run.comparisons[0].arms[0].n_pairs == 2, "{told}");
+        let places: Vec<&str> = run.hosts["t1"].on_paths.values().map(|place| place.address.as_str()).collect();
+        assert_eq!(places[0], places[1], "the target listens at its own address: {told}");
+        if let Some(sum) = &run.tests[1].conservation {
+            assert_eq!((sum.n_sent > 0, sum.n_unexplained), (true, 0), "{told}: {sum:?}");
+        }
+    }
+}
+
+#[test]
 fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     if lacks_root() {
         return;

@@ -64,23 +64,26 @@ fn no_paths() -> UserError {
 
 /// The two ways of a lab: one directly, one through its device.
 fn in_lab(name: &str, device: Option<&str>) -> Result<Ways, UserError> {
-    let mut ends = measurement::pair_in_lab(name, device)?;
+    let (mut ends, known) = measurement::pair_through_device(name, device)?;
+    let translates = known.is_some_and(|device| device.translates());
     let Some(through) = ends.via.clone() else {
         return Err(no_paths().with_line("why", format!("lab `{name}` has no device")));
     };
     let (from, to) = (ends.from.clone(), ends.to.clone());
     let at = |places: &[(&String, &str)]| places.iter().map(|(host, at)| ((*host).clone(), (*at).to_owned())).collect();
+    let translated = if translates { vec![to.clone()] } else { Vec::new() };
     let (directly, by_device) = if to == preset::FIRST_TARGET {
-        // A target has its own address beside the virtual one, by which it is known.
-        (at(&[(&from, preset::DIRECT), (&to, preset::THROUGH)]), at(&[(&from, preset::THROUGH)]))
+        // A target has its own address beside the virtual one, by which it is known. It listens there, unless the device translates addresses.
+        let own = [(&from, preset::THROUGH), (&to, preset::THROUGH)];
+        (at(&[(&from, preset::DIRECT), own[1]]), at(if translates { &own } else { &own[..1] }))
     } else {
         ends.lab = ends.lab.map(|lab| LabPlan { direct_wire: true, ..lab });
         let both = |interface| at(&[(&from, interface), (&to, interface)]);
         (both(preset::DIRECT), both(preset::THROUGH))
     };
     let paths = vec![
-        PathPlan { name: DIRECT.to_owned(), at: directly, via: None },
-        PathPlan { name: VIA.to_owned(), at: by_device, via: Some(through) },
+        PathPlan { name: DIRECT.to_owned(), at: directly, via: None, translated: Vec::new() },
+        PathPlan { name: VIA.to_owned(), at: by_device, via: Some(through), translated },
     ];
     let shown = device.map_or_else(|| format!("the device of lab {name}"), str::to_owned);
     Ok(Ways { ends, paths, urls: None, what: format!("direct and through {shown}") })
@@ -108,7 +111,7 @@ fn urls((direct, via): (&str, &str), layer: Option<Layer>, matches: &ArgMatches)
             .into());
     }
     let ends = measurement::initiators(matches)?;
-    let path = |name: &str| PathPlan { name: name.to_owned(), at: [].into(), via: None };
+    let path = |name: &str| PathPlan { name: name.to_owned(), at: [].into(), via: None, translated: Vec::new() };
     Ok(Ways {
         ends: through(ends, matches)?,
         paths: vec![path(DIRECT), path(VIA)],
@@ -142,7 +145,12 @@ fn addresses((direct, via): (&str, &str), matches: &ArgMatches) -> anyhow::Resul
     let (to, device) = (ends.to.clone(), ends.via.clone());
     let path = |name: &str, place: &str, via: Option<String>| {
         let address = address_of(place)?;
-        Ok::<_, UserError>(PathPlan { name: name.to_owned(), at: [(to.clone(), address.to_string())].into(), via })
+        Ok::<_, UserError>(PathPlan {
+            name: name.to_owned(),
+            at: [(to.clone(), address.to_string())].into(),
+            via,
+            translated: Vec::new(),
+        })
     };
     let paths = vec![path(DIRECT, direct, None)?, path(VIA, via, device)?];
     Ok(Ways { ends, paths, urls: None, what: format!("{direct} and {via}") })

@@ -43,6 +43,7 @@ mod path_fault;
 mod pause_frames;
 mod planned_event;
 mod promise_broken;
+mod queue_share;
 mod receive_budget;
 mod refused;
 mod retransmissions;
@@ -111,6 +112,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::FORWARDING,
     &device::OUTPUT,
     &device::DeviceCore,
+    &queue_share::QueueShares,
     &other_programs::OtherPrograms,
     &connect_delays::ConnectDelays,
     &syn_cookies::SynCookies,

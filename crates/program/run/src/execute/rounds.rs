@@ -181,7 +181,9 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
     let mut title = test.title();
     if let Some(comparison) = test.comparison.map(|idx| &plan.plan().comparisons[idx]) {
         let own = test.name.strip_prefix(&comparison.name).unwrap_or(&test.name).trim();
-        let at = comparison.at.as_ref().filter(|_| comparison.set.is_some());
+        // An option is in the title of the test itself.
+        let is_option = |name: &str| test.kind.options().iter().any(|option| option.name == name);
+        let at = comparison.at.as_ref().filter(|at| !is_option(&at.parameter));
         let at = at.map(|at| format!(", {}={}", at.parameter, at.value)).unwrap_or_default();
         return format!("{title}{at}, {own}");
     }

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::ArgMatches;
 use fathom_http::url::Url;
-use fathom_lab::{device, preset};
+use fathom_lab::{Device, device, preset};
 use fathom_model::{
     Layer, PathPlan,
     plan::{HostReach, LabPlan},
@@ -27,8 +27,27 @@ pub(super) struct Ways {
     pub(super) paths: Vec<PathPlan>,
     /// The target of each path, if it runs no fathom.
     pub(super) urls: Option<Vec<String>>,
+    /// The device of a lab.
+    pub(super) device: Option<Device>,
     /// The words of a title: `direct and through nft:1000`.
     pub(super) what: String,
+}
+
+impl Ways {
+    /// Gives the balancer of a lab that is built for the run as many queues as a sweep uses.
+    ///
+    /// # Errors
+    /// If the device has no queues.
+    pub(super) fn give_queues(&mut self, most: u16) -> Result<(), UserError> {
+        let Some(Device::Balancer(balancer)) = &mut self.device else {
+            return Err(usage("--sweep queues is of a device with queues").with_line("use", "--device balancer"));
+        };
+        balancer.n_queues = balancer.n_queues.max(most);
+        if let Some(lab) = &mut self.ends.lab {
+            lab.device = self.device.as_ref().map(ToString::to_string);
+        }
+        Ok(())
+    }
 }
 
 /// Returns the paths that the command line means.
@@ -65,7 +84,7 @@ fn no_paths() -> UserError {
 /// The two ways of a lab: one directly, one through its device.
 fn in_lab(name: &str, device: Option<&str>) -> Result<Ways, UserError> {
     let (mut ends, known) = measurement::pair_through_device(name, device)?;
-    let translates = known.is_some_and(|device| device.translates());
+    let translates = known.as_ref().is_some_and(Device::translates);
     let Some(through) = ends.via.clone() else {
         return Err(no_paths().with_line("why", format!("lab `{name}` has no device")));
     };
@@ -86,7 +105,7 @@ fn in_lab(name: &str, device: Option<&str>) -> Result<Ways, UserError> {
         PathPlan { name: VIA.to_owned(), at: by_device, via: Some(through), translated },
     ];
     let shown = device.map_or_else(|| format!("the device of lab {name}"), str::to_owned);
-    Ok(Ways { ends, paths, urls: None, what: format!("direct and through {shown}") })
+    Ok(Ways { ends, paths, urls: None, device: known, what: format!("direct and through {shown}") })
 }
 
 fn is_url(place: &str) -> bool {
@@ -116,6 +135,7 @@ fn urls((direct, via): (&str, &str), layer: Option<Layer>, matches: &ArgMatches)
         ends: through(ends, matches)?,
         paths: vec![path(DIRECT), path(VIA)],
         urls: Some([direct, via].map(str::to_owned).to_vec()),
+        device: None,
         what: format!("{direct} and {via}"),
     })
 }
@@ -153,7 +173,7 @@ fn addresses((direct, via): (&str, &str), matches: &ArgMatches) -> anyhow::Resul
         })
     };
     let paths = vec![path(DIRECT, direct, None)?, path(VIA, via, device)?];
-    Ok(Ways { ends, paths, urls: None, what: format!("{direct} and {via}") })
+    Ok(Ways { ends, paths, urls: None, device: None, what: format!("{direct} and {via}") })
 }
 
 /// Returns the address of a place: of an address or a name, with or without a port.

@@ -60,7 +60,7 @@ pub(super) fn define(command: Command) -> Command {
     let of_layer = |layer: &&LayerCommand| {
         let word = layer.layer().command();
         let about = format!("Compare paths by the tests of `fathom {word}`");
-        let command = layer.define_work(Command::new(word).about(about)).args(find_limit::arguments());
+        let command = layer.define_work(Command::new(word).about(about)).args(limit_arguments());
         let command = command.args(arguments()).mut_arg(find_limit::OBJECTIVE, |limit| limit.conflicts_with("sweep"));
         super::help::with_help_layout(command)
     };
@@ -73,6 +73,14 @@ pub(super) fn define(command: Command) -> Command {
         .subcommands(LAYERS.iter().map(of_layer).chain([super::help::with_help_layout(users)]))
         .args_conflicts_with_subcommands(true)
         .after_help(EXAMPLES)
+}
+
+/// The options of a search. The short help is one screen.
+fn limit_arguments() -> impl Iterator<Item = Arg> {
+    find_limit::arguments().into_iter().map(|option| {
+        let is_rare = option.get_id() != find_limit::OBJECTIVE;
+        option.hide_short_help(is_rare)
+    })
 }
 
 fn arguments() -> Vec<Arg> {

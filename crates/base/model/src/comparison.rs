@@ -118,6 +118,19 @@ pub struct SweepCurve {
     /// The value of the parameter at which the curve bends; absent for a line without a bend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<String>,
+    /// Up to which value of the parameter the loss stays within each bound; empty for other metrics.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loss_bounds: Vec<LossBound>,
+}
+
+/// How far a swept parameter goes without a higher loss.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct LossBound {
+    /// The highest loss, as a part of what was sent.
+    pub loss_ratio: f64,
+    /// The highest of the values up to which no point loses more; absent if the first one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
 }
 
 /// A point of a sweep.

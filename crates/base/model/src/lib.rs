@@ -41,7 +41,7 @@ pub use anatomy::{Anatomy, AnatomyPart, Part, SampledConnection, SampledUnit};
 pub use benchmark::Benchmark;
 pub use bottleneck::{Bottleneck, FlowSummary, SenderTime};
 pub use comparison::{
-    ComparedArm, Comparison, CostOutcome, Estimate, PairedValue, Sweep, SweepCurve, SweepPoint, SweptValue,
+    ComparedArm, Comparison, CostOutcome, Estimate, LossBound, PairedValue, Sweep, SweepCurve, SweepPoint, SweptValue,
 };
 pub use environment::Environment;
 pub use failure::{Cause, Failure, FailureCounts, Stage};
@@ -58,7 +58,7 @@ pub use role::{Endpoints, PeerAddresses, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun};
 pub use settings::{OptionDoc, Settings, ValueKind};
 pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};
-pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};
+pub use summary::{Confidence, Conservation, Limit, LimitKind, PacketQueueShare, Summary};
 pub use targets::{
     EventEffect, EventRecord, EventSpan, FateBuckets, FlowConnection, FlowOutage, OutageCause, ShareFit, TargetFlow,
     TargetShare, TargetSpell, TargetsRecord, TargetsSummary,

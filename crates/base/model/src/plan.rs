@@ -259,6 +259,9 @@ pub struct PathPlan {
     /// The device that its packets pass; absent for none. It is the host of `via`, and its counters are compared with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
+    /// The hosts whose usual address the device translates into the one that they have here: they listen here, and the others send there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub translated: Vec<String>,
 }
 
 /// Tests of several paths with the same work, which take turns in every round.

@@ -20,7 +20,7 @@ use crate::{
     search::LoadCurve,
     settings::Settings,
     steps::UsersSummary,
-    summary::{Conservation, Limit, Summary},
+    summary::{Conservation, Limit, PacketQueueShare, Summary},
     targets::TargetsSummary,
     time_division::TimeDivision,
     units::Nanos,
@@ -141,6 +141,9 @@ pub struct TestRun {
     /// The account of everything that was sent, if that is counted.
     #[serde(default)]
     pub conservation: Option<Conservation>,
+    /// What each queue of the device had, if it has several; by their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<PacketQueueShare>,
     /// The ids of the findings that explain it.
     #[serde(default)]
     pub findings: Vec<String>,
@@ -183,6 +186,7 @@ impl TestRun {
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,
+            queues: Vec::new(),
             findings: Vec::new(),
             no_cause: None,
             unavailable: None,

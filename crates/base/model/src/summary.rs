@@ -107,6 +107,22 @@ pub struct Drops {
     pub n_dropped: u64,
 }
 
+/// What one queue of packets for a program (NFQUEUE) of a device had in the measured time of all trials.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PacketQueueShare {
+    /// The number of the queue.
+    pub queue: String,
+    /// The packets that the program got from it.
+    pub n_packets: u64,
+    /// The same as a part of those of all queues; absent without any packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// The packets that came while it was full.
+    pub n_dropped: u64,
+    /// The packets that found the receive buffer of the program full.
+    pub n_user_dropped: u64,
+}
+
 /// The account of everything that was sent: sent = received + drops + unexplained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Conservation {

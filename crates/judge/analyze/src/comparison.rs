@@ -464,7 +464,12 @@ mod tests {
             builder.run.plan.tests.push(planned);
             if place < 2 {
                 let via = via.map(str::to_owned);
-                builder.run.plan.paths.push(PathPlan { name: path.to_owned(), at: [].into(), via });
+                builder.run.plan.paths.push(PathPlan {
+                    name: path.to_owned(),
+                    at: [].into(),
+                    via,
+                    translated: Vec::new(),
+                });
             }
         }
         builder.run.plan.comparisons.push(ComparisonPlan { name: "stream".to_owned(), at: None, set: None });
@@ -626,6 +631,38 @@ mod tests {
         assert_eq!((n_arms, state), (0, "INVALID"));
         let (void, ..) = frames(3, 7);
         assert!(void.unwrap().starts_with("the path `via` does not go through dut"));
+    }
+
+    #[test]
+    fn rules_of_a_device_that_track_the_path_without_it_give_no_number() {
+        let void = |path: &str, change: &dyn Fn(&mut Run)| {
+            let mut builder = simulated(STEADY);
+            for test in builder.run.tests.iter_mut().filter(|test| test.path.as_deref() == Some(path)) {
+                for trial in &mut test.trials {
+                    let values = vec![5, 5, 9, 7];
+                    let series = fathom_model::record::Series {
+                        name: fathom_model::names::host::CONNTRACK_ENTRIES.to_owned(),
+                        of: String::new(),
+                        values,
+                    };
+                    trial.hosts.get_mut("client").unwrap().series.push(series);
+                }
+            }
+            change(&mut builder.run);
+            builder.analyzed().comparisons[0].void.clone()
+        };
+        let started = |run: &mut Run| run.plan.device.counters = Some("true".to_owned());
+        let set = |run: &mut Run| run.plan.comparisons[0].set = Some("true".to_owned());
+        let in_lab = |run: &mut Run| {
+            let reach = fathom_model::plan::HostReach::Lab("a".to_owned());
+            run.plan.hosts.insert("client".to_owned(), reach);
+        };
+        let told = "rules work on the path `direct` too: client tracks its connections (4 more)";
+        for change in [&started as &dyn Fn(&mut Run), &set, &in_lab] {
+            assert_eq!(void("direct", change).as_deref(), Some(told));
+            assert_eq!(void("via", change), None, "there they may belong to the device");
+        }
+        assert_eq!(void("direct", &|_| ()), None, "they may be those of the owner");
     }
 
     #[test]

@@ -601,7 +601,12 @@ mod tests {
             // The counters could not be read after the last trial.
             test.trials[0].hosts.insert(host::DEVICE_COUNTERS.to_owned(), printed(&[("in", 900), ("dropped", 100)]));
             let (name, path) = (test.name.clone(), test.path.clone());
-            builder.run.plan.paths.push(PathPlan { name: name.clone(), at: [].into(), via: None });
+            builder.run.plan.paths.push(PathPlan {
+                name: name.clone(),
+                at: [].into(),
+                via: None,
+                translated: Vec::new(),
+            });
             let comparison = Some("udp".to_owned());
             let planned = TestPlan { name, path, comparison, ..TestPlan::new("udp_stream", times, "client") };
             builder.run.plan.tests.push(planned);

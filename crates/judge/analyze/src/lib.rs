@@ -39,6 +39,7 @@ mod flows;
 mod gap;
 mod growth;
 mod limits;
+mod queues;
 mod repeat_command;
 mod replay;
 mod tested;
@@ -110,6 +111,7 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         for trial in test.trials.iter_mut().chain(of_interventions) {
             trial.records.values_mut().for_each(|record| record.sampled = Vec::new());
         }
+        run.tests[idx].queues = queues::queues(run, &run.tests[idx]);
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].targets = targets::summary(&run.tests[idx]);
         run.tests[idx].replay = replay::summary(&run.tests[idx]);

@@ -1,9 +1,9 @@
 //! Whether a trial of a compared path may give a number: its packets went the way that the path says, to the end of the trial.
 
 use fathom_model::{
-    Derivation, Metric, Record, Run, Side, TestRun, Trial,
+    Derivation, Metric, Record, Run, Side, TestPlan, TestRun, Trial,
     names::host::{CONNTRACK_ENTRIES, DEV_RX_FRAMES, DEV_TX_FRAMES},
-    plan::PathPlan,
+    plan::{HostReach, PathPlan},
     record::Series,
     units::{approximate, grouped},
 };
@@ -43,18 +43,21 @@ pub(crate) fn is_device_counted(run: &Run, test: &TestRun) -> bool {
         return device_of(run, test).is_some();
     }
     // Nobody says which path leads through the device, so it is each one but the reference.
-    let planned = run.plan.tests.iter().find(|planned| planned.name == test.name);
-    let comparison = planned.and_then(|planned| planned.comparison.as_ref());
-    let reference =
-        run.plan.tests.iter().find(|planned| comparison.is_some() && planned.comparison.as_ref() == comparison);
-    reference.is_none_or(|reference| reference.path != test.path)
+    reference_of(run, test).is_none_or(|reference| reference.path != test.path)
+}
+
+/// Returns the first test of the comparison of a test.
+fn reference_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a TestPlan> {
+    let planned = run.plan.tests.iter().find(|planned| planned.name == test.name)?;
+    let comparison = planned.comparison.as_ref()?;
+    run.plan.tests.iter().find(|planned| planned.comparison.as_ref() == Some(comparison))
 }
 
 /// Returns the reason why a trial of a path gives no number, in one sentence. `None` if all preconditions hold.
 #[must_use]
 pub fn path_fault(run: &Run, test: &TestRun, trial: &Trial, main: Option<&Metric>) -> Option<String> {
     let path = path_of(run, test)?;
-    cut_off(path, trial, main).or_else(|| wrong_way(run, test, path, trial)).or_else(|| tracked(run, path, trial))
+    cut_off(path, trial, main).or_else(|| wrong_way(run, test, path, trial)).or_else(|| tracked(run, test, path, trial))
 }
 
 /// Compares the frames that the device took with those that the initiator sent.
@@ -109,21 +112,33 @@ pub fn ends_in_silence(run: &Run, trial: &Trial, main: Option<&Metric>) -> bool 
     n_empty >= INTERVALS_MIN && n_empty * 10 >= rates.len() * CUT_TENTHS
 }
 
-/// Looks for connection tracking at the ends that only a path without the device has: rules of the device work there.
-fn tracked(run: &Run, path: &PathPlan, trial: &Trial) -> Option<String> {
-    // Without commands of a device, rules on the ends are those of their owner and work on all paths.
-    if path.via.is_some() || run.plan.device.start.is_none() {
+/// Looks for connection tracking at the ends on the path without the device: rules of the device work there.
+fn tracked(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Option<String> {
+    if !is_without_device(run, test) || !may_have_rules_of_device(run) {
         return None;
     }
+    let (host, n) = tracking_end(run, trial)?;
+    Some(format!("rules work on the path `{}` too: {host} tracks its connections ({} more)", path.name, grouped(n)))
+}
+
+/// Returns true if the device may have rules on the ends, and their owner has none: it has commands, or they are hosts of a lab.
+fn may_have_rules_of_device(run: &Run) -> bool {
+    let is_set = run.plan.comparisons.iter().any(|comparison| comparison.set.is_some());
+    let is_lab = |reach: &HostReach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..));
+    is_set || !run.plan.device.is_default() || run.plan.hosts.values().any(is_lab)
+}
+
+/// Returns true if the test is on the path that the others of its comparison are compared with.
+fn is_without_device(run: &Run, test: &TestRun) -> bool {
+    reference_of(run, test).is_some_and(|reference| reference.path == test.path)
+}
+
+/// Returns an end that tracked more connections in a trial than before it, and how many more.
+pub(crate) fn tracking_end<'a>(run: &Run, trial: &'a Trial) -> Option<(&'a str, u64)> {
     let is_end = |name: &&String| run.plan.via.as_ref() != Some(*name);
-    let grown = trial.hosts.iter().filter(|(name, _)| is_end(name)).find_map(|(name, record)| {
+    trial.hosts.iter().filter(|(name, _)| is_end(name)).find_map(|(name, record)| {
         let entries = record.series_of(CONNTRACK_ENTRIES).next()?;
         let most = entries.values.iter().max()?.saturating_sub(*entries.values.first()?);
-        (most > 0).then_some((name, most))
-    });
-    let (host, n) = grown?;
-    Some(format!(
-        "the path `{}` is changed by rules of the device: {host} tracks its connections ({n} entries)",
-        path.name
-    ))
+        (most > 0).then_some((name.as_str(), most))
+    })
 }

@@ -963,6 +963,7 @@ fn compared(parameter: Option<&str>) -> Run {
         path: path.to_owned(),
         points: [1.0, 100.0, 2000.0].into_iter().zip(values).map(|(at, value)| point(at, value, ratio)).collect(),
         knee: knee.map(str::to_owned),
+        loss_bounds: Vec::new(),
     };
     let void = Comparison {
         arms: Vec::new(),

@@ -57,6 +57,12 @@ pub(crate) const GIVE_UP: OptionDoc = OptionDoc {
     default: Some("1s"),
     help: "a TCP connection without any answer for so long is closed and opened anew",
 };
+pub(crate) const ONCE: OptionDoc = OptionDoc {
+    name: "once",
+    value: ValueKind::Flag,
+    default: None,
+    help: "a TCP connection that broke is not opened again: its outage lasts until the end",
+};
 pub(crate) const BUCKET: OptionDoc = OptionDoc {
     name: "bucket",
     value: ValueKind::Span,

@@ -19,7 +19,8 @@ const TABLE_LOCAL: u8 = 255;
 #[derive(Debug)]
 pub struct LocalNetwork {
     netlink: Netlink,
-    message: RouteMessage,
+    /// Absent once the route is to stay.
+    message: Option<RouteMessage>,
 }
 
 impl LocalNetwork {
@@ -39,13 +40,20 @@ impl LocalNetwork {
         message.header.scope = RouteScope::Host;
         message.attributes = vec![RouteAttribute::Destination(address.into()), RouteAttribute::Oif(loopback)];
         netlink.add_route_message(&format!("RTM_NEWROUTE(local {address}/{prefix_len})"), message.clone())?;
-        Ok(Self { netlink, message })
+        Ok(Self { netlink, message: Some(message) })
+    }
+
+    /// Leaves the route until the network namespace ends.
+    pub fn keep(mut self) {
+        self.message = None;
     }
 }
 
 impl Drop for LocalNetwork {
     fn drop(&mut self) {
-        // A route that somebody else has removed meanwhile is gone, too.
-        let _ = self.netlink.change("RTM_DELROUTE(local)", Message::DelRoute(self.message.clone()), 0);
+        if let Some(message) = self.message.take() {
+            // A route that somebody else has removed meanwhile is gone, too.
+            let _ = self.netlink.change("RTM_DELROUTE(local)", Message::DelRoute(message), 0);
+        }
     }
 }

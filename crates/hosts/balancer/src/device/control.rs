@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    num::NonZeroU16,
     os::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
@@ -64,6 +65,8 @@ pub enum ControlRequest {
         /// Its share of the flows, in proportion to the weights of the others, from 1 to 1000.
         weight: u32,
     },
+    /// Divides packets among the first so many of its queues.
+    UseQueues(NonZeroU16),
     /// Tells the flow rules.
     Flows,
     /// Adds a flow rule, as text, or replaces the one of its name.

@@ -382,6 +382,7 @@ impl SharedState {
             ControlRequest::Counters => Ok(json(self.counters())),
             ControlRequest::Targets => Ok(json(self.targets(&self.steering()))),
             ControlRequest::Flows => Ok(json(self.balancer.flows())),
+            ControlRequest::UseQueues(n_queues) => self.steering().use_queues(n_queues).map(json),
             ControlRequest::AddTarget { group, target } => self.add_target(&group, target).map(json),
             ControlRequest::RemoveTarget { group, name } => self.remove_target(&group, &name).map(json),
             ControlRequest::SetWeight { group, name, weight } => self.set_weight(&group, &name, weight).map(json),

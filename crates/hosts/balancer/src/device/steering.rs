@@ -3,7 +3,7 @@
 //! Rules and the tun device belong to descriptors, so they go with the process, however it ends. Routes do not: they carry an origin by which
 //! the next balancer finds and removes those of one that was killed.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU16, sync::Arc};
 
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
@@ -147,20 +147,45 @@ impl Steering {
 
     /// Lets packets into the queues from now on.
     pub(super) fn begin(&mut self) -> Result<(), DeviceError> {
-        let queues = QueueRange { first: *self.settings.queues.start(), n_queues: self.settings.n_queues() };
+        self.queue_into(self.settings.n_queues())
+    }
+
+    /// Divides packets among the first so many queues from now on. Those that wait in others are decided there.
+    pub(super) fn use_queues(&mut self, n_queues: NonZeroU16) -> Result<(), DeviceError> {
+        let most = self.settings.n_queues();
+        if n_queues > most {
+            let what = format!("this balancer has {most} queues, not {n_queues}");
+            let fix = format!(
+                "start it with --queues 0-{}, in a lab --device balancer:queues={n_queues}",
+                n_queues.get() - 1
+            );
+            return Err(DeviceError::Refused { what, fix: Some(fix) });
+        }
+        self.queue_into(n_queues)
+    }
+
+    /// Makes the rules that queue, or replaces them, in one transaction for each IP version.
+    fn queue_into(&mut self, n_queues: NonZeroU16) -> Result<(), DeviceError> {
+        let queues = QueueRange { first: *self.settings.queues.start(), n_queues };
         let verdict = match self.settings.mode {
             ForwardMode::Dsr => RuleVerdict::QueueUntracked(queues, self.way),
             ForwardMode::Dnat => RuleVerdict::Queue(queues, self.way),
         };
-        for (family, addresses) in self.addresses_by_family() {
+        for (place, (family, addresses)) in self.addresses_by_family().into_iter().enumerate() {
             let rule = |address: &IpAddr| Rule { matching: PacketMatch::Destination(*address), verdict };
             let entry =
                 Chain { name: ENTRY, hook: Some(Hook::BeforeTracking), rules: addresses.iter().map(rule).collect() };
             let mut chains = vec![entry];
             chains.extend(self.wrong_source(&addresses)?);
             let name = format!("fathom-{}", self.settings.name);
+            let table = Table { family, name: &name };
+            if let Some(nft) = self.queues.get_mut(place) {
+                let made = nft.replace_owned(table, &chains);
+                made.map_err(|error| DeviceError::kernel("replace the rules that queue packets", error))?;
+                continue;
+            }
             let mut nft = Nftables::open().map_err(|error| DeviceError::kernel("open nf_tables", error))?;
-            nft.install_owned(Table { family, name: &name }, &chains).map_err(|error| self.refused(family, error))?;
+            nft.install_owned(table, &chains).map_err(|error| self.refused(family, error))?;
             self.queues.push(nft);
         }
         Ok(())

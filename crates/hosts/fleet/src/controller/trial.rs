@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     ops::Range,
 };
 
@@ -66,6 +66,8 @@ pub struct TestRoles {
     pub initiators: Vec<Assignment>,
     /// The responder, if the test needs a fathom responder.
     pub responder: Option<Assignment>,
+    /// The address by which the initiators reach the responder, if a device between them translates it into that of its role.
+    pub translated: Option<IpAddr>,
 }
 
 /// The tests and observers of one trial.
@@ -227,6 +229,16 @@ impl RunningRole<'_> {
     }
 }
 
+/// Returns addresses with or without ports, with commas between them, at another address than that of the host itself.
+fn translated(endpoints: &str, own: IpAddr, by: IpAddr) -> String {
+    let one = |text: &str| match (text.parse::<SocketAddr>(), text.parse::<IpAddr>()) {
+        (Ok(at), _) if at.ip() == own => SocketAddr::new(by, at.port()).to_string(),
+        (_, Ok(address)) if address == own => by.to_string(),
+        _ => text.to_owned(),
+    };
+    endpoints.split(',').map(one).collect::<Vec<_>>().join(",")
+}
+
 /// A trial in progress.
 struct TrialRun<'a, 'b> {
     fleet: &'a mut Fleet,
@@ -242,6 +254,8 @@ struct TrialRun<'a, 'b> {
     n_on_stream: BTreeMap<(HostIndex, Side), usize>,
     /// The tokens by which the two sides of each test recognize each other.
     tokens: Vec<u64>,
+    /// The address by which the initiators of each test reach its responder, if a device translates it.
+    translated: Vec<Option<IpAddr>>,
     callbacks: &'a mut TrialCallbacks<'b>,
     on_loss: OnLoss,
     unwatched: &'a BTreeSet<String>,
@@ -297,6 +311,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             by_host,
             by_test,
             tokens,
+            translated: plan.tests.iter().map(|test| test.translated).collect(),
             callbacks: supervision,
             on_loss,
             unwatched: &plan.unwatched,
@@ -355,13 +370,20 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         Ok(())
     }
 
-    /// The endpoints reported by the responder of an initiator's test.
+    /// The endpoints reported by the responder of an initiator's test, at the addresses by which the initiator reaches them.
     fn responder_endpoints(&self, n: usize) -> Endpoints {
         let responder = self.of_test(self.roles[n].test).find(|other| *other < self.n_until_finish);
-        match responder.map(|responder| &self.roles[responder].state) {
-            Some(RoleState::Ready(endpoints)) => endpoints.clone(),
-            _ => Endpoints::new(),
+        let Some(running) = responder.map(|responder| &self.roles[responder]) else { return Endpoints::new() };
+        let RoleState::Ready(endpoints) = &running.state else { return Endpoints::new() };
+        match self.translated_of(n).zip(running.assignment.role.address) {
+            Some((by, own)) => endpoints.iter().map(|(name, text)| (name.clone(), translated(text, own, by))).collect(),
+            None => endpoints.clone(),
         }
+    }
+
+    /// The address by which an initiator reaches the responder of its test, if a device translates it.
+    fn translated_of(&self, n: usize) -> Option<IpAddr> {
+        self.roles[n].test.filter(|_| n >= self.n_until_finish).and_then(|test| self.translated[test])
     }
 
     /// The places of the roles of a test.
@@ -456,7 +478,8 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let Some(test) = self.roles[n].test else { return known };
         let with: Option<Vec<IpAddr>> =
             self.others_of(n).map(|other| self.roles[other].assignment.role.address).collect();
-        PeerAddresses { with: with.unwrap_or_default(), token: self.tokens[test], ..known }
+        let with = self.translated_of(n).map_or_else(|| with.unwrap_or_default(), |by| vec![by]);
+        PeerAddresses { with, token: self.tokens[test], ..known }
     }
 
     fn interfaces(&self, id: HostIndex) -> Vec<String> {
@@ -708,6 +731,19 @@ fn record_name(test: &TestRoles, assignment: &Assignment, initiator: Option<usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_translated_host_is_told_by_the_address_at_which_it_is_reached() {
+        let [own, by] = ["10.0.0.7", "192.0.2.1"].map(|text| text.parse().unwrap());
+        for (told, reached) in [
+            ("10.0.0.7:81", "192.0.2.1:81"),
+            ("10.0.0.7:81,10.0.0.8:82,10.0.0.7:83", "192.0.2.1:81,10.0.0.8:82,192.0.2.1:83"),
+            ("10.0.0.7", "192.0.2.1"),
+            ("02:00:00:00:00:01", "02:00:00:00:00:01"),
+        ] {
+            assert_eq!(translated(told, own, by), reached);
+        }
+    }
 
     #[test]
     fn who_runs_alone_waits_for_nobody_and_the_order_arrives_everywhere_in_time() {

@@ -182,6 +182,7 @@ pub(crate) fn part(host: &str, side: Side, measure: Nanos) -> Assignment {
 
 pub(crate) fn cast(from: &str, to: &str, measure: Nanos) -> TestRoles {
     TestRoles {
+        translated: None,
         initiators: vec![part(from, Side::Initiator, measure)],
         responder: Some(part(to, Side::Responder, measure)),
     }

@@ -16,7 +16,7 @@ use crate::{
 
 pub use pair::{DIRECT, THROUGH};
 pub use star::TESTED;
-pub use targets::{CLIENT, FIRST_TARGET};
+pub use targets::{CLIENT, CLIENT_SOURCES, FIRST_TARGET};
 
 /// The host of the bridge that joins all others. No test runs on it.
 pub const SWITCH: &str = "switch";

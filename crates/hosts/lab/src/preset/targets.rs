@@ -17,7 +17,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use fathom_sys::netlink::{BridgeIndex, Netlink, RouteEntry};
+use fathom_sys::netlink::{BridgeIndex, LocalNetwork, Netlink, RouteEntry};
 
 use super::{Preset, SWITCH, Shape};
 use crate::{
@@ -28,6 +28,8 @@ use crate::{
 
 /// The client of the targets.
 pub const CLIENT: &str = "a";
+/// The networks of further addresses of the client, for flows from many of them.
+pub const CLIENT_SOURCES: [&str; 2] = ["198.18.16.0/20", "2001:2:0:10::/64"];
 /// The first of the targets; a router sends everything there.
 pub const FIRST_TARGET: &str = "t1";
 /// Enough to see how evenly a device divides.
@@ -37,6 +39,10 @@ pub(super) const N_TARGETS: std::ops::RangeInclusive<u32> = 1..=64;
 
 /// The address that the device divides: outside all networks of the lab.
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(198, 18, 8, 1);
+/// The networks whose addresses all belong to the client, beside those of its interfaces: [`CLIENT_SOURCES`].
+const SOURCES: Ipv4Addr = Ipv4Addr::new(198, 18, 16, 0);
+const SOURCES_PREFIX: u8 = 20;
+const SOURCES_PREFIX_6: u8 = 64;
 const CLIENT_NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const DEVICE_NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 254);
 const CLIENT_FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 253);
@@ -114,6 +120,7 @@ pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &
     // The client may send from any address, and answers find it there.
     route(&dut, family.routes_by(CLIENT_NEAR))?;
     route(&client, routes_to_virtual(family, DEVICE_NEAR))?;
+    give_sources(&client, family)?;
     match device {
         Device::Router => route(&dut, routes_to_virtual(family, addresses[0]))?,
         // What the device does not divide must not go back to the client, which would send it here again.
@@ -124,6 +131,16 @@ pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &
     hosts.extend(targets);
     hosts.push(switch);
     Ok(hosts)
+}
+
+/// Gives the client addresses for many flows: all of a network, by which the targets and the device answer it.
+fn give_sources(client: &Host, family: Family) -> Result<()> {
+    let add = |network: IpAddr| {
+        let prefix_len = if network.is_ipv4() { SOURCES_PREFIX } else { SOURCES_PREFIX_6 };
+        LocalNetwork::add(network, prefix_len).map(LocalNetwork::keep)
+    };
+    let added = client.enter_with(|| family.addresses(SOURCES).into_iter().try_for_each(add))?;
+    added.map_err(Error::kernel(format!("give host {} its sources", client.name)))
 }
 
 /// Answers come by another wire than the one by which their address is reached: none may be refused for that (`rp_filter`).
@@ -206,6 +223,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn the_sources_of_the_client_are_told_as_they_are() {
+        let [v6, v4] = Family::Ipv6.addresses(SOURCES).try_into().unwrap();
+        let told = [format!("{v4}/{SOURCES_PREFIX}"), format!("{v6}/{SOURCES_PREFIX_6}")];
+        assert_eq!(told, CLIENT_SOURCES);
+    }
 
     #[test]
     fn every_host_and_every_port_has_an_address_of_its_own() {

@@ -44,6 +44,7 @@ mod path_fault;
 mod pause_frames;
 mod planned_event;
 mod promise_broken;
+mod queue_share;
 mod receive_budget;
 mod refused;
 mod retransmissions;
@@ -117,6 +118,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::FORWARDING,
     &device::OUTPUT,
     &device::DeviceCore,
+    &queue_share::QueueShares,
     &other_programs::OtherPrograms,
     &connect_delays::ConnectDelays,
     &syn_cookies::SynCookies,

@@ -1,8 +1,8 @@
 //! Paths under the same work, side by side, and what one costs against another.
 
 use fathom_model::{
-    ComparedArm, Comparison, CostOutcome, Derivation, Metric, Run, Sweep, SweepCurve, SweptValue, TestRun, Unit,
-    metric::Better,
+    ComparedArm, Comparison, CostOutcome, Derivation, LossBound, Metric, Run, Sweep, SweepCurve, SweptValue, TestRun,
+    Unit, metric::Better, units::percent,
 };
 
 use super::block::{Block, Cell, Column, Figure, Row, Table, section};
@@ -20,7 +20,8 @@ pub(super) fn blocks(run: &Run) -> Vec<Block<'_>> {
         return Vec::new();
     }
     let is_swept = |comparison: &&Comparison| comparison.at.is_some();
-    let mut blocks: Vec<Block<'_>> = run.sweeps.iter().map(|sweep| Block::Figure(curves(run, sweep))).collect();
+    let of_sweep = |sweep| std::iter::once(Block::Figure(curves(run, sweep))).chain(loss_bounds(sweep));
+    let mut blocks: Vec<Block<'_>> = run.sweeps.iter().flat_map(of_sweep).collect();
     let (swept, single): (Vec<&Comparison>, Vec<&Comparison>) = run.comparisons.iter().partition(is_swept);
     if !single.is_empty() {
         blocks.push(Block::Table(table(run, &single)));
@@ -144,6 +145,21 @@ fn curves<'a>(run: &'a Run, sweep: &'a Sweep) -> Figure<'a> {
         on_screen: true,
         ..Figure::new(title, about, move || sweep_curves(metric, sweep))
     }
+}
+
+/// Says of each path how far the parameter goes without a higher loss.
+fn loss_bounds<'a>(sweep: &Sweep) -> impl Iterator<Item = Block<'a>> {
+    let of_bound = |bound: &LossBound| match (&bound.at, bound.loss_ratio > 0.0) {
+        (Some(at), false) => format!("no loss up to {at}"),
+        (Some(at), true) => format!("at most {} up to {at}", percent(bound.loss_ratio)),
+        (None, false) => "loss at every value".to_owned(),
+        (None, true) => format!("more than {} at every value", percent(bound.loss_ratio)),
+    };
+    let of_curve = |curve: &SweepCurve| {
+        let told: Vec<String> = curve.loss_bounds.iter().map(of_bound).collect();
+        (!told.is_empty()).then(|| Block::sentence(format!("{}: {}", curve.path, told.join(", "))))
+    };
+    sweep.curves.iter().filter_map(of_curve).collect::<Vec<_>>().into_iter()
 }
 
 fn metric_of<'a>(run: &'a Run, sweep: &Sweep) -> Option<&'a Metric> {

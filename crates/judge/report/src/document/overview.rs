@@ -1,8 +1,8 @@
 //! The top of a report: the head, the state, the bottlenecks, and all tests in one table.
 
 use fathom_model::{
-    Conservation, Derivation, Evidence, Finding, LimitKind, Metric, NoCause, Proof, Run, Severity, StepSummary,
-    Summary, TestRun, Unit, VerdictState,
+    Conservation, Derivation, Evidence, Finding, LimitKind, Metric, NoCause, PacketQueueShare, Proof, Run, Severity,
+    StepSummary, Summary, TestRun, Unit, VerdictState,
     metric::Better,
     units::{grouped, percent},
 };
@@ -328,7 +328,23 @@ pub(super) fn table(run: &Run, has_ladder: bool) -> Block<'_> {
     let sums: Vec<_> = run.tests.iter().filter_map(|test| Some((test, test.conservation.as_ref()?))).collect();
     let name = |test: &TestRun| if sums.len() > 1 { format!("{}: ", test.full_name()) } else { String::new() };
     blocks.extend(sums.iter().map(|(test, found)| Block::sentence(format!("{}{}", name(test), sum(found)))));
+    let divided = run.tests.iter().filter(|test| !test.queues.is_empty());
+    blocks.extend(divided.map(|test| {
+        Block::sentence(format!("{}: queues of the device: {}", test.full_name(), queue_words(&test.queues)))
+    }));
     section("table", "All results", blocks)
+}
+
+/// Says what each queue of a device had: `0: 7,500 packets (75 %), 1: 2,500 (25 %), dropped 12`.
+fn queue_words(queues: &[PacketQueueShare]) -> String {
+    let of = |(place, queue): (usize, &PacketQueueShare)| {
+        let after = if place == 0 { " packets" } else { "" };
+        let share = queue.share.map(|share| format!(" ({})", percent(share))).unwrap_or_default();
+        let n_dropped = queue.n_dropped + queue.n_user_dropped;
+        let dropped = if n_dropped > 0 { format!(", dropped {}", grouped(n_dropped)) } else { String::new() };
+        format!("{}: {}{after}{share}{dropped}", queue.queue, grouped(queue.n_packets))
+    };
+    queues.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
 }
 
 /// Formats the account: `sent 100 datagrams = received 97 + socket buffer 3 + unexplained 0`.

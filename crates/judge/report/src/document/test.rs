@@ -1,7 +1,7 @@
 //! The section of one test: its values, and what the hosts recorded during it.
 
 use fathom_model::{
-    Conservation, Histogram, Run, Side, Summary, TestRun, Trial,
+    Conservation, Histogram, PacketQueueShare, Run, Side, Summary, TestRun, Trial,
     plan::HostReach,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -178,6 +178,9 @@ fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
         left.extend([Block::Figure(drop_balance(conservation)), places(conservation).on_page()]);
         left.push(Block::sentence(sum(conservation)).on_screen());
     }
+    if !test.queues.is_empty() {
+        left.push(queue_table(&test.queues).on_page());
+    }
     let loads = hosts_of(run, test).into_iter().map(|(host, title)| Block::Figure(core_load(test, host, title)));
     if left.is_empty() {
         return Block::Columns(loads.map(|load| vec![load]).collect());
@@ -254,6 +257,21 @@ fn places(conservation: &Conservation) -> Block<'_> {
     let mut titles = columns([""; 3]);
     titles.push(Column::text(""));
     Block::Table(Table { class: "places", columns: titles, rows: rows.collect(), flows: false })
+}
+
+/// Returns what each queue of the device had.
+fn queue_table<'a>(queues: &[PacketQueueShare]) -> Block<'a> {
+    let row = |queue: &PacketQueueShare| {
+        Row::new([
+            queue.queue.clone(),
+            grouped(queue.n_packets),
+            queue.share.map(percent).unwrap_or_default(),
+            grouped(queue.n_dropped),
+            grouped(queue.n_user_dropped),
+        ])
+    };
+    let titles = columns(["queue of the device", "packets", "share", "dropped, queue full", "dropped, buffer full"]);
+    Block::Table(Table { columns: titles, rows: queues.iter().map(row).collect(), ..Table::default() })
 }
 
 fn core_load<'a>(test: &'a TestRun, host: &'a str, title: String) -> Figure<'a> {

@@ -43,6 +43,8 @@ pub(super) struct DriveConfig {
     /// The bytes of a message.
     pub(super) length: usize,
     pub(super) give_up: Nanos,
+    /// Whether a TCP connection that broke stays so.
+    pub(super) is_once: bool,
     /// The longest wait for an answer.
     pub(super) timeout: Nanos,
 }
@@ -346,7 +348,8 @@ impl DriveLoop<'_> {
         flow.unwritten.clear();
         flow.read.clear();
         // The first attempt is made at once.
-        (flow.link, flow.pause) = (FlowLink::Down(clock::now()), RETRY_FIRST);
+        let next = if self.config.is_once { Nanos::MAX } else { clock::now() };
+        (flow.link, flow.pause) = (FlowLink::Down(next), RETRY_FIRST);
     }
 
     /// Looks for timeouts, for connections that are silent, and for flows that need a connection.

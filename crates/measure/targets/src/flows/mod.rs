@@ -28,7 +28,7 @@ use crate::{
     carrier::Carrier,
     dialect::Dialect,
     names::{counter, distribution},
-    options::{self, BUCKET, FLOWS, GIVE_UP, RATE, TIMEOUT},
+    options::{self, BUCKET, FLOWS, GIVE_UP, ONCE, RATE, TIMEOUT},
     sources::Sources,
     target,
 };
@@ -109,6 +109,7 @@ pub(crate) fn prepare(carrier: Carrier, role: &Role, policy: &Policy) -> Result<
         carrier,
         length: options::message_length(settings)?,
         give_up: settings.span(GIVE_UP.name).unwrap_or(Nanos::from_secs(1)),
+        is_once: settings.flag(ONCE.name),
         timeout,
     };
     let (n_flows, interval) = (options::count(settings, &FLOWS), interval(settings)?);

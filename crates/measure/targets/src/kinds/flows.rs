@@ -10,8 +10,8 @@ use crate::{
     carrier::Carrier,
     flows,
     options::{
-        BUCKET, ECHO_SERVER, FLOW_TIMEOUT, FLOWS, GIVE_UP, HOST, LOCAL_SOURCES, RATE, SIZE, SOURCE_ORDER, TARGETS,
-        WEIGHTS,
+        BUCKET, ECHO_SERVER, FLOW_TIMEOUT, FLOWS, GIVE_UP, HOST, LOCAL_SOURCES, ONCE, RATE, SIZE, SOURCE_ORDER,
+        TARGETS, WEIGHTS,
     },
     target,
 };
@@ -87,6 +87,7 @@ impl TestKind for FlowTest {
             SIZE,
             FLOW_TIMEOUT,
             GIVE_UP,
+            ONCE,
             BUCKET,
             ECHO_SERVER,
             TARGETS,

@@ -10,6 +10,7 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos},
 };
 use fathom_sys::{
+    netlink::Netlink,
     policy::{AllowedPeers, Destination, Policy},
     socket::{self, Buffer, Listener, SockRef, Socket, error_of, socket_options},
 };
@@ -295,7 +296,14 @@ impl SocketOptions {
         let Some(address) = self.source(idx, to.address)?.or(from) else { return Ok(()) };
         let cannot = |cause| Error::System { what: format!("send from {address}"), cause };
         socket::set_bind_address_no_port(socket).map_err(cannot)?;
-        socket.bind(&SocketAddr::new(address, 0).into()).map_err(error_of("bind")).map_err(cannot)
+        let bind = || socket.bind(&SocketAddr::new(address, 0).into()).map_err(error_of("bind"));
+        let bound = bind();
+        if bound.is_err() && address.is_ipv6() && is_local_by_route(address) {
+            // IPv4 takes such an address as it is.
+            socket::set_freebind(socket, address).map_err(cannot)?;
+            return bind().map_err(cannot);
+        }
+        bound.map_err(cannot)
     }
 
     /// The source address for number `idx`, among the requested ones that can send to `to`.
@@ -412,6 +420,15 @@ impl SocketOptions {
         };
         buffers.into_iter().filter_map(|buffer| set(buffer).transpose()).collect()
     }
+}
+
+/// Returns whether an address of no interface belongs to this host by a route, as all of a network do by `ip -6 route add local NETWORK dev lo`.
+fn is_local_by_route(address: IpAddr) -> bool {
+    let by_loopback = || {
+        let mut kernel = Netlink::open()?;
+        Ok::<_, fathom_sys::Error>(kernel.next_hop(address)?.link == kernel.link("lo")?.index)
+    };
+    by_loopback().unwrap_or(false)
 }
 
 /// Parses the option `source`.

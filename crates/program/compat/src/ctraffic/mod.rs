@@ -6,12 +6,14 @@
 mod analyze;
 mod statistics;
 
+use std::{net::IpAddr, path::Path};
+
 use fathom_model::{
     Plan, Settings, TestPlan, TrialTimes,
     plan::HostReach,
     units::{Nanos, approximate},
 };
-use fathom_run::{allow::AllowList, exit::Exit};
+use fathom_run::{allow::AllowList, exit::Exit, files::read_text};
 use fathom_sys::clock;
 use fathom_targets::Dialect;
 use jiff::Zoned;
@@ -27,6 +29,9 @@ use crate::{
 const CONNECTIONS_MAX: u64 = 20_000;
 /// The fewest messages per second of a connection in a test of ours: with fewer, it shows no outage.
 const LEAST_PER_SEC: f64 = 0.1;
+
+/// A longest address and a line end for each connection.
+const SOURCES_BYTES_MAX: u64 = CONNECTIONS_MAX * 48;
 
 const HELP: &str = "
 Sets up many continuous connections, and watches them, in 3 modes;
@@ -93,8 +98,12 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     if flags.flag("monitor") {
         eprintln!("ctraffic: -monitor prints nothing here while the test runs");
     }
+    let sources = match sources(&flags) {
+        Ok(sources) => sources,
+        Err(why) => return Ok(FLAGS.refuse(&why)),
+    };
     let started = Zoned::now();
-    let measured = MeasuredLoop::of_plan(plan(&flags, &address), allowed)?;
+    let measured = MeasuredLoop::of_plan(plan(&flags, &address, sources), allowed)?;
     let statistics = Statistics::of(measured.record()?, &flags, &started);
     match flags.text("stats").as_str() {
         "none" => {}
@@ -109,12 +118,6 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
 fn unsupported(flags: &GivenFlags) -> Option<String> {
     if flags.text("client") != "echo" {
         return Some(format!("Unsupported client;  {}", flags.text("client")));
-    }
-    if flags.is_given("srcfile") {
-        return Some("-srcfile is not supported: use -srccidr".to_owned());
-    }
-    if !flags.flag("reconnect") {
-        return Some("-reconnect=false is not supported: connections are opened again".to_owned());
     }
     let n_connections = u64::try_from(flags.number("nconn")).unwrap_or(0);
     if !(1..=CONNECTIONS_MAX).contains(&n_connections) {
@@ -138,16 +141,39 @@ fn per_sec(flags: &GivenFlags) -> f64 {
     flags.real("rate") * 1024.0 / approximate(u64::try_from(packet_size(flags)).unwrap_or(1))
 }
 
-fn plan(flags: &GivenFlags, address: &str) -> Plan {
+/// Returns where connections come from: a network, or the addresses of a file, one a line and as many as connections.
+///
+/// # Errors
+/// If the file cannot be read, has too few addresses, or a port.
+fn sources(flags: &GivenFlags) -> Result<Option<String>, String> {
+    let (network, file) = (flags.text("srccidr"), flags.text("srcfile"));
+    if !network.is_empty() || file.is_empty() {
+        return Ok(Some(network).filter(|network| !network.is_empty()));
+    }
+    let text = read_text(Path::new(&file), SOURCES_BYTES_MAX).map_err(|error| format!("{error:#}"))?;
+    let address = |line: &str| {
+        let bare = line.trim().trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().map_err(|_| format!("{file}: `{line}` is no address; a port is chosen by the kernel"))
+    };
+    let addresses = text.lines().map(address).collect::<Result<Vec<_>, _>>()?;
+    if i64::try_from(addresses.len()).unwrap_or(i64::MAX) < flags.number("nconn") {
+        return Err("Ran out of source addresses".to_owned());
+    }
+    Ok(Some(addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",")))
+}
+
+fn plan(flags: &GivenFlags, address: &str, sources: Option<String>) -> Plan {
     let mut settings = Settings::default()
         .with("host", address)
         .with("flows", flags.number("nconn").to_string())
         .with("rate", format!("{:.6}/s", per_sec(flags)))
         .with("size", packet_size(flags).to_string())
         .with("server", "ctraffic");
-    let sources = flags.text("srccidr");
-    if !sources.is_empty() {
+    if let Some(sources) = sources {
         settings.set("source", sources);
+    }
+    if !flags.flag("reconnect") && !flags.flag("udp") {
+        settings.set("once", "true");
     }
     let here = "here".to_owned();
     let times = TrialTimes { warmup: Nanos::ZERO, duration: flags.span("timeout") };
@@ -162,6 +188,8 @@ fn plan(flags: &GivenFlags, address: &str) -> Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn refusal(words: &[&str]) -> Option<String> {
@@ -181,10 +209,29 @@ mod tests {
     }
 
     #[test]
+    fn sources_are_a_network_or_the_lines_of_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "127.0.0.2\n[::1]\n127.0.0.3\n").unwrap();
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            let ReadFlags::Given(flags) = FLAGS.read(&words) else { panic!("{words:?}") };
+            sources(&flags)
+        };
+        let path = file.path().to_str().unwrap();
+        assert_eq!(of(&["-srcfile", path, "-nconn", "3"]), Ok(Some("127.0.0.2,::1,127.0.0.3".to_owned())));
+        assert_eq!(of(&["-srcfile", path, "-nconn", "4"]), Err("Ran out of source addresses".to_owned()));
+        assert_eq!(of(&["-srcfile", path, "-srccidr", "127.0.0.0/8"]), Ok(Some("127.0.0.0/8".to_owned())));
+        assert_eq!(of(&["-nconn", "1"]), Ok(None));
+        fs::write(file.path(), "127.0.0.2:5000\n").unwrap();
+        assert!(of(&["-srcfile", path]).unwrap_err().contains("is no address; a port is chosen by the kernel"));
+        assert!(of(&["-srcfile", "/no/such/file"]).unwrap_err().contains("/no/such/file"));
+    }
+
+    #[test]
     fn the_rate_of_the_plan_is_that_of_all_connections() {
         let words = ["-nconn", "5", "-rate", "100", "-psize", "512"].map(str::to_owned);
         let ReadFlags::Given(flags) = FLAGS.read(&words) else { panic!("{words:?}") };
-        let plan = plan(&flags, "127.0.0.1:5003");
+        let plan = plan(&flags, "127.0.0.1:5003", None);
         assert_eq!(plan.tests[0].options.text("rate").as_deref(), Some("200.000000/s"));
         assert_eq!(plan.tests[0].options.text("host").as_deref(), Some("127.0.0.1:5003"));
     }

@@ -30,7 +30,7 @@ const SERVER: &str = "host";
 /// The option that names a device of this host on which foreign packets are counted.
 const RECEIVE: &str = "receive";
 /// Options that only the long help of the layers below http has.
-const RARE: [&str; 2] = ["connections", "ports"];
+const RARE: [&str; 3] = ["connections", "ports", "once"];
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 

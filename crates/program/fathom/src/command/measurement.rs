@@ -368,18 +368,32 @@ fn through_device(lab: Option<LabPlan>, reach: impl Fn(&str) -> HostReach) -> Te
 /// # Errors
 /// If a device between them decides which target is the other host.
 pub(crate) fn pair_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
+    let (ends, device) = pair_through_device(name, device)?;
+    match device.filter(Device::translates) {
+        None => Ok(ends),
+        Some(device) => {
+            let what = format!("--device {device} translates addresses, so no target listens at the virtual address");
+            Err(UserError::new(Exit::Usage, what)
+                .with_line("use", "--device router or balancer, or fathom path, which knows both addresses")
+                .with_line("or", "a URL: fathom http http://198.18.8.1:PORT --lab NAME"))
+        }
+    }
+}
+
+/// Returns the same with the device between them, which may translate the address of the second one.
+///
+/// # Errors
+/// If the device decides which target is the other host.
+pub(crate) fn pair_through_device(name: &str, device: Option<&str>) -> Result<(TestHosts, Option<Device>), UserError> {
     let KnownLab { ends, device, n_targets } = KnownLab::find(name, device)?;
-    let Some(device) = device.filter(Device::needs_targets) else { return Ok(ends) };
-    if device.translates() {
-        let what = format!("--device {device} translates addresses, so no target listens at the virtual address");
-        return Err(UserError::new(Exit::Usage, what)
-            .with_line("use", "--device router or balancer, or a URL: fathom http http://198.18.8.1:PORT --lab NAME"));
+    match device.as_ref().filter(|device| device.needs_targets() && n_targets > 1) {
+        None => Ok((ends, device)),
+        Some(device) => {
+            let what =
+                format!("--device {device} decides which of {n_targets} targets answers, and this test needs one");
+            Err(UserError::new(Exit::Usage, what).with_line("use", format!("--lab targets:1 --device {device}")))
+        }
     }
-    if n_targets > 1 {
-        let what = format!("--device {device} decides which of {n_targets} targets answers, and this test needs one");
-        return Err(UserError::new(Exit::Usage, what).with_line("use", format!("--lab targets:1 --device {device}")));
-    }
-    Ok(ends)
 }
 
 /// Returns the hosts that load a target by its URL: those of an inventory or a lab, or this machine.

@@ -70,6 +70,62 @@ fn paths_that_are_the_same_give_no_number_and_leave_nothing() {
 }
 
 #[test]
+fn addresses_of_one_neighbor_and_rules_on_the_way_without_the_device_give_no_number() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let up = ["lab", "up", "pair", "--name", "same-way", "--device", "router", "--direct-wire", "--for", "5min"];
+    let lab = stage.lab_with(&up, "same-way");
+    let (_server, key) = lab.serve(&["--allow", "198.18.0.1"]);
+    let ip = |words: &str| lab.exec("b", &words.split(' ').collect::<Vec<_>>()).ends().succeeded();
+    ip("ip address add 198.18.2.77/24 dev eth1");
+    let times = ["--rounds", "2", "--warmup", "0ms", "--duration", "200ms", "--json"];
+    let compare = |via: &str, further: &[&str]| {
+        let words = ["path", "tcp", "--test", "rr", "--direct", "198.18.2.2", "--via", via, "--key", &key];
+        lab.fathom("a", &[&words[..], &times, further].concat())
+    };
+    let named = ["`direct` and `via` are the same path", "198.18.2.2 and 198.18.2.77 are", "neighbor on eth1"];
+    compare("198.18.2.77", &[]).refused(3, &named);
+    assert_eq!(compare("198.18.2.77", &["--device-counters", "echo {}"]).run().tests.len(), 3, "it is within an end");
+    assert_eq!(compare("198.18.1.1", &[]).run().comparisons[0].void, None, "behind a router nobody knows");
+    let route = ["ip", "route", "add", "198.18.1.1", "via", "198.18.2.2"];
+    lab.exec("a", &route).ends().succeeded();
+    compare("198.18.1.1", &[]).refused(3, &["both at the neighbor 198.18.2.2 on eth1"]);
+
+    let track = "add table ip t; add chain ip t c { type filter hook prerouting priority 0; ct state new accept; }";
+    lab.exec("b", &["nft", track]).ends().succeeded();
+    let words = ["path", "tcp", "--lab", lab.name, "--test", "crr"];
+    stage.fathom([&words[..], &times].concat()).refused(3, &["rules work on the path `direct` too: b tracks"]);
+}
+
+#[test]
+fn a_device_that_translates_addresses_is_compared_with_the_direct_way() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let times = ["--rounds", "2", "--warmup", "0ms", "--duration", "200ms", "--json"];
+    let udp = ["udp", "--rate", "1kpps"];
+    for (device, preset, work) in [
+        ("dnat", "targets:1", &["tcp", "--test", "crr"][..]),
+        ("dnat", "targets6:1", &udp),
+        ("dnat", "targets:1", &["packet", "--rate", "1kpps"]),
+        ("balancer:mode=dnat", "targets:1", &udp),
+    ] {
+        let lab = ["--lab", preset, "--device", device];
+        let run = stage.fathom([&["path"], work, &lab, &times].concat()).run();
+        let told = format!("{device} {work:?}: {:?}", run.comparisons);
+        assert!(run.comparisons[0].void.is_none() && run.comparisons[0].arms[0].n_pairs == 2, "{told}");
+        let places: Vec<&str> = run.hosts["t1"].on_paths.values().map(|place| place.address.as_str()).collect();
+        assert_eq!(places[0], places[1], "the target listens at its own address: {told}");
+        if let Some(sum) = &run.tests[1].conservation {
+            assert_eq!((sum.n_sent > 0, sum.n_unexplained), (true, 0), "{told}: {sum:?}");
+        }
+    }
+}
+
+#[test]
 fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     if lacks_root() {
         return;
@@ -109,10 +165,14 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
 #[test]
 fn what_is_no_comparison_is_refused_before_anything_is_built() {
     let stage = TestBed::beside_others();
-    let cases: [(&[&str], &[&str]); 11] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (&["path"], &["two paths are needed", "router, squeeze"]),
         (&["path", "--lab", "pair"], &["two paths are needed", "no device"]),
         (&["path", "tcp", "--direct", "127.0.0.1", "--via", "127.0.0.1"], &["`direct` and `via` are the same path"]),
+        (
+            &["path", "http", "--direct", "http://127.0.0.1/", "--via", "http://127.0.0.1:80"],
+            &["`direct` and `via` are the same path", "name one address"],
+        ),
         (
             &["path", "--direct", "http://127.0.0.1/", "--via", "http://127.0.0.2/"],
             &["a URL is a target of http and app"],

@@ -61,6 +61,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let mut hosts = connect(plan.plan(), &signals, &run.id, &options.allowed)?;
     describe_hosts(&mut run, &mut hosts)?;
     hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards, &options.allowed)?;
+    hosts.check_ways(plan.plan())?;
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
@@ -180,7 +181,9 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
     let mut title = test.title();
     if let Some(comparison) = test.comparison.map(|idx| &plan.plan().comparisons[idx]) {
         let own = test.name.strip_prefix(&comparison.name).unwrap_or(&test.name).trim();
-        let at = comparison.at.as_ref().filter(|_| comparison.set.is_some());
+        // An option is in the title of the test itself.
+        let is_option = |name: &str| test.kind.options().iter().any(|option| option.name == name);
+        let at = comparison.at.as_ref().filter(|at| !is_option(&at.parameter));
         let at = at.map(|at| format!(", {}={}", at.parameter, at.value)).unwrap_or_default();
         return format!("{title}{at}, {own}");
     }
@@ -605,6 +608,10 @@ fn ends_comparison(
         run.tests[test.idx].unavailable = Some(reason(error));
         run.completeness = Completeness::Incomplete { reason: format!("{}: {}", test.name, reason(error)) };
         return Ok(true);
+    }
+    if round == 0 {
+        // Now the neighbors of this machine are known.
+        hosts.check_ways(&run.plan).map_err(|error| error.with_line("in", place()))?;
     }
     let of_test = &run.tests[test.idx];
     let main = test.kind.metrics().iter().find(|metric| fathom_analyze::is_main_rate(metric));

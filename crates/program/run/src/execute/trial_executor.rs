@@ -3,6 +3,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
 };
 
 use fathom_engine::LiveProgress;
@@ -220,6 +221,7 @@ impl RunExecutor<'_> {
         let cast = |one: &CheckedTest| TestRoles {
             initiators: vec![part(&one.name, &one.from, Side::Initiator)],
             responder: one.to.as_deref().map(|to| part(&one.name, to, Side::Responder)),
+            translated: one.to.as_deref().and_then(|to| self.translated(one, to, hosts)),
         };
         let observer = |via: &String| {
             let place = &hosts.by_name[via];
@@ -248,6 +250,7 @@ impl RunExecutor<'_> {
             TestRoles {
                 initiators: vec![part(*place, (&pair.from, Side::Initiator), from_cores)],
                 responder: pair.to.as_deref().map(|to| part(*place, (to, Side::Responder), to_cores)),
+                translated: pair.to.as_deref().and_then(|to| self.translated(test, to, hosts)),
             }
         };
         let tests: Vec<TestRoles> = pairs.iter().map(of_pair).collect();
@@ -266,6 +269,12 @@ impl RunExecutor<'_> {
         let unwatched = unwatched_hosts(&names, hosts);
         let observers = observers.into_values().filter(|observer| !unwatched.contains(&observer.host)).collect();
         TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, unwatched }
+    }
+
+    /// Returns the usual address of a host, if a device on the path of the test translates it.
+    fn translated(&self, test: &CheckedTest, host: &str, hosts: &Hosts) -> Option<IpAddr> {
+        let path = self.plan.plan().paths.iter().find(|path| test.path.as_ref() == Some(&path.name))?;
+        path.translated.iter().any(|one| one == host).then(|| hosts.by_name[host].address)
     }
 
     /// Returns the options that a role is given.

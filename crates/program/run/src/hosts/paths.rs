@@ -8,6 +8,7 @@ use fathom_model::{
     plan::HostReach,
     run::{Host, PathPlace},
 };
+use fathom_sys::netlink::{Netlink, nftables::Nftables};
 
 use super::{Hosts, PathHost, own_address::ToldAddress};
 use crate::{
@@ -123,6 +124,39 @@ impl Hosts {
         check_interfaces(plan, described)
     }
 
+    /// Checks that no two paths of a comparison lead from this machine straight to the same one, as far as its kernel knows the Ethernet addresses of
+    /// its neighbors. Behind a router, and for a device within one of the two, nobody can tell.
+    ///
+    /// # Errors
+    /// With the way that two paths share.
+    pub fn check_ways(&self, plan: &Plan) -> Result<(), UserError> {
+        if may_be_within_an_end(plan) {
+            return Ok(());
+        }
+        let compared: Vec<_> = plan.tests.iter().filter(|test| test.comparison.is_some()).collect();
+        for pair in compared.windows(2).filter(|pair| pair[0].comparison == pair[1].comparison) {
+            let [one, other] = [pair[0], pair[1]];
+            let (Some(from), Some(to)) = (plan.hosts.get(&one.from), &one.to) else { continue };
+            let (Some(path), Some(other_path)) = (&one.path, &other.path) else { continue };
+            if !is_here(from) || path == other_path {
+                continue;
+            }
+            let [address, other_address] = [path, other_path].map(|path| self.at(to, Some(path)).address);
+            let shared = Netlink::open().ok().and_then(|mut kernel| shared_way(&mut kernel, address, other_address));
+            if let Some(way) = shared {
+                let what = format!("nothing is measured: `{path}` and `{other_path}` are the same path");
+                return Err(UserError::new(Exit::Preflight, what)
+                    .with_line("why", format!("{address} and {other_address} are {way}, with no device between"))
+                    .with_line("fix", "an address behind the device for one of them")
+                    .with_line(
+                        "or",
+                        "if the device is within one of the two ends: --device-start or --device-counters",
+                    ));
+            }
+        }
+        Ok(())
+    }
+
     fn positions_on(
         &self,
         plan: &Plan,
@@ -155,6 +189,35 @@ impl Hosts {
 
 fn is_here(reach: &HostReach) -> bool {
     matches!(reach, HostReach::This | HostReach::At(_))
+}
+
+/// Returns true if the device may work within an end of the paths, so that they differ in nothing that the routes show: it has commands, or the packet
+/// filter of this machine has rules.
+fn may_be_within_an_end(plan: &Plan) -> bool {
+    let has_commands = !plan.device.is_default() || plan.comparisons.iter().any(|comparison| comparison.set.is_some());
+    let has_rules = || Nftables::open().and_then(|mut filter| filter.base_chains()).is_ok_and(|all| !all.is_empty());
+    has_commands || has_rules()
+}
+
+/// Returns the words for the way that two addresses share: both are of this machine, or of the same neighbor. `None` if that is not known, and
+/// behind a router.
+fn shared_way(kernel: &mut Netlink, one: IpAddr, other: IpAddr) -> Option<String> {
+    let [hop, other_hop] = [kernel.next_hop(one).ok()?, kernel.next_hop(other).ok()?];
+    // Two gateways say nothing about what is behind them.
+    if hop.link != other_hop.link || hop.gateway.is_some() && other_hop.gateway.is_some() {
+        return None;
+    }
+    let link = kernel.links().ok()?.into_iter().find(|link| link.index == hop.link)?;
+    if link.name == "lo" {
+        return Some("addresses of this machine".to_owned());
+    }
+    let neighbors = [hop.gateway.unwrap_or(one), other_hop.gateway.unwrap_or(other)];
+    if neighbors[0] == neighbors[1] {
+        return Some(format!("both at the neighbor {} on {}", neighbors[0], link.name));
+    }
+    let [mac, other_mac] = [kernel.neighbour(link.index, neighbors[0]), kernel.neighbour(link.index, neighbors[1])];
+    let is_same = mac.ok()?? == other_mac.ok()??;
+    is_same.then(|| format!("addresses of the same neighbor on {}", link.name))
 }
 
 /// Returns the addresses of this machine that differ from the one by which a served host that is `at` the other end knows its controller.

@@ -4,6 +4,7 @@ mod counter_text;
 mod counters;
 mod flows;
 mod kill;
+mod queues;
 mod run;
 mod targets;
 
@@ -53,6 +54,12 @@ const SUBCOMMANDS: &[Subcommand] = &[
         about: "The flow rules of a balancer that runs",
         define: flows::define,
         run: flows::run,
+    },
+    Subcommand {
+        name: "queues",
+        about: "Use the first N queues of a balancer that runs",
+        define: queues::define,
+        run: queues::run,
     },
     Subcommand {
         name: "counters",

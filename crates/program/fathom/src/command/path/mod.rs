@@ -6,10 +6,13 @@ mod sweep;
 mod ways;
 
 use clap::{Arg, ArgMatches, Command};
-use fathom_model::{ComparisonPlan, DeviceCommands, Layer, Settings, TestPlan, TrialTimes, units::Nanos};
+use fathom_lab::device;
+use fathom_model::{
+    ComparisonPlan, DeviceCommands, Layer, Settings, TestPlan, TrialTimes, plan::SearchPlan, units::Nanos,
+};
 
 use super::{
-    evaluate,
+    evaluate, find_limit,
     layer::{self, LayerCommand},
     measurement::{self, KeepResult, TestHosts},
 };
@@ -26,7 +29,10 @@ Examples:
   fathom path --device nft:1000                what a filter of 1000 rules costs: stream, rr, datagrams, http
   fathom path tcp --device router --test rr --rounds 10
   fathom path udp --device policer:5k --rate 10kpps
+  fathom path udp --device policer:5k --sweep rate=1kpps,2kpps,5kpps,10kpps
+  fathom path udp --device policer:5k --find-limit 'lost<0.1%'
   fathom path tcp --device router --sweep flows=1,2,4,8
+  fathom path tcp --device balancer --sweep queues=1,2,4 --flows 16 --source 198.18.16.0/24
   fathom path tcp --direct 10.0.1.2 --via 10.0.2.2 --key KEY
                                                two addresses of a host that runs `fathom serve`
   fathom path http --direct http://10.0.1.2/ --via http://10.0.9.1/ --allow 10.0.0.0/16
@@ -54,8 +60,9 @@ pub(super) fn define(command: Command) -> Command {
     let of_layer = |layer: &&LayerCommand| {
         let word = layer.layer().command();
         let about = format!("Compare paths by the tests of `fathom {word}`");
-        let command = layer.define_work(Command::new(word).about(about));
-        super::help::with_help_layout(command.args(arguments()))
+        let command = layer.define_work(Command::new(word).about(about)).args(limit_arguments());
+        let command = command.args(arguments()).mut_arg(find_limit::OBJECTIVE, |limit| limit.conflicts_with("sweep"));
+        super::help::with_help_layout(command)
     };
     let users = Command::new(Layer::App.command())
         .about("Compare paths by users that follow a scenario")
@@ -66,6 +73,14 @@ pub(super) fn define(command: Command) -> Command {
         .subcommands(LAYERS.iter().map(of_layer).chain([super::help::with_help_layout(users)]))
         .args_conflicts_with_subcommands(true)
         .after_help(EXAMPLES)
+}
+
+/// The options of a search. The short help is one screen.
+fn limit_arguments() -> impl Iterator<Item = Arg> {
+    find_limit::arguments().into_iter().map(|option| {
+        let is_rare = option.get_id() != find_limit::OBJECTIVE;
+        option.hide_short_help(is_rare)
+    })
 }
 
 fn arguments() -> Vec<Arg> {
@@ -82,7 +97,7 @@ fn arguments() -> Vec<Arg> {
         text(
             "sweep",
             "NAME=VALUES",
-            "compare at each value, in random order: flows=1,2,4 or rules=0..2000:500; NAME is an option of the test, or stands in --set",
+            "compare at each value, in random order: flows=1,2,4 or rules=0..2000:500; NAME is an option of the test, or stands in --set, or is sources, or queues of a balancer",
         ),
         of_device("set", "COMMAND", "sets {NAME} of --sweep on the device before its trials; `sh -c` runs it")
             .requires("sweep"),
@@ -111,7 +126,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let times = measurement::trial_times(matches, TIMES_OF_SET, ROUNDS)?;
         return compare(&set(times), matches, None, &|ends| ends);
     };
-    let times = measurement::trial_times(given, TIMES, ROUNDS)?;
+    let search = find_limit::search(given);
+    let (times, rounds) = if search.is_some() { (find_limit::TIMES, 1) } else { (TIMES, ROUNDS) };
+    let times = measurement::trial_times(given, times, rounds)?;
     let Some(layer) = LAYERS.into_iter().find(|layer| layer.layer().command() == word) else {
         return compare(&[users(given, times)?], given, Some(Layer::App), &|ends| ends);
     };
@@ -158,10 +175,14 @@ fn compare(
     ordered: &dyn Fn(TestHosts) -> TestHosts,
 ) -> anyhow::Result<Exit> {
     let ways = ways(matches, layer)?;
-    let ways = Ways { ends: ordered(ways.ends), ..ways };
+    let mut ways = Ways { ends: ordered(ways.ends), ..ways };
+    if let Some(search) = find_limit::search(matches) {
+        return find_limits(&all[0], &search, ways, matches);
+    }
     let (mut comparisons, mut tests) = (Vec::new(), Vec::new());
+    let through = ways.device.as_ref().map(|device| (device, &ways.ends));
     for work in all {
-        for point in sweep_points(matches, work, layer)? {
+        for point in sweep_points(matches, work, layer, through)? {
             let comparison = point.comparison(&work.name);
             tests.extend(tests_of(work, &point, &comparison, &ways));
             comparisons.push(comparison);
@@ -169,12 +190,35 @@ fn compare(
     }
     measurement::add_promises(&mut tests, matches)?;
     let what = ways.what.clone();
+    let n_queues = comparisons.iter().filter_map(n_queues_at).max();
+    if let Some(n_queues) = n_queues {
+        ways.give_queues(n_queues)?;
+    }
     let names: Vec<&str> = all.iter().map(|work| work.name.as_str()).collect();
     let title = if layer.is_some() { format!("{} {what}", names.join(", ")) } else { format!("Paths {what}") };
     let paths = ways.paths;
     let mut plan = measurement::plan(title, ROUNDS, ways.ends, tests, matches);
     plan.paths = paths;
     plan.comparisons = comparisons;
+    plan.device = device_commands(matches);
+    if n_queues.is_some() {
+        plan.device.on = Some(device::HOST.to_owned());
+    }
+    measurement::run_and_report(plan, matches, KeepResult::IfRequested)
+}
+
+/// Searches for the limit of each path, one after the other: a search decides by itself what it tries.
+fn find_limits(work: &Work, search: &SearchPlan, ways: Ways, matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let point = Swept::only(&work.options);
+    let comparison = point.comparison(&work.name);
+    let of_path = |test: TestPlan| TestPlan { search: Some(search.clone()), comparison: None, ..test };
+    let mut tests: Vec<TestPlan> = tests_of(work, &point, &comparison, &ways).into_iter().map(of_path).collect();
+    tests.truncate(ways.paths.len());
+    measurement::add_promises(&mut tests, matches)?;
+    let title = format!("limits of {} {}", work.name, ways.what);
+    let paths = ways.paths;
+    let mut plan = measurement::plan(title, 1, ways.ends, tests, matches);
+    plan.paths = paths;
     plan.device = device_commands(matches);
     measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }
@@ -196,6 +240,14 @@ fn tests_of(work: &Work, point: &Swept, comparison: &ComparisonPlan, ways: &Ways
     };
     // The other path stands between the two tests of the first one: it is next to both in every round.
     vec![test(0, ""), test(1, ""), test(0, " again")]
+}
+
+/// Returns the number of queues at a point of their sweep.
+fn n_queues_at(comparison: &ComparisonPlan) -> Option<u16> {
+    let at = comparison.at.as_ref().filter(|at| at.parameter == sweep::QUEUES)?;
+    // A command of the user may set something else of this name.
+    let is_own = comparison.set.as_ref().is_some_and(|set| set.ends_with(&format!(" balancer queues {}", at.value)));
+    at.value.parse().ok().filter(|_| is_own)
 }
 
 fn device_commands(matches: &ArgMatches) -> DeviceCommands {

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::ArgMatches;
-use fathom_lab::{device, preset};
+use fathom_http::url::Url;
+use fathom_lab::{Device, device, preset};
 use fathom_model::{
     Layer, PathPlan,
     plan::{HostReach, LabPlan},
@@ -26,8 +27,27 @@ pub(super) struct Ways {
     pub(super) paths: Vec<PathPlan>,
     /// The target of each path, if it runs no fathom.
     pub(super) urls: Option<Vec<String>>,
+    /// The device of a lab.
+    pub(super) device: Option<Device>,
     /// The words of a title: `direct and through nft:1000`.
     pub(super) what: String,
+}
+
+impl Ways {
+    /// Gives the balancer of a lab that is built for the run as many queues as a sweep uses.
+    ///
+    /// # Errors
+    /// If the device has no queues.
+    pub(super) fn give_queues(&mut self, most: u16) -> Result<(), UserError> {
+        let Some(Device::Balancer(balancer)) = &mut self.device else {
+            return Err(usage("--sweep queues is of a device with queues").with_line("use", "--device balancer"));
+        };
+        balancer.n_queues = balancer.n_queues.max(most);
+        if let Some(lab) = &mut self.ends.lab {
+            lab.device = self.device.as_ref().map(ToString::to_string);
+        }
+        Ok(())
+    }
 }
 
 /// Returns the paths that the command line means.
@@ -63,26 +83,29 @@ fn no_paths() -> UserError {
 
 /// The two ways of a lab: one directly, one through its device.
 fn in_lab(name: &str, device: Option<&str>) -> Result<Ways, UserError> {
-    let mut ends = measurement::pair_in_lab(name, device)?;
+    let (mut ends, known) = measurement::pair_through_device(name, device)?;
+    let translates = known.as_ref().is_some_and(Device::translates);
     let Some(through) = ends.via.clone() else {
         return Err(no_paths().with_line("why", format!("lab `{name}` has no device")));
     };
     let (from, to) = (ends.from.clone(), ends.to.clone());
     let at = |places: &[(&String, &str)]| places.iter().map(|(host, at)| ((*host).clone(), (*at).to_owned())).collect();
+    let translated = if translates { vec![to.clone()] } else { Vec::new() };
     let (directly, by_device) = if to == preset::FIRST_TARGET {
-        // A target has its own address beside the virtual one, by which it is known.
-        (at(&[(&from, preset::DIRECT), (&to, preset::THROUGH)]), at(&[(&from, preset::THROUGH)]))
+        // A target has its own address beside the virtual one, by which it is known. It listens there, unless the device translates addresses.
+        let own = [(&from, preset::THROUGH), (&to, preset::THROUGH)];
+        (at(&[(&from, preset::DIRECT), own[1]]), at(if translates { &own } else { &own[..1] }))
     } else {
         ends.lab = ends.lab.map(|lab| LabPlan { direct_wire: true, ..lab });
         let both = |interface| at(&[(&from, interface), (&to, interface)]);
         (both(preset::DIRECT), both(preset::THROUGH))
     };
     let paths = vec![
-        PathPlan { name: DIRECT.to_owned(), at: directly, via: None },
-        PathPlan { name: VIA.to_owned(), at: by_device, via: Some(through) },
+        PathPlan { name: DIRECT.to_owned(), at: directly, via: None, translated: Vec::new() },
+        PathPlan { name: VIA.to_owned(), at: by_device, via: Some(through), translated },
     ];
     let shown = device.map_or_else(|| format!("the device of lab {name}"), str::to_owned);
-    Ok(Ways { ends, paths, urls: None, what: format!("direct and through {shown}") })
+    Ok(Ways { ends, paths, urls: None, device: known, what: format!("direct and through {shown}") })
 }
 
 fn is_url(place: &str) -> bool {
@@ -101,14 +124,32 @@ fn urls((direct, via): (&str, &str), layer: Option<Layer>, matches: &ArgMatches)
             .with_line("use", "--direct URL --via URL")
             .into());
     }
+    if leads_the_same_way(direct, via) {
+        return Err(usage(format!("`direct` and `via` are the same path: {direct} and {via} name one address"))
+            .with_line("fix", "another address or URL for one of them")
+            .into());
+    }
     let ends = measurement::initiators(matches)?;
-    let path = |name: &str| PathPlan { name: name.to_owned(), at: [].into(), via: None };
+    let path = |name: &str| PathPlan { name: name.to_owned(), at: [].into(), via: None, translated: Vec::new() };
     Ok(Ways {
         ends: through(ends, matches)?,
         paths: vec![path(DIRECT), path(VIA)],
         urls: Some([direct, via].map(str::to_owned).to_vec()),
+        device: None,
         what: format!("{direct} and {via}"),
     })
+}
+
+/// Returns true if two URLs differ only in how they write the same address. A server may tell two names apart, but not a name from an address that it
+/// was found by.
+fn leads_the_same_way(one: &str, other: &str) -> bool {
+    let (Ok(one), Ok(other)) = (one.parse::<Url>(), other.parse::<Url>()) else { return false };
+    let address = |url: &Url| target::resolve(&url.host).ok().and_then(|all| all.first().map(IpAddr::to_canonical));
+    let is_address = |url: &Url| url.host.parse::<IpAddr>().is_ok() || url.host == "localhost";
+    let is_alike = (one.scheme, one.port, &one.target) == (other.scheme, other.port, &other.target);
+    is_alike
+        && (one.host == other.host || is_address(&one) || is_address(&other))
+        && address(&one).is_some_and(|address_of_one| Some(address_of_one) == address(&other))
 }
 
 /// Two addresses of the responding host. The first one is also that of its agent, unless an inventory says how it is reached.
@@ -124,10 +165,15 @@ fn addresses((direct, via): (&str, &str), matches: &ArgMatches) -> anyhow::Resul
     let (to, device) = (ends.to.clone(), ends.via.clone());
     let path = |name: &str, place: &str, via: Option<String>| {
         let address = address_of(place)?;
-        Ok::<_, UserError>(PathPlan { name: name.to_owned(), at: [(to.clone(), address.to_string())].into(), via })
+        Ok::<_, UserError>(PathPlan {
+            name: name.to_owned(),
+            at: [(to.clone(), address.to_string())].into(),
+            via,
+            translated: Vec::new(),
+        })
     };
     let paths = vec![path(DIRECT, direct, None)?, path(VIA, via, device)?];
-    Ok(Ways { ends, paths, urls: None, what: format!("{direct} and {via}") })
+    Ok(Ways { ends, paths, urls: None, device: None, what: format!("{direct} and {via}") })
 }
 
 /// Returns the address of a place: of an address or a name, with or without a port.
@@ -159,4 +205,23 @@ fn through(mut ends: TestHosts, matches: &ArgMatches) -> Result<TestHosts, UserE
     ends.hosts.push((name.clone(), reach));
     ends.via = Some(name.clone());
     Ok(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_that_write_one_address_in_two_ways_are_the_same_path() {
+        for (one, other, is_same) in [
+            ("http://127.0.0.1/", "http://127.0.0.1:80", true),
+            ("http://127.0.0.1/", "http://[::ffff:127.0.0.1]/", true),
+            ("http://127.0.0.1:8080/", "http://127.0.0.1/", false),
+            ("http://127.0.0.1/", "http://127.0.0.1/behind", false),
+            ("http://127.0.0.1/", "https://127.0.0.1:80/", false),
+            ("http://127.0.0.1/", "http://127.0.0.2/", false),
+        ] {
+            assert_eq!(leads_the_same_way(one, other), is_same, "{one} {other}");
+        }
+    }
 }

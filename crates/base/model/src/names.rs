@@ -367,6 +367,8 @@ pub mod count {
     pub const STUCK: &str = "stuck";
     /// Connections opened.
     pub const CONNECTIONS: &str = "connections";
+    /// Connections that the server closed after an answer, which it may do.
+    pub const CLOSED_BY_SERVER: &str = "closed_by_server";
     /// Datagrams, frames or requests that the kernel accepted.
     pub const SENT: &str = "sent";
     /// Distinct datagrams or frames that arrived.
@@ -377,6 +379,8 @@ pub mod count {
     pub const UNSENT: &str = "unsent";
     /// Requests that started late because no connection was free; for scripted users, because no seat was free.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
+    /// Requests that were due and never sent, because no connection became free before the end.
+    pub const NOT_STARTED: &str = "not_started";
     /// Requests that started late although a connection was free: the worker was late.
     pub const LATE_OWN_CPU: &str = "late_own_cpu";
     /// Extra copies of a datagram or frame that had already arrived.
@@ -427,6 +431,8 @@ pub mod distribution {
     pub const SERVICE_TIME: &str = "service_time_ns";
     /// From `connect` to an open connection.
     pub const CONNECT_TIME: &str = "connect_time_ns";
+    /// The service time, which for the first request of a connection includes its connect.
+    pub const TOTAL_TIME: &str = "total_time_ns";
     /// From the actual start to the first byte of the response.
     pub const FIRST_BYTE: &str = "first_byte_ns";
     /// From the intended start of an exchange to the last byte of its response: the time that an independent user sees.

@@ -38,6 +38,7 @@ mod nothing_done;
 mod one_core_receives;
 mod other_programs;
 mod outage;
+mod overload;
 mod paced_answers;
 mod path_fault;
 mod pause_frames;
@@ -64,6 +65,7 @@ mod syn_cookies;
 mod targets;
 mod tcp_memory;
 mod time_wait;
+mod two_groups;
 mod unexplained_loss;
 mod unreachable;
 mod unsteady;
@@ -121,6 +123,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
     &segmentation_off::SegmentationOff,
+    &overload::Overload,
     &server_saturated::ServerSaturated,
     &one_core_receives::OneCoreReceives,
     &core_saturated::CoreSaturated,
@@ -129,6 +132,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &server_time::DelayedAck,
     &server_time::ServerTime,
     &slow_answers::SlowAnswers,
+    &two_groups::TwoGroups,
     &paced_answers::PacedAnswers,
     &unexplained_loss::UnexplainedLoss,
     &unexplained_loss::LostTransactions,

@@ -8,6 +8,7 @@ mod black_hole;
 mod companions;
 mod congestion_marks;
 mod connect_delays;
+mod connection_per_request;
 mod core_saturated;
 mod cpu_quota;
 mod device;
@@ -115,6 +116,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::DeviceCore,
     &other_programs::OtherPrograms,
     &connect_delays::ConnectDelays,
+    &connection_per_request::ConnectionPerRequest,
     &syn_cookies::SynCookies,
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,

@@ -8,10 +8,12 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 15] = [
+const COUNTERS: [NamedCounter; 17] = [
     (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
+    (host::TCP_LOSS_PROBES, ("TcpExt:", "TCPLossProbes")),
+    (host::TCP_REORDERINGS, ("TcpExt:", "TCPSACKReorder")),
     (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),
     (host::TCP_LISTEN_DROPS, ("TcpExt:", "ListenDrops")),
     (host::TCP_PRUNED, ("TcpExt:", "PruneCalled")),

@@ -3,7 +3,7 @@
 use fathom_model::names::{count, distribution};
 
 /// Requests that ended, whether answered or failed; failed connects are included.
-pub const ATTEMPTS: &str = "attempts";
+pub const ATTEMPTS: &str = count::ATTEMPTS;
 /// Failures; the errors of the record list them by cause.
 pub const ERRORS: &str = "errors";
 /// Connections that the server closed after an answer, which it may do.

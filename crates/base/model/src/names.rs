@@ -154,6 +154,10 @@ pub mod host {
     pub const TCP_TIMEOUTS: &str = "tcp_timeouts";
     /// Segments that the receiver already had, according to its D-SACKs (`TcpExt: TCPDSACKRecvSegs`).
     pub const TCP_DSACK_SEGMENTS: &str = "tcp_dsack_segments";
+    /// Tail loss probes: the last segment sent again because its ACK was late (`TcpExt: TCPLossProbes`, RFC 8985 section 7).
+    pub const TCP_LOSS_PROBES: &str = "tcp_loss_probes";
+    /// How often ACKs showed that segments arrived in another order (`TcpExt: TCPSACKReorder`).
+    pub const TCP_REORDERINGS: &str = "tcp_reorderings";
     /// Connections refused because an accept queue was full (`TcpExt: ListenOverflows`).
     pub const TCP_LISTEN_OVERFLOWS: &str = "tcp_listen_overflows";
     /// Connections dropped by listening sockets for any reason (`TcpExt: ListenDrops`).
@@ -298,6 +302,8 @@ pub mod host {
 pub mod fact {
     /// The IP address that the first connection of a test of HTTP reached: that of a server, or of the proxy before it.
     pub const REACHED_ADDRESS: &str = "reached_address";
+    /// The addresses at which connections failed to open, if a test has several: an address and a count on each line, the most frequent first.
+    pub const FAILED_ADDRESSES: &str = "failed_addresses";
 }
 
 /// Values of a TCP connection, from `TCP_INFO` (linux/tcp.h).
@@ -362,6 +368,8 @@ pub mod count {
     pub const TRANSACTIONS_LOST: &str = "lost";
     /// Requests with a response, whatever its status.
     pub const REQUESTS: &str = "requests";
+    /// Requests that ended, whether answered or failed; failed connects are included.
+    pub const ATTEMPTS: &str = "attempts";
     /// Answers whose status says that the request is at fault, or not wanted: 400 to 499 (RFC 9110 section 15.5).
     pub const REFUSED_REQUESTS: &str = "status_4xx";
     /// Answers whose status says that the server failed: 500 to 599.
@@ -371,8 +379,12 @@ pub mod count {
     /// Connections without an answer at the end, whose request had waited ten times as long as 99 % of the answers took, and 250 ms at
     /// least, when the newest answer came to another connection.
     pub const STUCK: &str = "stuck";
+    /// Those of them that had no answer at all since they were opened: the server may not have accepted them.
+    pub const STUCK_UNSERVED: &str = "stuck_unserved";
     /// Connections opened.
     pub const CONNECTIONS: &str = "connections";
+    /// Connections that the server closed after an answer, which it may do.
+    pub const CLOSED_BY_SERVER: &str = "closed_by_server";
     /// Datagrams, frames or requests that the kernel accepted.
     pub const SENT: &str = "sent";
     /// Distinct datagrams or frames that arrived.
@@ -383,6 +395,8 @@ pub mod count {
     pub const UNSENT: &str = "unsent";
     /// Requests that started late because no connection was free; for scripted users, because no seat was free.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
+    /// Requests that were due and never sent, because no connection became free before the end.
+    pub const NOT_STARTED: &str = "not_started";
     /// Requests that started late although a connection was free: the worker was late.
     pub const LATE_OWN_CPU: &str = "late_own_cpu";
     /// Extra copies of a datagram or frame that had already arrived.
@@ -433,6 +447,8 @@ pub mod distribution {
     pub const SERVICE_TIME: &str = "service_time_ns";
     /// From `connect` to an open connection.
     pub const CONNECT_TIME: &str = "connect_time_ns";
+    /// The service time, which for the first request of a connection includes its connect.
+    pub const TOTAL_TIME: &str = "total_time_ns";
     /// From the actual start to the first byte of the response.
     pub const FIRST_BYTE: &str = "first_byte_ns";
     /// From the intended start of an exchange to the last byte of its response: the time that an independent user sees.

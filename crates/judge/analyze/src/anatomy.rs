@@ -102,7 +102,10 @@ fn summary(places: &[Place], mut units: Vec<Unit>) -> Anatomy {
     let length = |unit: &Unit| unit.iter().fold(Nanos::ZERO, |sum, span| sum + *span);
     units.sort_by_key(length);
     let n = units.len();
-    let middle = &units[n * 9 / 20..=n * 11 / 20];
+    // Where units are of two kinds, a mean of both is the time of none.
+    let usual = length(&units[n / 2]);
+    let is_usual = |unit: &&Unit| (usual / 2..=usual * 2).contains(&length(unit));
+    let middle: Vec<Unit> = units[n * 9 / 20..=n * 11 / 20].iter().filter(is_usual).cloned().collect();
     let slow = Some(&units[n - n / 100..]).filter(|slow| slow.len() >= SLOW_MIN);
     let mean = |units: &[Unit], idx: usize| {
         let sum = units.iter().fold(Nanos::ZERO, |sum, unit| sum + unit[idx]);
@@ -111,7 +114,7 @@ fn summary(places: &[Place], mut units: Vec<Unit>) -> Anatomy {
     let part = |(idx, (part, side)): (usize, &Place)| AnatomyPart {
         part: *part,
         side: *side,
-        median_ns: mean(middle, idx),
+        median_ns: mean(&middle, idx),
         slow_ns: slow.map(|slow| mean(slow, idx)),
     };
     // A schedule that there is none of, or connections that were open already.

@@ -13,7 +13,7 @@ use fathom_model::{
     probe::ProbeRecord,
     record::ProgramTime,
     run::TestRun,
-    units::{Nanos, approximate, grouped, percent, ratio, rounded},
+    units::{Nanos, approximate, grouped, percent, ratio},
 };
 
 use crate::{
@@ -66,6 +66,22 @@ impl Program<'_> {
     pub(crate) fn evidence(&self, host: &str) -> Evidence {
         let counter = format!("{} (pid {})", self.program.name, self.program.pid);
         text_evidence(host, counter, format!("{} of a core", percent(self.cores)))
+    }
+}
+
+/// The time in which threads of a test had work and no core to run on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CoreWait {
+    /// Its share of the measured time of the cores that the test uses.
+    pub(crate) share: f64,
+    /// The number of those cores.
+    n_cores: f64,
+}
+
+impl CoreWait {
+    /// Returns the most of the share that others can have caused who used so many cores: threads of the test wait for each other too.
+    pub(crate) fn of_others(self, others_cores: f64) -> f64 {
+        self.share.min(others_cores / self.n_cores.max(f64::EPSILON))
     }
 }
 
@@ -365,9 +381,9 @@ impl<'a> TestEvidence<'a> {
         (!program.addresses.is_empty()).then(|| program.addresses.contains(&address))
     }
 
-    /// Returns the share of the measured time in which the test's threads on a host had work and no core to run on because others,
-    /// which used this many cores, ran there; on a machine that all hosts share, of all threads. `None` if a side does not tell it.
-    pub(crate) fn core_wait(&self, host: &str, others_cores: f64) -> Option<f64> {
+    /// Returns the wait for a core of the test's threads on a host; on a machine that all hosts share, of all threads. `None` if a side does not
+    /// tell it.
+    pub(crate) fn core_wait(&self, host: &str) -> Option<CoreWait> {
         let one_machine = self.is_one_machine();
         let (mut waited, mut measured, mut of_cores) = (Nanos::ZERO, Nanos::ZERO, 0);
         for trial in &self.trials {
@@ -378,9 +394,7 @@ impl<'a> TestEvidence<'a> {
                 of_cores += span.0.saturating_mul(u64::try_from(record.cpu_ns_by_core.len()).unwrap_or(u64::MAX));
             }
         }
-        // Threads of the test wait for each other too; others cannot have taken more than they used.
-        let of_others = rounded(others_cores * approximate(measured.0)).min(waited.0);
-        ratio(of_others, of_cores)
+        ratio(waited.0, of_cores).map(|share| CoreWait { share, n_cores: ratio(of_cores, measured.0).unwrap_or(0.0) })
     }
 
     /// Returns the time that the threads of both ends had work and no core to run on, together, as a share of the measured time: no

@@ -37,6 +37,7 @@ mod time_division;
 mod evidence;
 mod flows;
 mod gap;
+mod groups;
 mod growth;
 mod limits;
 mod queues;

@@ -1,13 +1,13 @@
 //! Names of counters that only requests have; the others are in `fathom_model::names`.
 
-use fathom_model::names::count;
+use fathom_model::names::{count, distribution};
 
 /// Requests that ended, whether answered or failed; failed connects are included.
-pub const ATTEMPTS: &str = "attempts";
+pub const ATTEMPTS: &str = count::ATTEMPTS;
 /// Failures; the errors of the record list them by cause.
 pub const ERRORS: &str = "errors";
 /// Connections that the server closed after an answer, which it may do.
-pub const CLOSED_BY_SERVER: &str = "closed_by_server";
+pub const CLOSED_BY_SERVER: &str = count::CLOSED_BY_SERVER;
 /// Requests that were complete once they were sent, because their answers were not awaited; only with `leave`.
 pub const NOT_AWAITED: &str = "left";
 /// Requests still waiting for their answer when the trial ended.
@@ -15,7 +15,7 @@ pub const UNFINISHED: &str = count::UNFINISHED;
 /// Connections that got no answer: their requests had waited far longer than others take when the trial ended.
 pub const STUCK: &str = count::STUCK;
 /// Requests that were due and never sent, because no connection became free before the end.
-pub const NOT_STARTED: &str = "not_started";
+pub const NOT_STARTED: &str = count::NOT_STARTED;
 /// Requests sent after the last one that a connection answered, and sent again on another connection.
 pub const RESENT: &str = "asked_again";
 /// Answers by status class; `other` is 600 and above.
@@ -34,7 +34,7 @@ pub const FIRST_BODY_BYTES: &str = "first_body_bytes";
 /// Answers whose body length differs from that of the first one.
 pub const LENGTH_MISMATCHES: &str = "length_mismatches";
 /// The distribution of service times; the first request of a connection includes its connect.
-pub const TOTAL_TIME: &str = "total_time_ns";
+pub const TOTAL_TIME: &str = distribution::TOTAL_TIME;
 
 /// TLS handshakes that resumed a session; only with TLS.
 pub const TLS_RESUMED: &str = "tls_resumed";

@@ -13,7 +13,7 @@ pub(super) const ALL: &[Metric] = &[
     PAGE.quantile(MetricName("latency_ns_p999", "p99.9"), distribution::SERVICE_TIME, 0.999),
     PAGE.quantile(MetricName("latency_ns_max", "max"), distribution::SERVICE_TIME, 1.0),
     PAGE.quantile(MetricName("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
-    PAGE.quantile(MetricName("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
+    PAGE.quantile(MetricName("connect_ns_p50", "TCP connect p50"), distribution::CONNECT_TIME, 0.5),
     PAGE.received_rate(),
     PAGE.error_share("errors"),
     PAGE.not_2xx(),

@@ -15,6 +15,8 @@ pub struct LoadTimes {
     pub n_unfinished: u64,
     /// Connections whose request had waited far longer than others take when the trial ended.
     pub n_stuck: u64,
+    /// Those of them that had no answer at all.
+    pub n_stuck_unserved: u64,
     /// Requests that were due and never started, whether they count or not.
     pub n_not_started: u64,
     /// Requests whose recorded times are lower bounds.
@@ -29,6 +31,7 @@ impl LoadTimes {
         self.lag.merge(&other.lag);
         self.n_unfinished += other.n_unfinished;
         self.n_stuck += other.n_stuck;
+        self.n_stuck_unserved += other.n_stuck_unserved;
         self.n_not_started += other.n_not_started;
         self.n_lower_bounds += other.n_lower_bounds;
     }

@@ -1,11 +1,11 @@
 //! Some of the work failed.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
     Cause, Failure, Finding, NextStep, Record, Severity, Stage,
     names::{
-        count,
+        count, fact,
         host::{ICMP_IN_UNREACHABLE, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
     },
     units::{grouped, percent, ratio},
@@ -26,6 +26,9 @@ const HOLDS_BACK: f64 = 0.01;
 
 /// Counters of work that can fail. A test has one of them.
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
+
+/// So many addresses of a name are told.
+const ADDRESSES_MAX: usize = 3;
 
 /// A cause with a finding of its own.
 struct KnownCause {
@@ -256,23 +259,18 @@ impl FindingRule for ErrorCauses {
         let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
         // A counter that stayed at zero counts as well: none of the work was done.
         let is_counted = |counter: &str| records().any(|(_, record)| record.totals.contains_key(counter));
-        let n_done = WORK.into_iter().find(|counter| is_counted(counter)).map(done);
-        let share = n_done.and_then(|n_done| ratio(n_errors, n_done + n_errors));
+        // Requests count their attempts, of which the value `errors` is a share too.
+        let n_all = if is_counted(count::ATTEMPTS) {
+            Some(done(count::ATTEMPTS))
+        } else {
+            WORK.into_iter().find(|counter| is_counted(counter)).map(|counter| done(counter) + n_errors)
+        };
+        let share = n_all.and_then(|n_all| ratio(n_errors, n_all.max(n_errors)));
         // Streams count bytes, so a share of failed operations does not exist for them.
         let is_nothing_done = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         let known = known_of(most);
-        // Connections that were not open in time are told with the reason of the delay. A client whose last segment of the handshake was dropped
-        // takes its connection for open, and waits for an answer.
-        let is_late_connect = |failure: &Failure| {
-            let may_be = |cause: &Cause| match failure.stage {
-                Stage::Connect => matches!(cause, Cause::Unanswered | Cause::Timeout),
-                Stage::Read => *cause == Cause::Unanswered,
-                _ => false,
-            };
-            may_be(&failure.cause)
-        };
         let is_late = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
         let severity = if is_late {
             Severity::Remark
@@ -287,6 +285,7 @@ impl FindingRule for ErrorCauses {
             format!("{} errors{of}, most often `{most}`", grouped(n_errors))
         };
         let (id, short) = known.map_or((self.id(), "errors"), |known| (known.id, known.short));
+        let counted = format!("{counted}{}", at_addresses(seen, most));
         let title = known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(seen, host)));
         vec![
             seen.finding(id, severity, short, title)
@@ -297,6 +296,36 @@ impl FindingRule for ErrorCauses {
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         if finding.id == BLACK_HOLE { smaller_segments(seen) } else { None }
+    }
+}
+
+/// Returns true if a failure may be that of a connection that was not open in time, which is told with the reason of the delay. A client whose
+/// last segment of the handshake was dropped takes its connection for open, and waits for an answer.
+fn is_late_connect(failure: &Failure) -> bool {
+    match failure.stage {
+        Stage::Connect => matches!(failure.cause, Cause::Unanswered | Cause::Timeout),
+        Stage::Read => failure.cause == Cause::Unanswered,
+        _ => false,
+    }
+}
+
+/// Returns which addresses connects failed at, if the name of the server has several.
+fn at_addresses(seen: &TestEvidence<'_>, failure: &Failure) -> String {
+    let mut n_at: BTreeMap<&str, u64> = BTreeMap::new();
+    let records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
+    let lines = records.filter_map(|record| record.facts.get(fact::FAILED_ADDRESSES)).flat_map(|text| text.lines());
+    for (address, n) in lines.filter_map(|line| line.split_once(' ')) {
+        *n_at.entry(address).or_default() += n.parse::<u64>().unwrap_or(0);
+    }
+    let mut all: Vec<_> = n_at.into_iter().collect();
+    all.sort_by_key(|(_, n)| Reverse(*n));
+    let named: Vec<String> =
+        all.iter().take(ADDRESSES_MAX).map(|(address, n)| format!("{address} ({})", grouped(*n))).collect();
+    let is_of_connect = !matches!(failure.stage, Stage::Send | Stage::Read | Stage::Parse | Stage::Script);
+    if named.is_empty() || !is_of_connect {
+        String::new()
+    } else {
+        format!("; connects failed at {}", named.join(", "))
     }
 }
 
@@ -464,6 +493,30 @@ mod tests {
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("connect: host unreachable", 30);
         assert!(builder.finding("errors").unwrap().title.starts_with("30 errors"));
+    }
+
+    #[test]
+    fn failed_connects_are_told_with_their_address_where_the_name_has_several() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("connect: host unreachable", 500);
+        record.facts.insert(fact::FAILED_ADDRESSES.to_owned(), "198.18.0.9 490\n198.18.0.8 10".to_owned());
+        let title = builder.finding("errors").unwrap().title;
+        assert!(
+            title.ends_with("`connect: host unreachable`; connects failed at 198.18.0.9 (490), 198.18.0.8 (10)"),
+            "{title}"
+        );
+    }
+
+    #[test]
+    fn a_share_is_of_the_attempts_where_they_are_counted() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.total("client", count::ATTEMPTS, 2_000);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("parse: not HTTP/1", 500);
+        assert!(builder.finding("errors").unwrap().title.starts_with("500 errors (25 % of all)"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The bottleneck was fathom itself, not the target.
 
 use fathom_model::{
-    Evidence, Finding, Layer, LimitKind, NextStep, Severity, Side,
-    names::{count, host},
-    units::{approximate, percent, ratio},
+    Evidence, Finding, Layer, LimitKind, NextStep, Record, Severity, Side,
+    names::{count, distribution, host},
+    units::{Nanos, approximate, percent, ratio},
 };
 
 use super::{FindingRule, errors::are_sends_forbidden, other_programs::OtherPrograms};
@@ -50,7 +50,11 @@ impl FindingRule for GeneratorLimited {
         if seen.reached_target() || seen.shares_full_cores() {
             return Vec::new();
         }
-        let Some((title, evidence)) = near_ceiling(seen).or_else(|| threads_saturated(seen)) else { return Vec::new() };
+        let Some((title, evidence)) =
+            near_ceiling(seen).or_else(|| threads_saturated(seen)).or_else(|| script_saturated(seen))
+        else {
+            return Vec::new();
+        };
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "own limit", title).evidence([evidence]).next(next_step(seen)),
         ]
@@ -63,6 +67,11 @@ impl FindingRule for GeneratorLimited {
 
 /// Requests over sockets can be sent without them; everything else has a ceiling to compare with.
 fn next_step(seen: &TestEvidence<'_>) -> NextStep {
+    if seen.test.layer == Layer::App {
+        return NextStep::new("top -H").on(&seen.test.from).expected(
+            "show the full threads; let the script do less for each answer, use more --threads, or run it on several hosts",
+        );
+    }
     let chooses = |option: &str| seen.run.command.contains(option);
     let is_over_sockets =
         seen.test.layer == Layer::Http && !["--engine", "--test"].iter().any(|option| chooses(option));
@@ -114,6 +123,28 @@ pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evid
         );
         (title, ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads", busy))
     })
+}
+
+/// Returns the finding that the threads that run the users of a script have no time left: each of them worked all the time on its core.
+///
+/// Only where each answer is followed by what the script does next: with a schedule, users wait for their time.
+fn script_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
+    let is_scheduled = || seen.distribution(Side::Initiator, distribution::SCHEDULE_LAG).max().is_some();
+    (seen.test.layer == Layer::App && !is_scheduled()).then_some(())?;
+    let of_record = |record: &Record| -> Vec<Option<f64>> {
+        let (from, to) = record.measured_ns;
+        // Threads without a core of their own share the time under an empty name: nobody knows how many there are.
+        let of_core = |(core, spent): (&String, &Nanos)| ratio(spent.0, (to - from).0).filter(|_| !core.is_empty());
+        record.cpu_ns_by_core.iter().map(of_core).collect()
+    };
+    let shares = seen.records(Side::Initiator).flat_map(of_record).collect::<Option<Vec<f64>>>()?;
+    let least = shares.into_iter().reduce(f64::min).filter(|least| *least >= FULL)?;
+    let title = format!(
+        "fathom itself was the limit: its threads on {} worked {} of the time on the users and their script",
+        seen.test.from,
+        percent(least.min(1.0))
+    );
+    Some((title, ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads, the least busy one", least)))
 }
 
 /// An open-loop test that offers less than intended measures fathom itself, no matter how much was lost.
@@ -262,6 +293,21 @@ mod tests {
         }
         builder.cpu("target", "cpu0", [10, 10, 10, 0]);
         assert_eq!(builder.finding("generator-limited"), None);
+    }
+
+    #[test]
+    fn a_script_that_takes_all_of_its_threads_time_is_the_limit_and_not_the_server() {
+        let found = |busy_ms| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            builder.run.tests[0].layer = fathom_model::Layer::App;
+            builder.run.tests[0].to = None;
+            builder.own_cpu("client", &[("cpu0", 990), ("cpu1", busy_ms)]);
+            builder.finding("generator-limited")
+        };
+        let title = found(970).unwrap().title;
+        assert!(title.ends_with("worked 97 % of the time on the users and their script"), "{title}");
+        assert_eq!(found(500), None, "a thread has time left");
     }
 
     #[test]

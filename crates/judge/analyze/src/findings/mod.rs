@@ -8,6 +8,7 @@ mod black_hole;
 mod companions;
 mod congestion_marks;
 mod connect_delays;
+mod connection_per_request;
 mod core_saturated;
 mod cpu_quota;
 mod device;
@@ -39,6 +40,7 @@ mod nothing_done;
 mod one_core_receives;
 mod other_programs;
 mod outage;
+mod overload;
 mod paced_answers;
 mod path_fault;
 mod pause_frames;
@@ -67,6 +69,7 @@ mod targets;
 mod tcp_memory;
 mod time_exceeded;
 mod time_wait;
+mod two_groups;
 mod unexplained_loss;
 mod unreachable;
 mod unsteady;
@@ -121,6 +124,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &queue_share::QueueShares,
     &other_programs::OtherPrograms,
     &connect_delays::ConnectDelays,
+    &connection_per_request::ConnectionPerRequest,
     &syn_cookies::SynCookies,
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,
@@ -129,6 +133,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
     &segmentation_off::SegmentationOff,
+    &overload::Overload,
     &server_saturated::ServerSaturated,
     &one_core_receives::OneCoreReceives,
     &core_saturated::CoreSaturated,
@@ -137,6 +142,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &server_time::DelayedAck,
     &server_time::ServerTime,
     &slow_answers::SlowAnswers,
+    &two_groups::TwoGroups,
     &paced_answers::PacedAnswers,
     &unexplained_loss::UnexplainedLoss,
     &unexplained_loss::LostTransactions,

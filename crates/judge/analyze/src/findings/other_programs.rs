@@ -9,7 +9,7 @@ use fathom_statistics::mean;
 use super::FindingRule;
 use crate::{
     cores::CoreLoad,
-    evidence::{Program, TestEvidence, ratio_evidence},
+    evidence::{CoreWait, Program, TestEvidence, ratio_evidence},
 };
 
 /// At this share of all cores and above, other programs are reported.
@@ -42,65 +42,96 @@ impl FindingRule for OtherPrograms {
         }
         let of_host = |host| (host, seen.cores(host));
         let hosts = seen.hosts().map(of_host).filter(|(_, cores)| !cores.is_empty());
-        // A server on this machine takes its cores, but the test is of it.
-        let server = seen.server();
-        let is_server = |program: &Program<'_>| server.is_some_and(|(_, server)| server.program == program.program);
-        let share = |host: &str, cores: &[CoreLoad]| {
-            if seen.via().is_some() {
-                let named = seen.programs(host).into_iter().filter(|program| !is_server(program));
-                return of_named_programs(named, cores.len());
-            }
-            let of_server = server.filter(|(at, _)| *at == host).map_or(0.0, |(_, server)| server.cores);
-            let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
-            Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
-        };
-        let shares = hosts.filter_map(|(host, cores)| Some((host, share(host, &cores)?, cores)));
+        let shares = hosts.filter_map(|(host, cores)| Some((host, share_of_others(seen, host, &cores)?, cores)));
         let Some((host, share, cores)) = shares.max_by(|a, b| a.1.total_cmp(&b.1)) else { return Vec::new() };
-        let wait = seen.core_wait(host, share * approximate(u64::try_from(cores.len()).unwrap_or(0)));
+        let n_cores = approximate(u64::try_from(cores.len()).unwrap_or(0));
+        // The time of programs that may serve the test is told, and disturbs nothing.
+        let programs = seen.programs(host);
+        let serving: f64 = programs.iter().filter(|other| may_serve(seen, host, other)).map(|other| other.cores).sum();
+        let strangers = (share - serving / n_cores).max(0.0);
+        let core_wait = seen.core_wait(host);
+        let wait = core_wait.map(|wait| wait.of_others(strangers * n_cores));
         if share < REPORT_MIN && wait.is_none_or(|wait| wait < WAIT_DISTURBS) {
             return Vec::new();
         }
         // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
+        let server = seen.server();
         let may_be_target = seen.test.to.is_none() && server.is_none() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
         // The wait is that of the test's own threads. A server that runs here waits too, if it needs the cores.
         let server_needs_cores = server.is_some_and(|(at, server)| at == host && server.cores >= SERVER_MIN);
         let may_wait = |wait: f64| wait >= WAIT_MIN || server_needs_cores;
         let disturbs =
-            wait.is_some_and(|wait| wait >= WAIT_DISTURBS) || (share >= DISTURBS && wait.is_none_or(may_wait));
-        let waited = wait.filter(|wait| *wait >= WAIT_MIN);
+            wait.is_some_and(|wait| wait >= WAIT_DISTURBS) || (strangers >= DISTURBS && wait.is_none_or(may_wait));
+        let has_waited = wait.is_some_and(|wait| wait >= WAIT_MIN);
         let waited =
-            waited.map_or(String::new(), |wait| format!("; the test waited for a core {} of the time", percent(wait)));
+            core_wait.filter(|_| has_waited).map_or_else(String::new, |wait| waited_text(wait, share * n_cores));
         let (who, end) = match (may_be_target, disturbs) {
             (true, _) => ("other programs, the target among them if it runs here,", ""),
             (false, true) => ("other programs", ": results are disturbed"),
             (false, false) => ("other programs", ""),
         };
-        let programs = seen.programs(host);
-        let others: Vec<_> =
-            programs.iter().filter(|other| !is_server(other) && other.cores >= NAMED_MIN).take(NAMED_MAX).collect();
-        let named: Vec<String> =
-            others.iter().map(|other| format!("{} {}", other.program.name, percent(other.cores))).collect();
-        let named = if named.is_empty() { String::new() } else { format!(" ({} of a core)", named.join(", ")) };
-        let n_cores = cores.len();
-        let of = if n_cores == 1 { "core".to_owned() } else { format!("{n_cores} cores") };
+        let is_named = |other: &&Program<'_>| !is_server(seen, other) && other.cores >= NAMED_MIN;
+        let others: Vec<Program<'_>> = programs.iter().filter(is_named).take(NAMED_MAX).copied().collect();
+        let of = if cores.len() == 1 { "core".to_owned() } else { format!("{} cores", cores.len()) };
         let severity = if disturbs && !may_be_target { Severity::Disturbs } else { Severity::Remark };
+        let named = names(seen, host, &others);
         let title = format!("{who} used {} of the {of} of {whose}{named}{waited}{end}", percent(share));
+        // The device's work on a core is not that of others.
+        let by_core = cores.iter().filter(|_| seen.via().is_none()).flat_map(|core| {
+            let shares = [("others on", core.others()), ("busy", core.busy())];
+            shares.map(|(word, share)| ratio_evidence(host, format!("{word} {}", core.core), share))
+        });
         vec![
             seen.finding(self.id(), severity, "others' cpu", title)
-                .evidence(
-                    cores
-                        .iter()
-                        // The device's work on a core is not that of others.
-                        .filter(|_| seen.via().is_none())
-                        .flat_map(|core| {
-                            let shares = [("others on", core.others()), ("busy", core.busy())];
-                            shares.map(|(word, share)| ratio_evidence(host, format!("{word} {}", core.core), share))
-                        })
-                        .chain(others.iter().map(|other| other.evidence(host))),
-                )
+                .evidence(by_core.chain(others.iter().map(|other| other.evidence(host))))
                 .next(NextStep::new("top").on(host).expected("show which programs; end them or use a quiet machine")),
         ]
+    }
+}
+
+/// Returns the share of the cores of a host that programs used which are neither the test nor its server. A server on this machine takes its
+/// cores, but the test is of it.
+fn share_of_others(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> Option<f64> {
+    if seen.via().is_some() {
+        return of_named_programs(seen.programs(host).into_iter().filter(|other| !is_server(seen, other)), cores.len());
+    }
+    let of_server = seen.server().filter(|(at, _)| *at == host).map_or(0.0, |(_, server)| server.cores);
+    let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
+    Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
+}
+
+fn is_server(seen: &TestEvidence<'_>, other: &Program<'_>) -> bool {
+    seen.server().is_some_and(|(_, server)| server.program == other.program)
+}
+
+/// Returns true if a program beside the tested server may be one that it asks, as a proxy asks the servers behind it: it listens on a port.
+fn may_serve(seen: &TestEvidence<'_>, host: &str, other: &Program<'_>) -> bool {
+    let is_here = seen.server().is_some_and(|(at, _)| at == host);
+    is_here && !is_server(seen, other) && !other.program.listens.is_empty()
+}
+
+/// Returns the names of programs with their time, in parentheses, and which of them may be no others.
+fn names(seen: &TestEvidence<'_>, host: &str, others: &[Program<'_>]) -> String {
+    let named: Vec<String> =
+        others.iter().map(|other| format!("{} {}", other.program.name, percent(other.cores))).collect();
+    let mut serving: Vec<&str> =
+        others.iter().filter(|other| may_serve(seen, host, other)).map(|other| other.program.name.as_str()).collect();
+    serving.dedup();
+    let serving = match serving.as_slice() {
+        [] => String::new(),
+        names => format!("; {} may belong to the tested service", names.join(" and ")),
+    };
+    if named.is_empty() { String::new() } else { format!(" ({} of a core{serving})", named.join(", ")) }
+}
+
+/// Returns the words for how long the test waited for a core, beside others who used so many cores. They cannot have taken more than they used:
+/// threads of the test wait for each other too.
+fn waited_text(wait: CoreWait, others_cores: f64) -> String {
+    if wait.share > wait.of_others(others_cores) {
+        "; the test waited for a core longer than that".to_owned()
+    } else {
+        format!("; the test waited for a core {} of the time", percent(wait.share))
     }
 }
 
@@ -177,6 +208,51 @@ mod tests {
         };
         assert_eq!(severity(400), Severity::Disturbs);
         assert_eq!(severity(100), Severity::Remark, "it hardly needs one");
+    }
+
+    #[test]
+    fn a_program_behind_the_tested_server_may_belong_to_the_service_and_disturbs_nothing() {
+        let found = |listens: Vec<u16>| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            builder.cpu("client", "cpu0", [60, 35, 5, 0]);
+            builder.own_cpu("client", &[("cpu0", 20)]);
+            let test = &mut builder.run.tests[0];
+            test.options.set("url", "http://127.0.0.1:8080/");
+            let trial = &mut test.trials[0];
+            trial.records.values_mut().for_each(|record| record.run_delay_ns = Some(Nanos::from_millis(100)));
+            let program = |name: &str, millis, listens: &[u16]| ProgramTime {
+                name: name.to_owned(),
+                cpu_ns: Nanos::from_millis(millis),
+                pid: u32::try_from(name.len()).unwrap(),
+                listens: listens.to_vec(),
+                ..ProgramTime::default()
+            };
+            trial.hosts.get_mut("client").unwrap().programs =
+                vec![program("python3", 1_100, &listens), program("nginx", 60, &[8080])];
+            builder.finding("other-programs").unwrap()
+        };
+        let behind = found(vec![9000]);
+        assert_eq!(behind.severity, Severity::Remark);
+        assert!(behind.title.contains("of a core; python3 may belong to the tested service)"), "{}", behind.title);
+        assert_eq!(found(vec![]).severity, Severity::Disturbs);
+    }
+
+    #[test]
+    fn a_wait_that_others_cannot_have_caused_alone_is_no_number_of_theirs() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.run.plan.hosts.insert("client".to_owned(), HostReach::This);
+        builder.cpu("client", "cpu0", [40, 10, 5, 0]);
+        builder.own_cpu("client", &[("cpu0", 300)]);
+        builder.own_cpu("target", &[("cpu1", 300)]);
+        let records = &mut builder.run.tests[0].trials[0].records;
+        for record in records.values_mut() {
+            record.run_delay_ns = Some(Nanos::from_millis(600));
+        }
+        let title = builder.finding("other-programs").unwrap().title;
+        let words = "other programs used 20 % of the core of client; the test waited for a core longer than that: results are disturbed";
+        assert_eq!(title, words);
     }
 
     #[test]

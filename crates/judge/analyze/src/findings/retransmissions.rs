@@ -4,8 +4,8 @@ use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
         DEV_RX_DROPPED, DEV_TX_DROPPED, IP_IN_DISCARDS, IP_OUT_DISCARDS, NFT_DROPPED, QDISC_DROPPED, SOFTNET_DROPPED,
-        TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS,
-        TCP_TIMEOUTS,
+        TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS,
+        TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent, ratio},
 };
@@ -22,8 +22,10 @@ const HOLDS_BACK: f64 = 1e-3;
 const SEGMENTS_MIN: u64 = 1000;
 /// Of so many, chance changes a share by no more than a third (one standard deviation of a Poisson count).
 const RESENT_MIN: u64 = 10;
-/// If at least this share of the retransmitted segments had already arrived, segments were reordered, not lost.
+/// If at least this share of the retransmitted segments had already arrived, they were not lost.
 const NEEDLESS: f64 = 0.5;
+/// A counter explains why segments were sent again needlessly from this share of them on.
+const EXPLAINS: f64 = 0.25;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
 const DROPS: [(&str, &str); 9] = [
     (DEV_TX_DROPPED, "at a device"),
@@ -75,15 +77,16 @@ impl FindingRule for Retransmissions {
         }
         let worst = most_resent(seen);
         let Some((host, share)) = worst.filter(|(_, share)| *share > HOLDS_BACK) else { return Vec::new() };
-        let counters = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS, TCP_DSACK_SEGMENTS];
+        let always = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS];
+        let counters = always.into_iter().chain([TCP_DSACK_SEGMENTS, TCP_LOSS_PROBES, TCP_REORDERINGS]);
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
-        let shown = counters.iter().filter(|(counter, n)| *n > 0 || *counter != TCP_DSACK_SEGMENTS);
+        let shown = counters.filter(|(counter, n)| *n > 0 || always.contains(counter));
         let reason = ResendReason::of(seen, host);
         let needless = matches!(reason, ResendReason::Needless(..));
         let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
         let title =
             format!("{} of the TCP segments of {host} were retransmitted, {}", percent(share), reason.text(seen));
-        let shown = shown.map(|(counter, n)| counter_evidence(host, *counter, *n));
+        let shown = shown.map(|(counter, n)| counter_evidence(host, counter, n));
         let (short, overflows, next) = match &reason {
             ResendReason::Dropped(drops) if drops.counter == TCP_LISTEN_OVERFLOWS => {
                 let next = NextStep::new("ss -ltn").on(drops.host).expected(ACCEPT_QUEUE_STEP);
@@ -146,8 +149,8 @@ struct Drops<'a> {
 
 /// Why segments were sent again, according to the counters.
 enum ResendReason<'a> {
-    /// So many of so many had already arrived: they were only reordered.
-    Needless(u64, u64),
+    /// So many of so many had already arrived, for this reason.
+    Needless(u64, u64, &'static str),
     /// A host dropped segments; this place dropped most.
     Dropped(Drops<'a>),
     /// No counter shows it.
@@ -159,7 +162,7 @@ impl<'a> ResendReason<'a> {
         let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
         let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);
         if approximate(known) >= NEEDLESS * approximate(again) {
-            return Self::Needless(known, again);
+            return Self::Needless(known, again, needless_why(seen, host, known));
         }
         let of_host = |host: &'a str| {
             DROPS.map(|(counter, place)| Drops { n: seen.growth(host, counter, None), host, counter, place })
@@ -170,8 +173,8 @@ impl<'a> ResendReason<'a> {
 
     fn text(&self, seen: &TestEvidence<'_>) -> String {
         match self {
-            Self::Needless(known, again) => {
-                format!("{} of {} needlessly (reordering)", grouped(*known), grouped(*again))
+            Self::Needless(known, again, why) => {
+                format!("{} of {} needlessly ({why})", grouped(*known), grouped(*again))
             }
             Self::Dropped(Drops { n, host, counter, .. }) if *counter == TCP_LISTEN_OVERFLOWS => {
                 format!("as the accept queue of a server on {host} overflowed {} times", grouped(*n))
@@ -182,6 +185,19 @@ impl<'a> ResendReason<'a> {
             Self::Unknown => format!("they were lost where {}", where_no_counter_shows(seen)),
         }
     }
+}
+
+/// Returns why segments that had arrived were sent again: what the kernel counted most of, if it is enough.
+fn needless_why(seen: &TestEvidence<'_>, host: &str, n_needless: u64) -> &'static str {
+    let reasons = [
+        (TCP_REORDERINGS, "reordering"),
+        (TCP_LOSS_PROBES, "tail loss probes: the ACKs of last segments were late or lost"),
+        (TCP_TIMEOUTS, "timeouts: their ACKs were late or lost"),
+    ];
+    let counted = reasons.map(|(counter, why)| (seen.growth(host, counter, None), why));
+    let most = counted.into_iter().max_by_key(|(n, _)| *n);
+    let enough = most.filter(|(n, _)| approximate(*n) >= EXPLAINS * approximate(n_needless));
+    enough.map_or("reordering, or late or lost ACKs", |(_, why)| why)
 }
 
 /// Returns the words for a loss that no counter shows. A server that is no host of the run has counters that nobody read.
@@ -225,8 +241,18 @@ mod tests {
         let mut builder = with_retransmissions(500);
         builder.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 450);
         let finding = builder.finding("retransmissions").unwrap();
-        assert!(finding.title.ends_with("900 of 1,000 needlessly (reordering)"), "{}", finding.title);
+        let words = "900 of 1,000 needlessly (reordering, or late or lost ACKs)";
+        assert!(finding.title.ends_with(words), "no counter says why: {}", finding.title);
         assert_eq!((finding.severity, finding.next), (Severity::Remark, None));
+        for (counter, n, why) in [
+            (TCP_REORDERINGS, 150, "(reordering)"),
+            (TCP_LOSS_PROBES, 440, "(tail loss probes: the ACKs of last segments were late or lost)"),
+            (TCP_TIMEOUTS, 450, "(timeouts: their ACKs were late or lost)"),
+        ] {
+            builder.host_counter("client", (counter, ""), n);
+            let title = builder.finding("retransmissions").unwrap().title;
+            assert!(title.ends_with(why), "{title}");
+        }
     }
 
     #[test]

@@ -63,9 +63,10 @@ impl FindingRule for StatusClass {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Recorded answers are compared with the recording, which may have such answers too.
-        let is_replay = seen.records(Side::Initiator).any(|record| record.replay.is_some());
-        if seen.test.layer != Layer::Http || is_replay {
+        // Answers that are compared with a recording are judged by it: it may have such answers too.
+        let mut replays = seen.records(Side::Initiator).filter_map(|record| record.replay.as_ref());
+        let is_compared = replays.any(|replay| replay.compared.is_some());
+        if seen.test.layer != Layer::Http || is_compared {
             return Vec::new();
         }
         let counted = [self.counter, count::REQUESTS].map(|name| (name, seen.total(Side::Initiator, name)));
@@ -116,7 +117,12 @@ impl FindingRule for StuckConnections {
         }
         let when = if seen.trials().len() > 1 { format!("round {}", worst.round + 1) } else { "the test".to_owned() };
         let (n, all) = (grouped(worst.n()), grouped(connections));
-        let title = if worst.at_end >= worst.in_vain {
+        let title = if worst.at_end >= worst.in_vain && 2 * worst.unserved >= worst.at_end {
+            format!(
+                "{n} of {all} connections never got an answer until the end of {when}: the server did not accept them, or does not read from them; \
+                 the others did the work"
+            )
+        } else if worst.at_end >= worst.in_vain {
             format!(
                 "{n} of {all} connections were still waiting for an answer at the end of {when}, more than ten times as long as answers take: the \
                  others did the work"
@@ -143,6 +149,8 @@ struct Starved {
     round: u32,
     /// Connections that waited at the end.
     at_end: u64,
+    /// Those of them that had no answer since they were opened.
+    unserved: u64,
     /// The time that requests waited until their timeout, as a number of connections that did nothing else.
     in_vain: u64,
     n_timeouts: u64,
@@ -152,15 +160,19 @@ impl Starved {
     fn of(seen: &TestEvidence<'_>, trial: &Trial) -> Option<Self> {
         let record = record_of(trial, Side::Initiator)?.1;
         let at_end = *record.totals.get(count::STUCK)?;
+        let unserved = record.totals.get(count::STUCK_UNSERVED).copied().unwrap_or(0);
         // If nobody had an answer, there are no others.
         record.totals.get(count::REQUESTS).filter(|n| **n > 0)?;
-        let waits = |failure: &Failure| failure.cause == Cause::Timeout && failure.stage != Stage::Connect;
+        // A connection that is not open yet has no request.
+        let waits = |failure: &Failure| {
+            failure.cause == Cause::Timeout && matches!(failure.stage, Stage::Send | Stage::Read | Stage::Parse)
+        };
         let n_timeouts = record.errors.iter().filter(|(failure, _)| waits(failure)).map(|(_, n)| *n).sum();
         // Errors of the warm-up are counted too.
         let span = record.measured_ns.1;
         let at_once = seen.test.options.count("pipeline").unwrap_or(1).max(1);
         let in_vain = (timeout(seen) * n_timeouts).0.checked_div(span.0.saturating_mul(at_once))?;
-        Some(Self { round: trial.round, at_end, in_vain, n_timeouts })
+        Some(Self { round: trial.round, at_end, unserved, in_vain, n_timeouts })
     }
 
     fn n(&self) -> u64 {
@@ -175,6 +187,8 @@ fn timeout(seen: &TestEvidence<'_>) -> Nanos {
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::{ReplayRecord, replay::ComparedAnswers};
+
     use super::*;
     use crate::run_builder::RunBuilder;
 
@@ -192,6 +206,17 @@ mod tests {
         let words = "10 % of the answers are server errors (100 with status 5xx): ";
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert_eq!(finding.severity, Severity::HoldsBack);
+    }
+
+    #[test]
+    fn answers_of_a_replay_are_judged_by_their_status_unless_they_are_compared() {
+        let found = |compared: Option<ComparedAnswers>| {
+            let mut builder = answered(100);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.replay = Some(ReplayRecord { compared, ..ReplayRecord::default() });
+            builder.finding("server-failures").is_some()
+        };
+        assert!(found(None) && !found(Some(ComparedAnswers::default())));
     }
 
     #[test]
@@ -258,5 +283,11 @@ mod tests {
             finding.title
         );
         assert_eq!(finding.severity, Severity::HoldsBack);
+        let mut unserved = answered(0);
+        unserved.run.tests[0].options.set("connections", "40");
+        unserved.total("client", count::STUCK, 30);
+        unserved.total("client", count::STUCK_UNSERVED, 30);
+        let title = unserved.finding("stuck-connections").unwrap().title;
+        assert!(title.starts_with("30 of 40 connections never got an answer until the end of the test"), "{title}");
     }
 }

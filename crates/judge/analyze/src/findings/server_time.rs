@@ -10,7 +10,10 @@ use fathom_model::{
 };
 
 use super::{FindingRule, other_programs::OtherPrograms};
-use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
+use crate::{
+    evidence::{TestEvidence, counter_evidence, text_evidence},
+    groups::Groups,
+};
 
 /// A shorter response time is not slow for a server, whatever the network takes.
 pub(super) const SLOW: Nanos = Nanos::from_millis(2);
@@ -126,6 +129,8 @@ impl FindingRule for ServerTime {
 
     fn effect_of(&self) -> &'static [&'static str] {
         &[
+            "overload",
+            "slow-answers",
             "server-saturated",
             "core-saturated",
             "generator-limited",
@@ -138,6 +143,10 @@ impl FindingRule for ServerTime {
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        if cause == "slow-answers" {
+            // Of two groups, the median is that of one.
+            return groups(seen).is_none();
+        }
         // While a thread waits for a core, all of its requests wait: that part of the time is not the server's.
         let own = |waited| RequestTimes::of(seen).is_some_and(|times| times.server_share() - waited >= MOST);
         let is_own = || match seen.time_waited_for_core() {
@@ -157,6 +166,10 @@ impl FindingRule for ServerTime {
         }
         let times = (is_of_requests(seen) && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
         let Some(times) = times else { return Vec::new() };
+        // On a schedule, slow answers are the tail of a load that is answered, and the median says only how many they are.
+        if is_scheduled(seen) && groups(seen).is_some_and(|groups| groups.fast < SLOW) {
+            return Vec::new();
+        }
         let (own, share) = (times.of_server(), times.server_share());
         let is_slow = times.first_byte >= SLOW && times.first_byte >= times.connect * ROUND_TRIPS_MIN;
         if !is_slow || share < MOST || resent_per_request(seen) >= RESENT_MAX {
@@ -183,6 +196,16 @@ impl FindingRule for ServerTime {
                 .next(alone),
         ]
     }
+}
+
+/// Returns true if requests became due by a schedule.
+pub(super) fn is_scheduled(seen: &TestEvidence<'_>) -> bool {
+    seen.distribution(Side::Initiator, distribution::SCHEDULE_LAG).max().is_some()
+}
+
+/// Returns the two groups of the times to the first byte, if there are two.
+pub(super) fn groups(seen: &TestEvidence<'_>) -> Option<Groups> {
+    Groups::of(&seen.distribution(Side::Initiator, distribution::FIRST_BYTE))
 }
 
 /// Returns true if the tested server is known to have used so little of the cores of this run that it waits for something else.

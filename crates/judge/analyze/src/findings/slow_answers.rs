@@ -1,9 +1,11 @@
-//! Some answers are slow, and a closed load spends most of its time on them.
+//! Some answers are slow. A closed load spends most of its time on them; with a schedule, they are its tail.
 //!
-//! Medians do not show it: if one request in ten takes 100 ms and the others 0.1 ms, each connection waits 99 % of its time for the slow ones.
+//! Medians do not show it: if one request in ten takes 100 ms and the others 0.1 ms, each connection of a closed load waits 99 % of its time for
+//! the slow ones.
 
 use fathom_model::{
-    Evidence, Finding, Histogram, Severity, Side,
+    Evidence, Finding, Histogram, Severity, Side, Summary, Unit,
+    finding::PromiseOutcome,
     names::{distribution, host},
     units::{Nanos, approximate, percent, ratio},
 };
@@ -12,12 +14,20 @@ use super::{
     FindingRule,
     other_programs::OtherPrograms,
     planned_event::PLANNED_EVENT,
-    server_time::{MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, is_of_requests, uses_few_cores},
+    server_time::{
+        MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, ServerTime, groups, is_of_requests, is_scheduled, uses_few_cores,
+    },
+    stall::Stall,
 };
-use crate::evidence::{TestEvidence, counter_evidence, ratio_evidence, text_evidence};
+use crate::{
+    evidence::{TestEvidence, counter_evidence, ratio_evidence, text_evidence},
+    judged_promise::judge_promises,
+};
 
-/// An answer is one of the slow ones if its first byte takes at least this many times as long as that of the median.
-const TIMES_MEDIAN: u64 = 10;
+/// An answer is one of the slow ones if its first byte takes at least this many times as long as a usual one.
+const TIMES_USUAL: u64 = 10;
+/// The percentiles of an open load show a smaller share themselves.
+const SHARE_OF_OPEN_MIN: f64 = 0.005;
 /// Fewer slow answers show no habit.
 const SLOW_LEAST: u64 = 10;
 /// Where other programs use the cores, a thread waits for one as long, and its requests with it: some slices of 3 ms
@@ -64,13 +74,15 @@ impl FindingRule for SlowAnswers {
             Some(waited) => tail.share - waited >= MOST,
             None => uses_few_cores(seen) && tail.typical >= LONGEST_CORE_WAIT,
         };
-        cause == OtherPrograms.id() && is_own
+        (cause == OtherPrograms.id() && is_own) || (cause == ServerTime.id() && tail.is_group)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(tail) = Tail::of(seen) else { return Vec::new() };
-        let are_cores_taken = || OtherPrograms.evaluate(seen).iter().any(|found| found.severity == Severity::Disturbs);
-        if tail.typical < LONGEST_CORE_WAIT && are_cores_taken() {
+        // A short wait of a few requests is nothing that the rate of a closed load would show, so that any use of the cores may be why.
+        let may_take = |found: &Finding| tail.is_open || found.severity == Severity::Disturbs;
+        let are_cores_taken = || OtherPrograms.evaluate(seen).iter().any(may_take);
+        if (tail.typical < LONGEST_CORE_WAIT && are_cores_taken()) || (tail.is_open && is_stall(seen)) {
             return Vec::new();
         }
         let resent = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
@@ -84,55 +96,80 @@ impl FindingRule for SlowAnswers {
         } else {
             "the server, or a queue that this load fills, delays them"
         };
-        let title = format!(
-            "{} of the requests wait about {} for their answers, the rest {}: these slow answers are {} of all waiting time; {what}",
+        let waits = format!(
+            "{} of the requests wait about {} for their answers, the rest {}",
             percent(tail.of_requests),
             tail.typical,
-            tail.median,
-            percent(tail.share)
+            tail.usual
         );
+        let title = if tail.is_open {
+            format!("{waits}: {what}")
+        } else {
+            format!("{waits}: these slow answers are {} of all waiting time; {what}", percent(tail.share))
+        };
+        let severity = if tail.is_open && !breaks_a_promise(seen) { Severity::Remark } else { Severity::HoldsBack };
         let resent = counter_evidence(&seen.test.from, host::TCP_RETRANS_SEGMENTS, resent);
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "slow answers", title)
+            seen.finding(self.id(), severity, "slow answers", title)
                 .evidence(tail.evidence(&seen.test.from).into_iter().chain([resent]))
-                .explains(tail.share),
+                .explains(Some(tail.share).filter(|_| !tail.is_open)),
         ]
     }
 }
 
-/// The slow answers of a closed load that spends most of its time on them.
+/// Returns true if a time of the test is longer than was promised: then its tail is what holds it back.
+fn breaks_a_promise(seen: &TestEvidence<'_>) -> bool {
+    let is_time = |summary: &Summary| summary.metric.unit == Unit::Nanos;
+    let promises = judge_promises(seen.test);
+    promises.iter().any(|judged| judged.outcome == PromiseOutcome::Broken && judged.summary.is_some_and(is_time))
+}
+
+/// Returns true if nobody was answered for a while: then the slow answers are those that waited for its end.
+fn is_stall(seen: &TestEvidence<'_>) -> bool {
+    !Stall.evaluate(seen).is_empty()
+}
+
+/// The slow answers of a closed load that spends most of its time on them, or of an open one.
 struct Tail {
+    is_open: bool,
+    /// Whether they are a group apart from the others.
+    is_group: bool,
     n: u64,
     of_requests: f64,
     /// The median of their times to the first byte.
     typical: Nanos,
-    /// The median of all times to the first byte.
-    median: Nanos,
+    /// The median of the others, or of all if they are few.
+    usual: Nanos,
     /// The part of the time of the connections that they take without the round trip, from 0 to 1.
     share: f64,
 }
 
 impl Tail {
     fn of(seen: &TestEvidence<'_>) -> Option<Self> {
-        let is_closed = || seen.distribution(Side::Initiator, distribution::SCHEDULE_LAG).max().is_none();
-        (is_of_requests(seen) && !seen.reached_target() && is_closed()).then_some(())?;
+        let is_open = is_scheduled(seen);
+        // A schedule that is kept says nothing of its tail.
+        (is_of_requests(seen) && (is_open || !seen.reached_target())).then_some(())?;
         let times = seen.distribution(Side::Initiator, distribution::FIRST_BYTE);
         let service = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
         let (median, connect) = (Nanos(times.quantile(0.5)?), RequestTimes::of(seen)?.connect);
-        let bound = SLOW.max(connect * ROUND_TRIPS_MIN).max(median * TIMES_MEDIAN);
+        let groups = groups(seen);
+        let usual = groups.map_or(median, |groups| groups.fast);
+        let bound = SLOW.max(connect * ROUND_TRIPS_MIN).max(usual * TIMES_USUAL);
         let (n, sum) = above(&times, bound);
         let (n_all, n_service) = (above(&times, Nanos::ZERO).0, above(&service, Nanos::ZERO).0);
         let share = (sum - approximate(n) * approximate(connect.0)) / (service.mean()? * approximate(n_service));
-        (n >= SLOW_LEAST && share >= MOST).then_some(())?;
+        let of_requests = ratio(n, n_all)?;
+        let matters = if is_open { of_requests >= SHARE_OF_OPEN_MIN } else { share >= MOST };
+        (n >= SLOW_LEAST && matters).then_some(())?;
         let typical = Nanos(times.value_at_rank(n_all - n / 2)?);
-        Some(Self { n, of_requests: ratio(n, n_all)?, typical, median, share: share.min(1.0) })
+        Some(Self { is_open, is_group: groups.is_some(), n, of_requests, typical, usual, share: share.min(1.0) })
     }
 
     fn evidence(&self, host: &str) -> Vec<Evidence> {
         vec![
             ratio_evidence(host, "requests with a slow answer", self.of_requests),
             text_evidence(host, "time to their first byte, median", self.typical),
-            text_evidence(host, "time to the first byte of all, median", self.median),
+            text_evidence(host, "usual time to the first byte", self.usual),
             ratio_evidence(host, "their share of all waiting time", self.share),
         ]
     }
@@ -148,9 +185,9 @@ fn above(times: &Histogram, bound: Nanos) -> (u64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Histogram, names::distribution, names::host, units::Nanos};
+    use fathom_model::{Histogram, Severity, names::distribution, names::host, units::Nanos};
 
-    use crate::run_builder::RunBuilder;
+    use crate::run_builder::{RunBuilder, p999};
 
     /// A thousand requests of 0.1 ms, of which some took another time.
     fn with_slow(n: u64, slow: Nanos) -> RunBuilder {
@@ -181,6 +218,33 @@ mod tests {
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert!(finding.title.ends_with("the server, or a queue that this load fills, delays them"));
         assert!(finding.explains.is_some_and(|share| share > 0.98));
+    }
+
+    #[test]
+    fn slow_answers_of_an_open_load_are_a_remark_unless_they_break_a_promise() {
+        let mut open = with_slow(20, Nanos::from_millis(200));
+        open.run.tests[0].options.set("rate", "1000/s");
+        let record = open.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let times = record.distributions[distribution::SERVICE_TIME].clone();
+        record.distributions.insert(distribution::SCHEDULE_LAG.to_owned(), times);
+        let finding = open.finding("slow-answers").unwrap();
+        let words =
+            "2.0 % of the requests wait about 200 ms for their answers, the rest 100 µs: the server, or a queue";
+        assert!(finding.title.starts_with(words), "{}", finding.title);
+        assert_eq!((finding.severity, finding.explains), (Severity::Remark, None));
+        open.context.metrics.get_mut("http").unwrap().push(p999());
+        open.run.tests[0].expect.insert("latency_ns_p999".to_owned(), "<= 10ms".to_owned());
+        assert_eq!(open.finding("slow-answers").unwrap().severity, Severity::HoldsBack);
+    }
+
+    #[test]
+    fn slow_answers_that_are_a_group_of_their_own_are_told_whichever_group_has_the_median() {
+        for n in [480, 520] {
+            let run = with_slow(n, Nanos::from_millis(20)).analyzed();
+            let severity = |id: &str| run.findings.iter().find(|finding| finding.id == id).map(|found| found.severity);
+            assert_eq!(severity("slow-answers"), Some(Severity::HoldsBack), "{n}");
+            assert_ne!(severity("server-time"), Some(Severity::HoldsBack), "its time is that of one group: {n}");
+        }
     }
 
     #[test]

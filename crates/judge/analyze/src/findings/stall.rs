@@ -1,14 +1,15 @@
-//! The target answered nothing for a while, which a closed-loop load hides.
+//! The target answered nothing for a while.
 //!
-//! A closed loop sends nothing while it waits (coordinated omission): a stall of any length is one slow request per connection.
+//! A closed loop sends nothing while it waits (coordinated omission): a stall of any length is one slow request per connection, which its
+//! percentiles hide. With a schedule, all requests that were due meanwhile have waited.
 
 use fathom_model::{
-    Finding, Histogram, Layer, NextStep, Severity, Side,
+    Finding, Histogram, Layer, NextStep, Severity, Side, Trial,
     names::{
         count,
-        distribution::{SCHEDULE_LAG, SERVICE_TIME},
+        distribution::{RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
     },
-    units::{Nanos, approximate, ratio, rounded},
+    units::{Nanos, approximate, percent, ratio, rounded},
 };
 
 use super::{FindingRule, planned_event::PLANNED_EVENT};
@@ -28,6 +29,9 @@ const MATTERS: f64 = 0.1;
 const HOLDS_BACK: f64 = 0.2;
 /// A wait of fewer than this many times p99 is visible in the percentiles.
 const HIDDEN_FACTOR: u64 = 10;
+
+/// If so few requests are due in a silence on average, it may be one by chance.
+const DUE_MIN: f64 = 10.0;
 
 /// Compares the longest wait of each trial with its percentiles and with the intervals without any answer.
 pub(crate) struct Stall;
@@ -56,15 +60,24 @@ impl FindingRule for Stall {
         let Some(worst) = stalls.iter().max_by_key(|wait| wait.longest) else { return Vec::new() };
         let round = if seen.test.trials.len() > 1 { format!(" (round {})", worst.round + 1) } else { String::new() };
         let next = next(seen, worst);
-        let way_out = if next.is_some() { " (use --rate)" } else { "" };
-        let title = format!(
-            "no request was answered for {} of {}{round}; this load waits for answers before it sends again, so the percentiles hide it{way_out}",
-            worst.longest, worst.measured
-        );
+        let effect = match (worst.waited, &next) {
+            (Some(share), _) => format!(
+                ": requests that were due meanwhile waited for it, and {} of all took {} or longer",
+                percent(share),
+                worst.longest / 2
+            ),
+            (None, next) => format!(
+                "; this load waits for answers before it sends again, so the percentiles hide it{}",
+                if next.is_some() { " (use --rate)" } else { "" }
+            ),
+        };
+        let title = format!("no request was answered for {} of {}{round}{effect}", worst.longest, worst.measured);
         let host = &seen.test.from;
         let longest = text_evidence(host, "longest wait", worst.longest);
         let of_trials = format!("{} of {}", stalls.len(), seen.trials().len());
-        let severity = if worst.silent >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
+        // A schedule lacks no rate, but its latencies are those of the silence.
+        let holds_back = worst.waited.is_some() || worst.silent >= HOLDS_BACK;
+        let severity = if holds_back { Severity::HoldsBack } else { Severity::Remark };
         vec![
             seen.finding(self.id(), severity, "stall", title)
                 .evidence([
@@ -72,7 +85,7 @@ impl FindingRule for Stall {
                     ratio_evidence(host, "time without an answer", worst.silent),
                     text_evidence(host, "rounds with a stall", of_trials),
                 ])
-                .explains(gap::explained_by_time(seen, worst.silent))
+                .explains(gap::explained_by_time(seen, worst.silent).filter(|_| worst.waited.is_none()))
                 .next(next),
         ]
     }
@@ -80,7 +93,7 @@ impl FindingRule for Stall {
 
 /// Suggests the same requests on a schedule, at a rate that leaves the target time to recover.
 fn next(seen: &TestEvidence<'_>, worst: &StallWait) -> Option<NextStep> {
-    if seen.test.layer != Layer::Http {
+    if seen.test.layer != Layer::Http || worst.waited.is_some() {
         // For scripted users, a rate starts users, and the times of their requests are not measured from the schedule.
         return None;
     }
@@ -90,7 +103,7 @@ fn next(seen: &TestEvidence<'_>, worst: &StallWait) -> Option<NextStep> {
     Some(NextStep::new(command).expected("show the latency of all requests that are due during a stall"))
 }
 
-/// The longest wait of a trial that its percentiles hide.
+/// A long time in which a trial got no answer.
 struct StallWait {
     round: u32,
     longest: Nanos,
@@ -98,38 +111,66 @@ struct StallWait {
     /// The part of the measured time without any answer.
     silent: f64,
     per_second: f64,
+    /// The share of the requests that took at least half as long as the longest, measured from when they were due; `None` without a schedule.
+    waited: Option<f64>,
 }
 
-/// Returns the hidden waits of all trials of a closed-loop load.
+/// Returns the silences of all trials.
 fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
     let (answers, wait_min) = match seen.test.layer {
         Layer::Http | Layer::App => (count::REQUESTS, WAIT_MIN),
         Layer::Tcp | Layer::Udp => (count::TRANSACTIONS, WAIT_OF_TRANSACTIONS_MIN),
         _ => return Vec::new(),
     };
-    let of_trial = |trial| {
+    let of_trial = |trial: &&Trial| {
         let (host, record) = record_of(trial, Side::Initiator)?;
         let (from, to) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
-        let times = record.distributions.get(SERVICE_TIME)?;
+        let silences = Silences::of(&rates(&record.timeline, answers, (from, to)))?;
         // With a schedule, latencies are measured from the scheduled times.
-        let is_closed = !record.distributions.contains_key(SCHEDULE_LAG);
-        let longest = hidden_wait(times, wait_min)?.min(to - from);
-        let rates = rates(&record.timeline, answers, (from, to));
-        let silences = || rates.split(|rate| *rate > 0.0).map(<[f64]>::len);
-        let share =
-            |n: usize| Some(approximate(u64::try_from(n).ok()?) / approximate(u64::try_from(rates.len()).ok()?));
-        let longest_silence = share(silences().max()?)?;
-        // One interval may be silent by chance between two answers.
-        let silent = share(silences().filter(|n| *n > 1).sum())?;
-        let waited = ratio(longest.0, (to - from).0)?;
-        let per_second = rates.iter().sum::<f64>() / approximate(u64::try_from(rates.len()).ok()?);
+        let is_open = record.distributions.contains_key(SCHEDULE_LAG);
+        let (longest, waited) = if is_open {
+            let times = record.distributions.get(RESPONSE_TIME)?;
+            let longest = seen_wait(times, wait_min, silences.per_second)?.min(to - from);
+            (longest, Some(ratio(times.count_above(longest.0 / 2), times.count())?))
+        } else {
+            (hidden_wait(record.distributions.get(SERVICE_TIME)?, wait_min)?.min(to - from), None)
+        };
+        let share = ratio(longest.0, (to - from).0)?;
         // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals: these show that
         // nobody was answered, and the wait itself shows for how long.
-        let is_stall = is_closed && waited >= MATTERS && longest_silence >= waited / 2.0;
-        let silent = silent.max(waited);
-        is_stall.then_some(StallWait { round: trial.round, longest, measured: to - from, silent, per_second })
+        let silent = silences.all.max(share);
+        let matters = if is_open { silent } else { share };
+        let is_stall = matters >= MATTERS && silences.longest >= share / 2.0;
+        let (round, measured, per_second) = (trial.round, to - from, silences.per_second);
+        is_stall.then_some(StallWait { round, longest, measured, silent, per_second, waited })
     };
-    seen.trials().iter().filter_map(|trial| of_trial(trial)).collect()
+    seen.trials().iter().filter_map(of_trial).collect()
+}
+
+/// The intervals of a trial without an answer, as parts of the measured time.
+struct Silences {
+    longest: f64,
+    /// All but single intervals, which may be silent by chance between two answers.
+    all: f64,
+    /// The answers per second.
+    per_second: f64,
+}
+
+impl Silences {
+    fn of(rates: &[f64]) -> Option<Self> {
+        let lengths = || rates.split(|rate| *rate > 0.0).map(<[f64]>::len);
+        let n = approximate(u64::try_from(rates.len()).ok()?);
+        let share = |length: usize| Some(approximate(u64::try_from(length).ok()?) / n);
+        let all = share(lengths().filter(|length| *length > 1).sum())?;
+        Some(Self { longest: share(lengths().max()?)?, all, per_second: rates.iter().sum::<f64>() / n })
+    }
+}
+
+/// Returns the longest time from when a request was due, if it is long, others took far less, and several were due in it.
+fn seen_wait(times: &Histogram, wait_min: Nanos, per_second: f64) -> Option<Nanos> {
+    let (longest, fast) = (times.max()?, times.quantile(0.25)?);
+    let n_due = Nanos(longest).as_secs_f64() * per_second;
+    (longest >= wait_min.0 && longest / HIDDEN_FACTOR >= fast && n_due >= DUE_MIN).then_some(Nanos(longest))
 }
 
 /// Returns the longest time, if it is long and the percentiles do not show it.
@@ -223,9 +264,40 @@ mod tests {
         let record = seen.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.distributions.get_mut(SERVICE_TIME).unwrap().record_n(50_000_000, 20);
         assert_eq!(seen.finding("stall"), None, "p99 tells");
-        let mut scheduled = stalled(400, 7);
-        let record = scheduled.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.distributions.insert(SCHEDULE_LAG.to_owned(), Histogram::new());
-        assert_eq!(scheduled.finding("stall"), None, "open");
+    }
+
+    /// The same on a schedule: all requests that were due in the silence waited for its end.
+    fn scheduled(silent_ms: u64) -> RunBuilder {
+        let mut builder = stalled(silent_ms, usize::try_from(silent_ms / 50).unwrap());
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut times = Histogram::new();
+        times.record_n(300_000, 1_000 - silent_ms);
+        (1..=silent_ms).for_each(|waited| times.record(waited * 1_000_000));
+        for name in [SCHEDULE_LAG, RESPONSE_TIME] {
+            record.distributions.insert(name.to_owned(), times.clone());
+        }
+        builder
+    }
+
+    #[test]
+    fn a_silence_in_which_requests_were_due_is_told_with_the_share_that_waited() {
+        let finding = scheduled(300).finding("stall").unwrap();
+        let expected = "no request was answered for 300 ms of 1.00 s: requests that were due meanwhile waited for it, and 15 % of all took 150 ms \
+                        or longer";
+        assert_eq!(finding.title, expected);
+        assert_eq!((finding.severity, finding.next), (Severity::HoldsBack, None));
+        assert_eq!(scheduled(100).finding("stall"), None, "short");
+    }
+
+    #[test]
+    fn slow_answers_at_a_low_rate_are_no_silence() {
+        let mut rare = scheduled(300);
+        let record = rare.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.timeline.counters.get_mut(count::REQUESTS).unwrap().iter_mut().for_each(|n| *n = (*n).min(1));
+        assert_eq!(rare.finding("stall"), None, "ten or so in a second");
+        let mut slow = scheduled(300);
+        let record = slow.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.distributions.get_mut(RESPONSE_TIME).unwrap().record_n(250_000_000, 9_000);
+        assert_eq!(slow.finding("stall"), None, "all are");
     }
 }

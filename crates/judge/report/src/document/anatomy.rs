@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use fathom_model::{
     Anatomy, AnatomyPart, Layer, Link, Part, Side, TestRun,
+    names::{count, distribution},
     units::{Nanos, approximate, grouped, percent, rounded},
 };
 
@@ -46,8 +47,8 @@ fn divided(test: &TestRun) -> Option<&Anatomy> {
 /// The word for a unit of work of a test.
 fn unit(test: &TestRun, n: u64) -> &'static str {
     match (test.layer, n) {
-        (Layer::Http, 1) => "request",
-        (Layer::Http, _) => "requests",
+        (Layer::Http | Layer::App, 1) => "request",
+        (Layer::Http | Layer::App, _) => "requests",
         (_, 1) => "transaction",
         _ => "transactions",
     }
@@ -98,13 +99,30 @@ fn went(test: &TestRun, part: &AnatomyPart) -> String {
             format!("is spent on {host}, where the program is ready to run and another one has its core")
         }
         Part::Program => format!("is spent in the program on {host}"),
+        Part::Late if waits_for_connection(test) => {
+            format!("is spent before it is sent: no connection of {host} is free")
+        }
         Part::Late => format!("is spent before it is sent: {host} is late"),
+        Part::Connect if has_tls(test) => "is the connect with its TLS handshake".to_owned(),
         Part::Connect => "is the connect".to_owned(),
         Part::FirstByte => "is spent on the path and in the server, until the first byte of the answer".to_owned(),
         Part::BaselineRtt => "is the baseline round trip of the path".to_owned(),
         Part::Server => "is spent in the server, or waiting on the way there or back".to_owned(),
         Part::Download => "is spent on the rest of the answer after its first byte".to_owned(),
     }
+}
+
+/// Whether most late requests of a test had to wait for a connection, and not for the program that sends them.
+fn waits_for_connection(test: &TestRun) -> bool {
+    let records = || test.trials.iter().flat_map(|trial| trial.records.values());
+    let total = |name: &str| records().filter_map(|record| record.totals.get(name)).sum::<u64>();
+    total(count::LATE_NO_CONNECTION) > total(count::LATE_OWN_CPU)
+}
+
+/// Whether the connections of a test have TLS, whose handshake is a part of the connect here.
+fn has_tls(test: &TestRun) -> bool {
+    let mut records = test.trials.iter().flat_map(|trial| trial.records.values());
+    records.any(|record| record.distributions.contains_key(distribution::TLS_TIME))
 }
 
 /// The length of the bar of a part on a terminal, by its share of the longest.
@@ -114,11 +132,11 @@ fn bar_length(share: f64) -> usize {
 
 /// The name of a part with its host.
 fn part_name(test: &TestRun, part: &AnatomyPart) -> String {
-    let host = host(test, part.side);
-    if host.is_empty() { name(part.part).to_owned() } else { format!("{}, {host}", name(part.part)) }
+    let (name, host) = (name(test, part.part), host(test, part.side));
+    if host.is_empty() { name.to_owned() } else { format!("{name}, {host}") }
 }
 
-const fn name(part: Part) -> &'static str {
+fn name(test: &TestRun, part: Part) -> &'static str {
     match part {
         Part::SendCall => "send call",
         Part::LocalQueue => "interface queue",
@@ -128,6 +146,7 @@ const fn name(part: Part) -> &'static str {
         Part::CoreWait => "wait for a core",
         Part::Program => "program",
         Part::Late => "late start",
+        Part::Connect if has_tls(test) => "connect with TLS",
         Part::Connect => "connect",
         Part::FirstByte => "to the first byte",
         Part::BaselineRtt => "baseline RTT",
@@ -170,7 +189,7 @@ fn table(test: &TestRun, anatomy: &Anatomy) -> Table {
         let bar = "█".repeat(bar_length(share(part.median_ns, longest)));
         let slow = part.slow_ns.zip(slow);
         Row::new([
-            Cell { key: Some(class(part)), ..Cell::from(name(part.part)) },
+            Cell { key: Some(class(part)), ..Cell::from(name(test, part.part)) },
             host(test, part.side).into(),
             part.median_ns.to_string().into(),
             shared(part.median_ns, median).into(),

@@ -1,6 +1,8 @@
 //! Opens the connections of one worker and handles their events.
 
 use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
 };
@@ -35,6 +37,8 @@ pub(crate) struct ConnectTimes {
     pub(crate) n_resumed: u64,
     /// The address that the first connection reached: that of a server, or of the proxy before it.
     pub(crate) reached: Option<IpAddr>,
+    /// The connects that failed, by their address, if the name has several.
+    pub(crate) failed_at: BTreeMap<IpAddr, u64>,
 }
 
 impl ConnectTimes {
@@ -45,6 +49,17 @@ impl ConnectTimes {
         self.tls.merge(&other.tls);
         self.n_resumed += other.n_resumed;
         self.reached = self.reached.or(other.reached);
+        for (address, n) in &other.failed_at {
+            *self.failed_at.entry(*address).or_default() += n;
+        }
+    }
+
+    /// The addresses at which connects failed with their counts, the most frequent first.
+    pub(crate) fn failed_addresses(&self) -> Option<String> {
+        let mut all: Vec<_> = self.failed_at.iter().collect();
+        all.sort_by_key(|(_, n)| Reverse(**n));
+        let lines: Vec<String> = all.into_iter().map(|(address, n)| format!("{address} {n}")).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 }
 
@@ -71,6 +86,8 @@ pub(crate) struct Connector<R> {
     resolver: Resolver,
     n_connecting: usize,
     n_failed: usize,
+    /// Where each connection goes whose name has several addresses.
+    goes_to: BTreeMap<usize, IpAddr>,
 }
 
 impl<R: Reactor> Connector<R> {
@@ -97,6 +114,7 @@ impl<R: Reactor> Connector<R> {
             resolver,
             n_connecting: 0,
             n_failed: 0,
+            goes_to: BTreeMap::new(),
         })
     }
 
@@ -137,6 +155,11 @@ impl<R: Reactor> Connector<R> {
     ) -> Result<(), RequestFault> {
         line.state = ConnectState::Connecting(now);
         let socket = place.open_socket().map_err(|error| RequestFault::system(RequestStage::Connect, &error))?;
+        if self.resolver.has_several_addresses(usize::from(line.upstream))
+            && let Some(address) = place.address.address()
+        {
+            self.goes_to.insert(idx, address.ip());
+        }
         self.reactor.connect(token(idx), socket, &place.address);
         Ok(())
     }
@@ -271,8 +294,11 @@ impl<R: Reactor> Connector<R> {
     }
 
     /// Counts a connection that could not be opened.
-    pub(crate) fn count_failed_connect(&mut self) {
+    pub(crate) fn count_failed_connect(&mut self, idx: usize) {
         self.n_failed += 1;
+        if let Some(address) = self.goes_to.remove(&idx) {
+            *self.times.failed_at.entry(address).or_default() += 1;
+        }
     }
 
     /// Ends the trial if the target has never been reached: there would be nothing to record.

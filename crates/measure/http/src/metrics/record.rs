@@ -1,6 +1,6 @@
 //! Builds a record from the results of the workers.
 
-use std::{collections::BTreeMap, mem, net::IpAddr};
+use std::{collections::BTreeMap, mem};
 
 use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
 use fathom_model::{
@@ -47,7 +47,7 @@ pub(crate) fn record<W>(
     record.notes.push(io_backend.note.clone());
     let named = |(name, n): (&str, u64)| (name.to_owned(), n);
     record.totals.extend(totals(&all, target.recorder_config.first_body()).map(named));
-    record.facts.extend(facts(&mut all.totals, all.opening.reached));
+    record.facts.extend(facts(&mut all.totals, &all.opening));
     record.distributions = distributions(all, trial_results.worker_rates().clone());
     record
 }
@@ -58,6 +58,7 @@ fn totals(all: &LoadResults, first_body_bytes: u64) -> impl Iterator<Item = (&'s
     let always = [
         (names::UNFINISHED, all.times.n_unfinished),
         (names::STUCK, all.times.n_stuck),
+        (count::STUCK_UNSERVED, all.times.n_stuck_unserved),
         (count::BYTES_SENT, n_bytes_sent),
         (names::BODY_BYTES, n_bytes_of_bodies),
         (names::FIRST_BODY_BYTES, first_body_bytes),
@@ -70,11 +71,12 @@ fn totals(all: &LoadResults, first_body_bytes: u64) -> impl Iterator<Item = (&'s
 }
 
 /// The first answer, and the parameters of TLS.
-fn facts(totals: &mut RequestTotals, reached: Option<IpAddr>) -> BTreeMap<String, String> {
+fn facts(totals: &mut RequestTotals, opening: &ConnectTimes) -> BTreeMap<String, String> {
     let texts = [
         (names::facts::HEAD, totals.head.take()),
         (names::facts::ANSWER, totals.first_answer.take()),
-        (fact::REACHED_ADDRESS, reached.map(|address| address.to_string())),
+        (fact::REACHED_ADDRESS, opening.reached.map(|address| address.to_string())),
+        (fact::FAILED_ADDRESSES, opening.failed_addresses()),
     ];
     let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
     let all = totals.tls.iter().flat_map(tls_facts).chain(texts);

@@ -125,6 +125,11 @@ impl Resolver {
         NextAddress::Ready(connect_endpoints(address, self.source_rotation.as_mut(), self.config.local_address))
     }
 
+    /// Returns true if the connections of a route may go to several addresses.
+    pub fn has_several_addresses(&self, route: usize) -> bool {
+        self.addresses[route].found.len() > 1 || self.lookups.is_some()
+    }
+
     /// Returns, once, a socket that becomes readable when [`Resolver::next_lookup`] has results. `None` if names are not looked up again.
     pub fn take_waker(&mut self) -> Option<Socket> {
         self.lookups.as_mut().and_then(LookupThreads::take_waker)

@@ -129,7 +129,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         let Self { users, pool, .. } = self;
         let was_opening = pool.connections[slot].conn.is_opening();
         if was_opening {
-            pool.connector.count_failed_connect();
+            pool.connector.count_failed_connect(slot);
         }
         if pool.recorder.on_failure(fault) {
             pool.load.end(at);

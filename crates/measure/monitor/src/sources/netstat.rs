@@ -8,11 +8,13 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 16] = [
+const COUNTERS: [NamedCounter; 18] = [
     (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
     (host::IP_IN_CSUM_ERRORS, ("IpExt:", "InCsumErrors")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
+    (host::TCP_LOSS_PROBES, ("TcpExt:", "TCPLossProbes")),
+    (host::TCP_REORDERINGS, ("TcpExt:", "TCPSACKReorder")),
     (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),
     (host::TCP_LISTEN_DROPS, ("TcpExt:", "ListenDrops")),
     (host::TCP_PRUNED, ("TcpExt:", "PruneCalled")),

@@ -46,7 +46,7 @@ pub(super) const METRICS: &[Metric] = &[
     )
     .unless(NOT_COMPARED),
     PAGE.quantile(MetricName("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
-    PAGE.quantile(MetricName("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
+    PAGE.quantile(MetricName("connect_ns_p50", "TCP connect p50"), distribution::CONNECT_TIME, 0.5),
     PAGE.received_rate(),
     PAGE.error_share("errors"),
     PAGE.not_2xx(),

@@ -66,8 +66,8 @@ pub(super) fn add(record: &mut Record, account: ReplayRecord, workers: Vec<SentR
     let present = names.into_iter().zip(times).filter(|(_, times)| times.count() > 0);
     record.distributions.extend(present.map(|(name, times)| (name.to_owned(), times)));
     record.totals.extend(totals(&all));
-    // Which statuses are as they should be, the recording says.
-    record.notes.retain(|note| note.id != "http-status");
+    // Which statuses are as they should be, the recording says, if answers are compared with it.
+    record.notes.retain(|note| all.compared.is_none() || note.id != "http-status");
     all.n_sent_again = record.totals.get(names::RESENT).copied().unwrap_or_default();
     record.replay.insert(all)
 }

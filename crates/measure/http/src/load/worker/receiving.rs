@@ -107,7 +107,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         let connection = &mut self.connections[idx];
         let is_opening = connection.conn.is_opening();
         if is_opening {
-            self.connector.count_failed_connect();
+            self.connector.count_failed_connect(idx);
             // The connect was for a request, which has failed with it.
             self.requests_left = self.requests_left.map(|left| left.saturating_sub(1));
             self.upstreams[usize::from(connection.conn.upstream)].n_connecting -= 1;
@@ -280,24 +280,29 @@ impl<R: Reactor> ClientWorker<'_, R> {
         n_requests
     }
 
-    /// Returns the number of connections that wait far longer for an answer than others do. A long body is an answer.
-    fn count_stuck(&self, now: Nanos) -> u64 {
+    /// Counts the connections that wait far longer for an answer than others do. A long body is an answer.
+    fn count_stuck(&mut self, now: Nanos) {
         let is_ended = UnansweredCheck::of(now, &self.load).is_some();
-        let Some(slow_answer) = self.load.times.service.quantile(0.99).filter(|_| is_ended) else { return 0 };
+        let Some(slow_answer) = self.load.times.service.quantile(0.99).filter(|_| is_ended) else { return };
         let sent_at = |(idx, connection): (usize, &ClientConnection)| {
             let ask = self.in_flight.front(idx, connection.in_flight)?;
-            connection.first_byte_at.is_none().then_some(ask.times.sent_at)
+            let is_unserved = connection.n_sent == u64::from(connection.in_flight.n());
+            connection.first_byte_at.is_none().then_some((ask.times.sent_at, is_unserved))
         };
-        let waiting = self.connections.iter().enumerate().filter_map(sent_at);
         let is_stuck =
-            |sent_at: &Nanos| UnansweredCheck::is_stuck(*sent_at, self.load.last_answer_at, Nanos(slow_answer));
-        let n_stuck = waiting.filter(is_stuck).count();
-        u64::try_from(n_stuck).unwrap_or(u64::MAX)
+            |sent_at: Nanos| UnansweredCheck::is_stuck(sent_at, self.load.last_answer_at, Nanos(slow_answer));
+        let waiting = self.connections.iter().enumerate().filter_map(sent_at);
+        let (mut n_stuck, mut n_unserved) = (0, 0);
+        for (_, is_unserved) in waiting.filter(|(sent_at, _)| is_stuck(*sent_at)) {
+            n_stuck += 1;
+            n_unserved += u64::from(is_unserved);
+        }
+        (self.load.times.n_stuck, self.load.times.n_stuck_unserved) = (n_stuck, n_unserved);
     }
 
     /// Enters requests without an answer.
     pub(super) fn record_unanswered(&mut self, now: Nanos) {
-        self.load.times.n_stuck = self.count_stuck(now);
+        self.count_stuck(now);
         self.load.times.n_unfinished = self.load.n_in_flight - self.count_unanswered(now);
         if self.load.is_open() {
             for idx in 0..self.connections.len() {

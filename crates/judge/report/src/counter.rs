@@ -64,6 +64,7 @@ const WORDS: &[(&str, &str)] = &[
     ("bytes_sent", "bytes sent"),
     ("cpu_idle_ns", "idle time"),
     ("softnet_squeezed", "packet budget of a core used up"),
+    ("latency_ns", "latency"),
     ("dev_carrier_changes", "changes of the carrier of the link"),
     ("dev_rx_bytes", "bytes received by the device"),
     ("dev_rx_errors", "frames received with errors"),

@@ -221,13 +221,16 @@ impl FindingRule for ErrorCauses {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["stuck-connections"]
+        &["stuck-connections", "retransmissions", "path-full"]
     }
 
-    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // Connections that nobody serves end with these, and with no others.
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // Connections that nobody serves end with these, and with no others; those of a path that loses much also end within an answer.
+        let is_of_path = cause != "stuck-connections";
         let is_effect = |failure: &Failure| {
-            failure.stage == Stage::Read && matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
+            failure.stage == Stage::Read
+                && (matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
+                    || (is_of_path && failure.cause == Cause::Incomplete))
         };
         let mut records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
         records.any(|record| record.errors.iter().any(|(failure, _)| !is_effect(failure)))
@@ -507,6 +510,21 @@ mod tests {
             title.ends_with("`connect: host unreachable`; connects failed at 198.18.0.9 (490), 198.18.0.8 (10)"),
             "{title}"
         );
+    }
+
+    #[test]
+    fn answers_that_a_lossy_path_cut_do_not_lead_its_loss() {
+        let severity = |failure: &str| {
+            let mut builder = RunBuilder::new();
+            builder.http(1_000, 100);
+            builder.host_counter("target", (fathom_model::names::host::TCP_OUT_SEGMENTS, ""), 100_000);
+            builder.host_counter("target", (fathom_model::names::host::TCP_RETRANS_SEGMENTS, ""), 10_000);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add(failure, 50);
+            builder.finding("errors").map(|finding| finding.severity)
+        };
+        assert_eq!(severity("read: the answer did not end"), Some(Severity::Remark));
+        assert_eq!(severity("parse: not HTTP/1"), Some(Severity::HoldsBack));
     }
 
     #[test]

@@ -43,11 +43,20 @@ pub(crate) fn fit_before_targets(hosts: &[Host], device: Device, programs: &dyn 
     Ok(FittedDevice { record, attached })
 }
 
+/// A target as its device knows it. Both addresses are of the same IP version.
+struct KnownTarget {
+    name: String,
+    /// The virtual address, which clients use.
+    virtual_address: IpAddr,
+    /// The address at which the device reaches it.
+    address: IpAddr,
+}
+
 /// Starts the balancer on its host, behind those of the second tier if it has one.
 fn start(
     hosts: &[Host],
     balancer: &BalancerDevice,
-    targets: &[(String, IpAddr, IpAddr)],
+    targets: &[KnownTarget],
     programs: &dyn ProgramLoader,
 ) -> Result<Vec<Box<dyn ProgramGuard>>> {
     let device = Device::Balancer(Box::new(balancer.clone())).to_string();
@@ -57,8 +66,8 @@ fn start(
         Ok(Box::new(DeviceProcess::start(host, &device, command)?))
     };
     let named = |name: &str| hosts.iter().find(|host| host.name.as_str() == name).expect("the topology has it");
-    let vip = targets.first().map(|(_, address, _)| *address);
-    let targets: Vec<(String, IpAddr)> = targets.iter().map(|(name, _, address)| (name.clone(), *address)).collect();
+    let vip = targets.first().map(|target| target.virtual_address);
+    let targets: Vec<(String, IpAddr)> = targets.iter().map(|target| (target.name.clone(), target.address)).collect();
     let deciding = balancer.words(Stage::Deciding, vip, &targets);
     let behind: Vec<&Host> = balancer.names_behind().iter().map(|name| named(name)).collect();
     if behind.is_empty() {
@@ -92,21 +101,23 @@ fn prepare_redirects(hosts: &[Host], unavailable: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
-/// The targets: the name of each, the virtual address, and the address at which the device reaches it, of the same IP version.
-fn targets_of(hosts: &[Host]) -> Vec<(String, IpAddr, IpAddr)> {
-    let target = |host: &Host| Some((host.name.to_string(), host.virtual_address?, host.address()));
+fn targets_of(hosts: &[Host]) -> Vec<KnownTarget> {
+    let target = |host: &Host| {
+        let virtual_address = host.virtual_address?;
+        Some(KnownTarget { name: host.name.to_string(), virtual_address, address: host.address() })
+    };
     hosts.iter().filter_map(target).collect()
 }
 
 /// Installs a rule for each target, with an equal share of the flows.
-fn translate(targets: &[(String, IpAddr, IpAddr)]) -> fathom_sys::Result<()> {
+fn translate(targets: &[KnownTarget]) -> fathom_sys::Result<()> {
     let n_shares = u32::try_from(targets.len()).ok().and_then(NonZeroU32::new).expect("there is a target");
-    let rule = |(place, (_, address, target)): (u32, &(String, IpAddr, IpAddr))| Rule {
-        matching: PacketMatch::Share(*address, FlowShare { place, n_shares }),
-        verdict: RuleVerdict::Translate(*target),
+    let rule = |(place, target): (u32, &KnownTarget)| Rule {
+        matching: PacketMatch::Share(target.virtual_address, FlowShare { place, n_shares }),
+        verdict: RuleVerdict::Translate(target.address),
     };
     let rules = (0..).zip(targets).map(rule).collect();
-    let family = if targets[0].1.is_ipv4() { TableFamily::Ipv4 } else { TableFamily::Ipv6 };
+    let family = if targets[0].virtual_address.is_ipv4() { TableFamily::Ipv4 } else { TableFamily::Ipv6 };
     let chain = Chain { name: CHAIN, hook: Some(Hook::Translation), rules };
     Nftables::open()?.install(Table { family, name: TABLE }, &[chain])
 }

@@ -36,14 +36,21 @@ pub(crate) fn parts(conservation: &Conservation) -> Vec<BarPart<'_>> {
     parts
 }
 
-/// Returns the left edge and the width of each part of a bar. Parts that are not positive are omitted.
-fn laid_out<'a>(parts: &'a [BarPart<'a>], total: f64) -> Vec<(&'a BarPart<'a>, f64, f64)> {
-    let mut x = 0.0;
+/// A part with its place in a bar.
+struct PlacedPart<'a> {
+    part: &'a BarPart<'a>,
+    left: f64,
+    width: f64,
+}
+
+/// Places each part of a bar. Parts that are not positive are omitted.
+fn laid_out<'a>(parts: &'a [BarPart<'a>], total: f64) -> Vec<PlacedPart<'a>> {
+    let mut left = 0.0;
     let mut all = Vec::new();
     for part in parts.iter().filter(|part| part.n > 0) {
         let width = approximate(part.n.unsigned_abs()) / total * WIDTH;
-        all.push((part, x, width));
-        x += width;
+        all.push(PlacedPart { part, left, width });
+        left += width;
     }
     all
 }
@@ -75,10 +82,10 @@ pub(crate) fn balance(conservation: &Conservation) -> Plot {
     })
 }
 
-fn bar(parts: &[(&BarPart, f64, f64)], top: f64) -> Markup {
+fn bar(parts: &[PlacedPart<'_>], top: f64) -> Markup {
     html! {
-        @for (part, x, width) in parts {
-            rect class={ "part " (part.class) } x=(px(*x)) y=(px(top)) width=(px(*width)) height=(px(BAR)) {
+        @for PlacedPart { part, left, width } in parts {
+            rect class={ "part " (part.class) } x=(px(*left)) y=(px(top)) width=(px(*width)) height=(px(BAR)) {
                 title { (part.place) ": " (part.n) }
             }
         }
@@ -108,9 +115,8 @@ mod tests {
         let conservation = lossy(0);
         let parts = parts(&conservation);
         let laid = laid_out(&parts, 100.0);
-        assert_eq!(laid.iter().map(|(part, ..)| part.place).collect::<Vec<_>>(), ["received", "socket"]);
-        let (_, x, width) = laid[1];
-        assert!((x + width - WIDTH).abs() < 1e-9);
+        assert_eq!(laid.iter().map(|placed| placed.part.place).collect::<Vec<_>>(), ["received", "socket"]);
+        assert!((laid[1].left + laid[1].width - WIDTH).abs() < 1e-9);
     }
 
     #[test]

@@ -91,6 +91,13 @@ struct BegunData {
     n_padding: usize,
 }
 
+/// The header of a DATA frame (RFC 9113 section 4.1), of any length.
+struct DataHeader {
+    length: usize,
+    flags: u8,
+    stream: StreamId,
+}
+
 /// Follows the frames of one side.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
@@ -136,7 +143,7 @@ impl FrameReader {
         // The highest bit is reserved.
         let stream = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
         if kind == DATA {
-            return self.begin_data(bytes, (length, flags, stream));
+            return self.begin_data(bytes, DataHeader { length, flags, stream });
         }
         if length > FRAME_MAX {
             return Err(Malformed);
@@ -151,7 +158,7 @@ impl FrameReader {
     fn begin_data<'a>(
         &mut self,
         bytes: &mut &'a [u8],
-        (length, flags, stream): (usize, u8, StreamId),
+        DataHeader { length, flags, stream }: DataHeader,
     ) -> Result<Option<FramePart<'a>>, Malformed> {
         let n_length = usize::from(flags & PADDED != 0);
         self.fill(bytes, HEADER + n_length);

@@ -280,9 +280,8 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
 fn data_whose_end_is_an_error_ends_a_comparison_of_paths_too() {
     let scenario =
         SCENARIO.replace("per user then wrap", "unique then error").replace("closed 10 repeat 5", "closed 2");
-    let (stage, shop) = (stage_with(&scenario), ShopServer::open());
-    let other = shop.url().replace("127.0.0.1", "localhost");
-    let words = ["path", "app", "--script", "shop.scenario", "--direct", &shop.url(), "--via", &other];
+    let (stage, shop, other) = (stage_with(&scenario), ShopServer::open(), ShopServer::open());
+    let words = ["path", "app", "--script", "shop.scenario", "--direct", &shop.url(), "--via", &other.url()];
     let run = run_of(&stage.fathom([&words[..], &["--warmup", "0ms", "--rounds", "2", "--json"]].concat()).code(4));
     let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
     assert!(reason.contains("the data set accounts (accounts.csv) had no more rows"), "{reason}");

@@ -36,7 +36,7 @@ const CASES: &[CaseRow] = &[
     (&["htb", "rate=80mbit"], "a", "tcp", &["local-shaper"]),
     (&["shaper", "rate=20mbit"], "c3", "tcp --rate 300M", &["local-shaper", "slow-host"]),
     // A slow cable in a mesh: one host is slow, by what is lost on the way to it.
-    (&["shaper", "rate=10mbit"], "switch", "udp --rate 200M --topology mesh", &["slow-host", "loss"]),
+    (&["shaper", "rate=10mbit"], "switch", "udp --rate 200M --topology mesh", &["slow-host", "loss", "rate-limit"]),
     (&["policer"], "b", "udp --rate 100M", &["rate-limit"]),
     (&["policer", "rate=2000"], "b", "udp --rate 40M", &["rate-limit"]),
     (&["policer"], "b", "tcp", &["retransmissions"]),
@@ -56,7 +56,7 @@ const CASES: &[CaseRow] = &[
     (&["link-flap"], "b", "tcp --rate 300M", &["link-down"]),
     (&["no-neighbor"], "a", "udp --rate 10M", &["neighbor-unresolved"]),
     (&["fragment-loss"], "b", "udp --rate 50M --size 4000B", &["loss", "reassembly-fails"]),
-    (&["ecn-marks"], "a", "tcp", &["congestion-marks"]),
+    (&["ecn-marks", "permille=1000"], "a", "tcp", &["congestion-marks"]),
     (&["small-mtu"], "b", "udp --rate 10M", &["mtu-mismatch"]),
     (&["no-offload"], "a", "tcp", &["segmentation-off"]),
     (&["receive-window"], "b", "tcp", &["receive-window"]),

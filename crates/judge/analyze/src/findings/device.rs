@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, percent},
 };
 
-use super::FindingRule;
+use super::{FindingRule, time_exceeded::TIME_EXCEEDED};
 use crate::{
     change::{Change, lower_rate},
     conservation::device,
@@ -91,6 +91,11 @@ pub(crate) const OUTPUT: DeviceDrops = DeviceDrops {
 impl FindingRule for DeviceDrops {
     fn id(&self) -> &'static str {
         self.id
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        // A router counts the packets whose time to live ran out, and tells their sender.
+        if self.id == FORWARDING.id { &[TIME_EXCEEDED] } else { &[] }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -68,9 +68,9 @@ impl Case {
         }
     }
 
-    /// Puts a router between the hosts.
-    pub(crate) fn behind_router(mut self) -> Self {
-        self.faults.push(PlantedFault::new(&["router"], ""));
+    /// Puts a device between the hosts.
+    pub(crate) fn behind(mut self, device: &str) -> Self {
+        self.faults.push(PlantedFault::new(&[device], ""));
         self
     }
 

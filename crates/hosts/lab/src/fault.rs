@@ -60,6 +60,8 @@ const COPIES_MAX: u32 = 64;
 /// Makes a table for the rules of one fault, with a chain for what arrives.
 const TABLE: FaultStep = Run("nft add table inet fathom-{fault}", "nft delete table inet fathom-{fault}");
 const INPUT: FaultStep = Run("nft 'add chain inet fathom-{fault} input { type filter hook input priority 0; }'", "");
+/// Has an interface that goes down keep its addresses of IPv6, which it loses otherwise.
+const KEEP_ADDRESSES: FaultStep = Set("net.ipv6.conf.{interface}.keep_addr_on_down", "1");
 /// A chain for what leaves the host.
 const OUTPUT: FaultStep = Run("nft 'add chain inet fathom-{fault} output { type filter hook output priority 0; }'", "");
 /// A chain for what arrives, before the kernel puts fragments together.
@@ -234,7 +236,7 @@ pub const FAULTS: &[Fault] = &[
         steps: &[
             Run("nft add table arp fathom-{fault}", "nft delete table arp fathom-{fault}"),
             Run("nft 'add chain arp fathom-{fault} output { type filter hook output priority 0; policy drop; }'", ""),
-            // It is the entry that the lab made, for ever.
+            // The lab made it permanent. Without the fault, ARP finds the address again.
             Run("ip neigh del {peer} dev {interface}", ""),
         ],
     },
@@ -271,13 +273,15 @@ pub const FAULTS: &[Fault] = &[
         name: "link-down",
         about: "the interface is down",
         values: &[],
-        steps: &[Run("ip link set {interface} down", "ip link set {interface} up")],
+        steps: &[KEEP_ADDRESSES, Run("ip link set {interface} down", "ip link set {interface} up")],
     },
     Fault {
         name: "link-flap",
         about: "the interface goes down again and again",
         values: &[("up", "0.6"), ("down", "0.15")],
         steps: &[
+            KEEP_ADDRESSES,
+            // The guard ends first, and may leave it down.
             Run("ip link set {interface} up", "ip link set {interface} up"),
             Hold {
                 command: "sh -c 'while :; do sleep {up}; ip link set {interface} down; sleep {down}; ip link set {interface} up; done'",
@@ -290,7 +294,7 @@ pub const FAULTS: &[Fault] = &[
         name: "small-mtu",
         about: "the interface takes smaller packets than that of the other host",
         values: &[("bytes", "1300")],
-        steps: &[Run("ip link set {interface} mtu {bytes}", "ip link set {interface} mtu 1500")],
+        steps: &[Run("ip link set {interface} mtu {bytes}", "ip link set {interface} mtu {mtu}")],
     },
     Fault {
         name: "no-offload",
@@ -463,8 +467,8 @@ pub fn plant(
         match outcome {
             Ok(command) => done.push(command),
             Err(error) => {
-                let _ = planted.undo.iter().rev().try_for_each(|command| run(host, command).map(drop));
                 let _ = undo_left(&planted);
+                let _ = planted.undo.iter().rev().try_for_each(|command| run(host, command).map(drop));
                 let _ = fs::remove_file(&file);
                 return Err(error);
             }
@@ -596,14 +600,15 @@ pub fn remove(state: &StateFolder, name: &LabName, lab: &Lab, fault: &str) -> Re
     let mut first_error = None;
     for planted in all.iter().filter(|planted| planted.fault == fault) {
         let host = lab.host(planted.host.as_str())?;
+        // Programs end first: they may do again what the commands undo.
+        if let Err(error) = undo_left(planted) {
+            first_error.get_or_insert(error);
+        }
         for command in planted.undo.iter().rev() {
             done.push(command.clone());
             if let Err(error) = run(host, command) {
                 first_error.get_or_insert(error);
             }
-        }
-        if let Err(error) = undo_left(planted) {
-            first_error.get_or_insert(error);
         }
         let file = file_of(state, name, planted.host.as_str(), fault);
         fs::remove_file(&file).map_err(Error::file("remove", &file))?;
@@ -657,13 +662,16 @@ impl FaultPlace<'_> {
         file_of(self.state, self.name, self.host, fault)
     }
 
-    /// Returns the words that stand in commands: the given values, and the interface and the other host of this one.
+    /// Returns the words that stand in commands: the given values, the interface of the host with its MTU, and the other host.
     fn words(&self, fault: &str, values: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
         let host = self.lab.host(self.host)?;
         let peer = self.lab.hosts().iter().find(|other| other.name() != host.name());
         let mut words = values.clone();
         words.insert("fault".to_owned(), fault.to_owned());
-        words.extend(host.interfaces().first().map(|first| ("interface".to_owned(), first.name.clone())));
+        if let Some(first) = host.interfaces().first() {
+            words.insert("interface".to_owned(), first.name.clone());
+            words.insert("mtu".to_owned(), first.mtu.0.to_string());
+        }
         words.extend(peer.map(|peer| ("peer".to_owned(), peer.address().to_string())));
         Ok(words)
     }
@@ -732,7 +740,7 @@ mod tests {
         assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
         for fault in FAULTS {
             let mut words = fault.values_of(std::iter::empty()).unwrap();
-            for place in ["fault", "interface", "peer"] {
+            for place in ["fault", "interface", "mtu", "peer"] {
                 words.insert(place.to_owned(), "x".to_owned());
             }
             for step in fault.steps {

@@ -66,8 +66,11 @@ fn flaps(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
     if is_down {
         return None;
     }
-    let times = counted(n.div_ceil(2), "time");
-    let title = format!("the link of {interface} on {host} went down {times} during the test");
+    let times = match n.div_ceil(2) {
+        1 => "once".to_owned(),
+        n => counted(n, "time"),
+    };
+    let title = format!("the link of {interface} on {host} went down {times}");
     let next = NextStep::new(format!("ip -s -s link show dev {interface}"))
         .on(host)
         .expected("show its carrier errors; look at the cable, the transceiver and the port at the other end");
@@ -104,6 +107,6 @@ mod tests {
         assert_eq!(builder.finding("link-down"), None, "another link");
         builder.host_counter("target", (counter::DEV_CARRIER_CHANGES, "eth0"), 4);
         let run = builder.analyzed();
-        assert_eq!(run.findings[0].title, "the link of eth0 on target went down 2 times during the test");
+        assert_eq!(run.findings[0].title, "the link of eth0 on target went down 2 times");
     }
 }

@@ -147,6 +147,17 @@ mod tests {
     use crate::run_builder::RunBuilder;
     use fathom_model::{Severity, names::host as counter, plan::HostReach, record::ProgramTime, units::Nanos};
 
+    /// A stream of this machine, whose threads have 300 ms of a core with these shares of its time.
+    fn streamed_beside(cpu0: [u64; 4]) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.run.plan.hosts.insert("client".to_owned(), HostReach::This);
+        builder.cpu("client", "cpu0", cpu0);
+        builder.own_cpu("client", &[("cpu0", 300)]);
+        builder.own_cpu("target", &[("cpu1", 300)]);
+        builder
+    }
+
     #[test]
     fn a_target_that_is_not_ours_may_be_what_uses_the_cores() {
         let mut builder = RunBuilder::new();
@@ -166,12 +177,7 @@ mod tests {
 
     #[test]
     fn what_others_used_disturbs_a_test_that_waited_for_a_core() {
-        let mut builder = RunBuilder::new();
-        builder.tcp_stream(&[1000]);
-        builder.run.plan.hosts.insert("client".to_owned(), HostReach::This);
-        builder.cpu("client", "cpu0", [60, 25, 5, 0]);
-        builder.own_cpu("client", &[("cpu0", 300)]);
-        builder.own_cpu("target", &[("cpu1", 300)]);
+        let mut builder = streamed_beside([60, 25, 5, 0]);
         let mut waited = |client_ms: u64| {
             for trial in builder.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
                 for (key, record) in &mut trial.records {
@@ -240,12 +246,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_others_cannot_have_caused_alone_is_no_number_of_theirs() {
-        let mut builder = RunBuilder::new();
-        builder.tcp_stream(&[1000]);
-        builder.run.plan.hosts.insert("client".to_owned(), HostReach::This);
-        builder.cpu("client", "cpu0", [40, 10, 5, 0]);
-        builder.own_cpu("client", &[("cpu0", 300)]);
-        builder.own_cpu("target", &[("cpu1", 300)]);
+        let mut builder = streamed_beside([40, 10, 5, 0]);
         let records = &mut builder.run.tests[0].trials[0].records;
         for record in records.values_mut() {
             record.run_delay_ns = Some(Nanos::from_millis(600));

@@ -1,9 +1,9 @@
 //! One of several queues of a device gets most of its packets.
 
 use fathom_model::{
-    Finding, NextStep, Severity,
+    Finding, Severity,
     names::host,
-    units::{approximate, percent},
+    units::{approximate, percent, ratio},
 };
 
 use super::FindingRule;
@@ -15,6 +15,8 @@ pub(crate) struct QueueShares;
 
 /// With fewer packets, the shares are those of handshakes.
 const PACKETS_MIN: u64 = 1_000;
+/// From this share of its packets on, what a queue drops matters.
+const DROPS_MIN: f64 = 1e-3;
 /// With so many flows for each queue, a division by chance seldom leaves most of them to one.
 const FLOWS_PER_QUEUE: u64 = 4;
 
@@ -35,23 +37,19 @@ impl FindingRule for QueueShares {
             return Vec::new();
         }
         let n_dropped = most.n_dropped + most.n_user_dropped;
-        let severity = if n_dropped > 0 { Severity::HoldsBack } else { Severity::Remark };
+        let drops = ratio(n_dropped, most.n_packets + n_dropped).is_some_and(|share| share >= DROPS_MIN);
+        let severity = if drops { Severity::HoldsBack } else { Severity::Remark };
         let title = format!(
             "queue {} of {via} got {} of its packets, although {n_flows} flows are enough for {n_queues} queues: the kernel divides packets by their \
              addresses, and these flows have too few of them (--source NETWORK)",
             most.queue,
             percent(share)
         );
-        let next = seen.repeat_with_option("source", "NETWORK");
-        let next =
-            next.map(|command| NextStep::new(command).expected("divide flows from many addresses among the queues"));
         let evidence = [(host::NFQUEUE_PACKETS, most.n_packets), (host::NFQUEUE_DROPPED, n_dropped)];
         vec![
-            seen.finding(self.id(), severity, "one queue", title)
-                .evidence(
-                    evidence.map(|(counter, n)| counter_evidence(via, format!("{counter} queue{}", most.queue), n)),
-                )
-                .next(next),
+            seen.finding(self.id(), severity, "one queue", title).evidence(
+                evidence.map(|(counter, n)| counter_evidence(via, format!("{counter} queue{}", most.queue), n)),
+            ),
         ]
     }
 }
@@ -118,7 +116,7 @@ mod tests {
         assert_eq!(told(&[4_000, 6_000], "16"), None);
         assert_eq!(told(&[0, 900], "16"), None);
         let mut dropping = with_queues(&[10_000, 0], "8");
-        dropping.host_counter("dut", (host::NFQUEUE_USER_DROPPED, "queue0"), 5);
+        dropping.host_counter("dut", (host::NFQUEUE_USER_DROPPED, "queue0"), 50);
         assert_eq!(dropping.finding("queue-share").unwrap().severity, Severity::HoldsBack);
     }
 

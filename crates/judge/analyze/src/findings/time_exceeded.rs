@@ -3,13 +3,16 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity, Side,
     names::{count, host as counter},
+    units::ratio,
 };
 
-use super::FindingRule;
+use super::{FindingRule, most_resent};
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// The id of this rule's findings.
 pub(super) const TIME_EXCEEDED: &str = "time-exceeded";
+/// Less is lost for other reasons.
+const LOSS_MIN: f64 = 1e-3;
 
 /// Looks for ICMP messages of routers at a host of which packets were lost.
 ///
@@ -31,12 +34,14 @@ impl FindingRule for TimeExceeded {
     }
 }
 
-/// Returns true if packets were lost: a trace of the route by another program provokes the same messages.
+/// Returns true if enough is lost to matter: a trace of the route by another program provokes the same messages.
 fn has_loss(seen: &TestEvidence<'_>) -> bool {
-    let is_lost = match seen.packets_lost() {
-        Some(lost) => lost > 0,
-        None if seen.test.layer == Layer::Udp => seen.total(Side::Initiator, count::TRANSACTIONS_LOST) > 0,
-        None => seen.hosts().any(|host| seen.growth(host, counter::TCP_RETRANS_SEGMENTS, None) > 0),
+    let matters = |share: Option<f64>| share.is_some_and(|share| share >= LOSS_MIN);
+    let total = |counter| seen.total(Side::Initiator, counter);
+    let is_lost = match (seen.packets_lost(), &seen.test.conservation) {
+        (Some(lost), Some(sum)) => matters(ratio(lost, sum.n_sent)),
+        _ if seen.test.layer == Layer::Udp => matters(ratio(total(count::TRANSACTIONS_LOST), total(count::SENT))),
+        _ => matters(most_resent(seen).map(|(_, share)| share)),
     };
     // A stream whose receiver is never heard sends nothing that could be lost.
     let mut records = seen.test.trials.iter().flat_map(|trial| trial.records.values());

@@ -42,6 +42,10 @@ impl Ways {
         let Some(Device::Balancer(balancer)) = &mut self.device else {
             return Err(usage("--sweep queues is of a device with queues").with_line("use", "--device balancer"));
         };
+        if balancer.data_path.has_program() {
+            let what = format!("--sweep queues: with path={}, a program decides before the queues", balancer.data_path);
+            return Err(usage(what).with_line("use", "--device balancer"));
+        }
         balancer.n_queues = balancer.n_queues.max(most);
         if let Some(lab) = &mut self.ends.lab {
             lab.device = self.device.as_ref().map(ToString::to_string);

@@ -59,9 +59,11 @@ impl FindingRule for LinkFlaps {
 }
 
 fn flaps(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-    let interface = seen.run.hosts.get(host)?.interface.as_deref()?;
+    // A host that is watched may have no interface with traffic.
+    let of_test = seen.run.hosts.get(host)?.interface.as_deref();
+    let changes = seen.growth_by_instance(host, counter::DEV_CARRIER_CHANGES);
     // It counts both the loss of a carrier and its return.
-    let n = Some(seen.growth(host, counter::DEV_CARRIER_CHANGES, Some(interface))).filter(|n| *n > 0)?;
+    let (interface, n) = changes.into_iter().find(|(of, _)| of_test.is_none_or(|interface| interface == *of))?;
     let is_down = seen.environment(host).and_then(|env| env.get(interface, "operstate")) == Some("down");
     if is_down {
         return None;

@@ -21,17 +21,18 @@ run:
 test: test-quick test-measured
 
 # Test programs whose name begins with `measured` need a machine that nobody else uses; all others do not care.
-# Only one crate has examples in its documentation, which tidy checks: collecting them in all crates would take longer than they do.
+# No crate has examples in its documentation, which tidy checks: their features would build the crate and all below it once more.
 test-quick:
-	$(CARGO) xtask tidy
 	$(CARGO) test --workspace --lib --bins --test '[!m]*'
-	$(CARGO) test --package fathom-sys --doc
+	$(CARGO) xtask tidy
 
 # Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because
-# the features of a single package would build everything again. The tests of the program wait most of the time: those that judge no rate run
-# beside each other, then all others alone, each of which has a thread that waits for its turn.
+# the features of a single package would build everything again. First the agents, the hosts and the protocols of other tools: these wait most
+# of the time, and run beside each other. In the tests of the program, those that judge no rate do; then all others run alone, each of which
+# has a thread that waits for its turn.
 test-measured:
-	$(NICE) $(CARGO) test --workspace --test 'measured_[!p]*'
+	printf '%s\n' 'fl*' 'h*' 'i*' 'n*' | $(NICE) xargs --max-procs 4 --replace $(CARGO) test --workspace --test 'measured_{}'
+	$(NICE) $(CARGO) test --workspace --test 'measured_[!fhinp]*' --test 'measured_f[!l]*'
 	$(NICE) $(CARGO) test --workspace --test measured_program -- --test-threads=160
 
 test-hosts:
@@ -46,8 +47,8 @@ test-vm:
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- --deny warnings
 	$(CARGO) xtask tidy
+	$(CARGO) clippy --workspace --all-targets -- --deny warnings
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "SKIPPED: cargo deny check (cargo install cargo-deny)"; fi
 
 # Plants every fault of `fathom lab fault` and writes docs/findings.md: what was planted, what fathom said; first on a quiet machine, then

@@ -52,6 +52,8 @@ pub(crate) struct Case {
     pub(crate) test: String,
     /// For each cause, the findings that name it. If empty, nothing above a remark may be said, except what is true of the lab by its record.
     pub(crate) expected: Vec<&'static [&'static str]>,
+    /// Whether a seed drew place, strength and direction.
+    pub(crate) is_drawn: bool,
 }
 
 impl Case {

@@ -51,6 +51,7 @@ pub(crate) fn all() -> Vec<Case> {
         faults: faults.iter().map(|(words, host)| PlantedFault::new(words, host)).collect(),
         test: (*test).to_owned(),
         expected: expected.to_vec(),
+        is_drawn: false,
     };
     PAIRS.iter().map(case).collect()
 }

@@ -10,7 +10,7 @@ const DATAGRAM_BITS: u64 = 1400 * 8;
 /// Draws one case of each form.
 pub(crate) fn draw(seed: u64) -> Vec<Case> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    FORMS.iter().map(|form| form(&mut rng)).collect()
+    FORMS.iter().map(|form| Case { is_drawn: true, ..form(&mut rng) }).collect()
 }
 
 const FORMS: &[fn(&mut fastrand::Rng) -> Case] = &[
@@ -72,7 +72,52 @@ const FORMS: &[fn(&mut fastrand::Rng) -> Case] = &[
         let test = format!("tcp --test rr --delay {delay}ms");
         fault(&[&format!("slow responder: {delay} ms")], "", &test, &["server-time"])
     },
+    |rng| {
+        let hosts = [("a", ""), ("b", " --direction down")];
+        let (host, way) = *rng.choice(&hosts).expect("two hosts");
+        fault(&["ttl"], host, &format!("udp --rate {}M{way}", between(rng, 5, 50)), &["time-exceeded"]).behind("router")
+    },
+    |rng| {
+        let test = format!("udp --rate {}M --size {}B{}", between(rng, 5, 50), rng.u64(2_000..8_000), way(rng));
+        fault(&["fragment-filter"], "dut", &test, &["fragments-dropped"]).behind("router")
+    },
+    |rng| {
+        let (host, way) = *rng.choice(&ENDS).expect("two ends");
+        let bytes = format!("bytes={}", rng.u64(700..1_400));
+        fault(&["small-mtu", &bytes], host, &format!("udp --rate {}M{way}", between(rng, 5, 50)), &["mtu-mismatch"])
+    },
+    |rng| {
+        let times = [format!("up=0.{}", rng.u64(4..9)), format!("down=0.{}", rng.u64(11..30))];
+        let test = format!("udp --rate {}M{}", between(rng, 5, 50), way(rng));
+        fault(&["link-flap", &times[0], &times[1]], if rng.bool() { "a" } else { "b" }, &test, &["link-down"])
+    },
+    |rng| {
+        let cores = format!("cores=0.{}", rng.u64(1..5));
+        fault(&["quota", &cores], if rng.bool() { "a" } else { "b" }, &format!("tcp{}", way(rng)), &["cpu-quota"])
+    },
+    |rng| {
+        let share = format!("permille={}", between(rng, 50, 400));
+        let test = format!("tcp --test crr --flows {}", between(rng, 10, 100));
+        fault(&["syn-loss", &share], "b", &test, &["connect-delays"])
+    },
+    |rng| {
+        let test = format!("tcp --flows {}{}", rng.u64(1..5), way(rng));
+        impaired(&format!("rate={}Mbit", between(rng, 10, 200)), &test, &["path-full"])
+    },
+    |rng| {
+        let device = format!("rate={}Mbit,queue={}", between(rng, 10, 50), between(rng, 300, 1_000));
+        impaired(&device, "tcp --test loaded", &["latency-under-load"])
+    },
+    |rng| {
+        let stall = format!("{}ms/1s", rng.u64(200..600));
+        let test = format!("http --connections {} --stall {stall}", between(rng, 2, 40));
+        fault(&[&format!("stalling server: {stall}")], "", &test, &["stall"])
+    },
     |rng| fault(&[], "", &format!("udp --rate {}M{}", between(rng, 1, 200), way(rng)), &[]),
+    |rng| {
+        let device = *rng.choice(&["router", "bridge", "impair"]).expect("three devices");
+        fault(&[], "", &format!("udp --rate {}M{}", between(rng, 1, 100), way(rng)), &[]).behind(device)
+    },
     |rng| fault(&[], "", &format!("tcp --rate {}M --flows {}", between(rng, 10, 1_000), rng.u64(1..9)), &[]),
     |rng| fault(&[], "", &format!("http --rate {} --connections {}", between(rng, 100, 8_000), rng.u64(5..50)), &[]),
     |rng| impaired(&format!("delay={}ms", between(rng, 1, 60)), &format!("udp --rate 10M{}", way(rng)), &[]),
@@ -86,11 +131,15 @@ fn sender_shaped(rng: &mut fastrand::Rng, name: &str) -> Case {
     fault(&[name, &format!("rate={rate}mbit")], host, &format!("{test}{way}"), &["local-shaper"])
 }
 
-/// A share of what arrives is dropped at the host that receives.
+/// A share of what arrives is dropped at the host that receives, with or without a device between the hosts.
 fn dropped(rng: &mut fastrand::Rng, name: &str, expected: &'static [&'static str]) -> Case {
     let (permille, rate) = (between(rng, 5, 200), between(rng, 10, 80));
     let (host, way) = *rng.choice(&ENDS).expect("two ends");
-    fault(&[name, &format!("permille={permille}")], host, &format!("udp --rate {rate}M{way}"), expected)
+    let case = fault(&[name, &format!("permille={permille}")], host, &format!("udp --rate {rate}M{way}"), expected);
+    match *rng.choice(&[None, Some("router"), Some("bridge")]).expect("three ways") {
+        Some(device) => case.behind(device),
+        None => case,
+    }
 }
 
 fn impaired(what: &str, test: &str, expected: &'static [&'static str]) -> Case {
@@ -100,7 +149,7 @@ fn impaired(what: &str, test: &str, expected: &'static [&'static str]) -> Case {
 pub(crate) fn fault(words: &[&str], host: &str, test: &str, expected: &'static [&'static str]) -> Case {
     let faults = if words.is_empty() { Vec::new() } else { vec![PlantedFault::new(words, host)] };
     let expected = if expected.is_empty() { Vec::new() } else { vec![expected] };
-    Case { faults, test: test.to_owned(), expected }
+    Case { faults, test: test.to_owned(), expected, is_drawn: false }
 }
 
 /// A direction of the traffic.

@@ -17,7 +17,8 @@ test's own threads and interrupts, or others used as much as the finding says. T
 such a record they count as untrue. Of two faults at once, one that explains much less than the other may be a remark. \
 Beside busy programs, threads that a fault leaves one core wait for it, so that `other-programs` is as true. \
 The servers in Python and nginx have no agent of fathom: what is wrong with them is told by the client and the kernel alone. \
-`cargo xtask findings --short --seed N` draws place, strength and direction of the faults.
+Place, strength and direction of the faults in the last table of a section are drawn by seeds (`cargo xtask findings --short --seed N` \
+draws others), so that no rule can be fitted to the numbers of a table.
 ";
 
 /// The state of the machine during a pass.
@@ -65,7 +66,12 @@ fn with_section(page: &str, section: Section, body: &str) -> String {
 }
 
 fn body(rows: &[(&Case, Outcome)]) -> String {
-    let mut body = "| fault | test | expected | first | found | also said |\n|---|---|---|---|---|---|\n".to_owned();
+    let (drawn, listed): (Vec<_>, Vec<_>) = rows.iter().partition(|(case, _)| case.is_drawn);
+    format!("{}\nDrawn by seeds, each once:\n\n{}{}", table(&listed), table(&drawn), sums(rows))
+}
+
+fn table(rows: &[&(&Case, Outcome)]) -> String {
+    let mut table = "| fault | test | expected | first | found | also said |\n|---|---|---|---|---|---|\n".to_owned();
     for (case, outcome) in rows {
         let causes: Vec<String> = case.expected.iter().map(|names| names.join(" or ")).collect();
         let expected = if causes.is_empty() { "nothing".to_owned() } else { causes.join(" and ") };
@@ -76,9 +82,9 @@ fn body(rows: &[(&Case, Outcome)]) -> String {
             case.test,
             others.join(", ")
         );
-        writeln!(body, "{row}").expect("a text takes everything");
+        writeln!(table, "{row}").expect("a text takes everything");
     }
-    body + &sums(rows)
+    table
 }
 
 /// The sums of all rows in a sentence each.

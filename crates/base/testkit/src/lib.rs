@@ -1,11 +1,11 @@
-//! Shared helpers of the tests of several crates: visible skips, the seeds of the fuzz targets, and generated traffic.
+//! Shared helpers of the tests of several crates: visible skips, the seeds of the fuzz targets, generated traffic, and copies of programs.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 pub mod corpus;
 pub mod large_host;
 pub mod traffic;
 
-use std::{env, error::Error, io::Write as _};
+use std::{env, error::Error, io::Write as _, path::Path, process::Command};
 
 /// Reports that a test did not run, bypassing the runner's output capture. In CI (`CI=true`) it fails instead.
 pub fn skip(why: &str) {
@@ -39,6 +39,15 @@ pub fn or_skip<T, E: Error>(outcome: Result<T, E>, is_lacking: impl FnOnce(&E) -
         }
         Err(error) => panic!("{}", chain(&error)),
     }
+}
+
+/// Copies the file of a program, to be started.
+///
+/// A process of its own writes the copy. A descriptor of this one would be inherited by the children of other tests, which keep it until
+/// they execute their program, and a file that is open for writing cannot be executed (`ETXTBSY`).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let status = Command::new("cp").args([from.as_ref(), to.as_ref()]).status().unwrap();
+    assert!(status.success(), "cp {} {}", from.as_ref().display(), to.as_ref().display());
 }
 
 /// Formats an error with its causes.

@@ -3,6 +3,16 @@
 //! A [`launcher`] provides the stream, an [`agent`] runs roles at its far end, and a [`Fleet`] starts several agents together, notices
 //! disconnected ones, and collects the records. It uses threads and blocking I/O throughout. This crate knows no test kinds (the binary
 //! supplies them in [`agent::AgentConfig`]), makes no decisions about results, and prints nothing.
+//!
+//! # Words
+//!
+//! - `Inventory`: the user's hosts and groups by name.
+//! - `HostReach`: how a host is reached.
+//! - `Opening`: what the bytes of an agent begin with.
+//! - `PodRequest`, `Pods`: the pods that a run asks for; its Jobs, which are deleted with it.
+//! - `HostHold`: the right of one run to a host, and who has it.
+//! - head, member: an agent that connects to other hosts for its controller; one of these hosts.
+//! - `MergedRecord`, row: the records of one side, merged where they meet; what is told of each of them beside it.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

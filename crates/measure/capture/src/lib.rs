@@ -2,6 +2,13 @@
 //!
 //! Everything here is pure: it reads no clock and opens nothing, and its memory does not grow with the file. What the bytes mean
 //! is known to a [`ConversationObserver`]; a [`TlsObserver`] before it decrypts them.
+//!
+//! # Words
+//!
+//! - conversation: the bytes of both sides of a connection, from a place where a request begins.
+//! - `ConversationObserver`: the protocol that follows a conversation.
+//! - `TrafficReader`: all connections of a capture.
+//! - key log: the secrets of connections, as a client logs them (SSLKEYLOGFILE); `TlsObserver` decrypts with them.
 
 mod connection;
 mod counts;

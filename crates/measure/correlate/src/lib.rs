@@ -3,6 +3,14 @@
 //! [`correlate`] aligns the requests ([`alignment`]), compares them value by value ([`compare`]), looks for each value that
 //! differs in the earlier answers ([`search`], [`deliveries`], [`extract`]), and plans what becomes of it ([`plan`]). The importer's tree and writer
 //! make the text. This crate knows no files: it is given texts.
+//!
+//! # Words
+//!
+//! - recording: what one user did, with the answers; a `RecordedStep` is a request with the redirects that it led to.
+//! - chunk: a pair of values that differ, divided alike.
+//! - needle, variant, occurrence: a text that is looked for; a form in which an answer may have it; where it is.
+//! - `Candidate`: a way to get a value out of an answer; an `Extractor` gets the values of both recordings.
+//! - `Delivery`: the answer that had the value first.
 
 mod alignment;
 mod answer;

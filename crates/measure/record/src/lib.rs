@@ -2,6 +2,12 @@
 //!
 //! It is made of library code for HTTP and TLS, because nothing is measured with it. This crate knows neither files nor scenarios:
 //! the program writes the log, and `import` makes a scenario of it.
+//!
+//! # Words
+//!
+//! - recording: the requests that a browser sent through the proxy, with their answers.
+//! - page: the requests that one click caused.
+//! - origin: the server of a tunnel.
 
 mod certificates;
 mod proxy;

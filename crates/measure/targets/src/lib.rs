@@ -3,6 +3,13 @@
 //!
 //! A target answers every message with its identity ([`server`]). This crate knows nothing of devices, of how targets are started, and
 //! of what an outage means; it records.
+//!
+//! # Words
+//!
+//! - `Identity`, `Dialect`: the name and token of a target; the protocol in which its server tells them.
+//! - spell: a time in which one target answered a flow.
+//! - outage: a time without answers.
+//! - move: another target on the same connection.
 
 mod ask;
 mod carrier;

@@ -122,7 +122,7 @@ fn a_user_without_any_capability_is_shown_the_rest_with_a_reason() {
     // The program may lie where only its owner may go.
     let folder = TempDir::new().unwrap();
     let program = folder.path().join("fathom");
-    std::fs::copy(env!("CARGO_BIN_EXE_fathom"), &program).unwrap();
+    fathom_testkit::copy_program(env!("CARGO_BIN_EXE_fathom"), &program);
     std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
     let words =
         ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all"];

@@ -1,6 +1,15 @@
 //! A host's counters live: samples, the tables and findings that follow from them, and the ways to show and keep them.
 //!
 //! It reads what [`fathom_monitor`] reads during a test, and judges it with the rules of [`fathom_analyze`] that need no test.
+//!
+//! # Words
+//!
+//! - `Sampler`, `Samples`: reads all sources; the newest samples.
+//! - `LiveReadings`: sockets and programs, which are not recorded.
+//! - `Viewer`, `View`: makes views of a host; the tables and findings of one interval.
+//! - `CounterFeed`, `CounterChanges`: counters of a host for a view on another one; what changed since the sample before.
+//! - `SampleStream`: samples from a file, whatever wrote it.
+//! - `HostHistory`, `Chart`, `SeenFinding`: a recording as a report shows it: its series, and the findings of its whole time.
 
 mod changes;
 mod exposition;

@@ -108,7 +108,7 @@ mod tests {
     fn a_program_whose_file_is_replaced_or_removed_starts_itself_and_not_the_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("fathom of a user");
-        fs::copy(env::current_exe().unwrap(), &copy).unwrap();
+        fathom_testkit::copy_program(env::current_exe().unwrap(), &copy);
         let role = ["--ignored", "--exact", "process::own_program::tests::role_of_a_replaced_program"];
         let output = Command::new(&copy).args(role).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

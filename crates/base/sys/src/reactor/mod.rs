@@ -106,26 +106,6 @@ pub struct Batch {
 /// A requesting call never fails directly: errors arrive as [`Event::Failed`] of its token. After `Failed` there are no more completions
 /// for that token, and requests for it are ignored until it is closed. Sockets must be non-blocking. A reactor stays on the thread that
 /// created it.
-///
-/// ```
-/// use fathom_sys::{clock, policy::{AllowedPeers, Policy}, reactor::{Epoll, Event, Reactor, Token, WaitLimit}, socket};
-/// use fathom_model::units::Nanos;
-///
-/// let listener = socket::listen(([127, 0, 0, 1], 0).into(), 8, &AllowedPeers::anybody())?;
-/// let address = socket::local_address(&listener)?;
-/// let mut reactor: Epoll = Reactor::new(2)?;
-/// reactor.listen(Token(0), listener);
-/// let to = Policy::anything().permit(address).expect("anything may be sent to");
-/// reactor.connect(Token(1), socket::stream_nonblocking(address)?, &to);
-/// let mut connected = false;
-/// while !connected {
-///     reactor.wait(WaitLimit { until: clock::now() + Nanos::from_secs(1), batch: None })?;
-///     while let Some(completion) = reactor.next() {
-///         connected |= matches!(completion.event, Event::Connected);
-///     }
-/// }
-/// # Ok::<(), fathom_sys::Error>(())
-/// ```
 pub trait Reactor: Sized {
     /// The name in results: `epoll` or `io_uring`.
     const NAME: &'static str;

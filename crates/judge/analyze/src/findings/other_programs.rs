@@ -40,54 +40,102 @@ impl FindingRule for OtherPrograms {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        let of_host = |host| (host, seen.cores(host));
-        let hosts = seen.hosts().map(of_host).filter(|(_, cores)| !cores.is_empty());
-        let shares = hosts.filter_map(|(host, cores)| Some((host, share_of_others(seen, host, &cores)?, cores)));
-        let Some((host, share, cores)) = shares.max_by(|a, b| a.1.total_cmp(&b.1)) else { return Vec::new() };
-        let n_cores = approximate(u64::try_from(cores.len()).unwrap_or(0));
-        // The time of programs that may serve the test is told, and disturbs nothing.
+        let of_hosts = seen.hosts().filter_map(|host| OthersOnHost::of(seen, host));
+        let most = of_hosts.max_by(|a, b| a.share.total_cmp(&b.share)).filter(OthersOnHost::is_worth_a_finding);
+        most.map(|most| most.finding(self.id(), seen)).into_iter().collect()
+    }
+}
+
+/// The use of a host's cores by other programs.
+struct OthersOnHost<'a> {
+    host: &'a str,
+    cores: Vec<CoreLoad>,
+    programs: Vec<Program<'a>>,
+    /// The share of all cores that they used.
+    share: f64,
+    /// The same without programs that may serve the test: their time is reported, and disturbs nothing.
+    strangers: f64,
+    /// The wait of the test's own threads for a core.
+    wait: Option<CoreWait>,
+}
+
+impl<'a> OthersOnHost<'a> {
+    /// `None` where the cores, or the part of the test in them, are unknown.
+    fn of(seen: &TestEvidence<'a>, host: &'a str) -> Option<Self> {
+        let cores = seen.cores(host);
+        if cores.is_empty() {
+            return None;
+        }
+        let share = share_of_others(seen, host, &cores)?;
         let programs = seen.programs(host);
         let serving: f64 = programs.iter().filter(|other| may_serve(seen, host, other)).map(|other| other.cores).sum();
-        let strangers = (share - serving / n_cores).max(0.0);
-        let core_wait = seen.core_wait(host);
-        let wait = core_wait.map(|wait| wait.of_others(strangers * n_cores));
-        if share < REPORT_MIN && wait.is_none_or(|wait| wait < WAIT_DISTURBS) {
-            return Vec::new();
-        }
-        // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
-        let server = seen.server();
-        let may_be_target = seen.test.to.is_none() && server.is_none() && seen.is_memory(host);
-        let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
+        let strangers = (share - serving / n_cores(&cores)).max(0.0);
+        Some(Self { host, cores, programs, share, strangers, wait: seen.core_wait(host) })
+    }
+
+    /// The share of the time that the test waited for cores on which these programs ran.
+    fn wait_for_others(&self) -> Option<f64> {
+        self.wait.map(|wait| wait.of_others(self.strangers * n_cores(&self.cores)))
+    }
+
+    fn is_worth_a_finding(&self) -> bool {
+        self.share >= REPORT_MIN || self.wait_for_others().is_some_and(|wait| wait >= WAIT_DISTURBS)
+    }
+
+    fn disturbs(&self, seen: &TestEvidence<'_>) -> bool {
         // The wait is that of the test's own threads. A server that runs here waits too, if it needs the cores.
-        let server_needs_cores = server.is_some_and(|(at, server)| at == host && server.cores >= SERVER_MIN);
-        let may_wait = |wait: f64| wait >= WAIT_MIN || server_needs_cores;
-        let disturbs =
-            wait.is_some_and(|wait| wait >= WAIT_DISTURBS) || (strangers >= DISTURBS && wait.is_none_or(may_wait));
-        let has_waited = wait.is_some_and(|wait| wait >= WAIT_MIN);
-        let waited =
-            core_wait.filter(|_| has_waited).map_or_else(String::new, |wait| waited_text(wait, share * n_cores));
+        let server_needs_cores =
+            || seen.server().is_some_and(|(at, server)| at == self.host && server.cores >= SERVER_MIN);
+        match self.wait_for_others() {
+            Some(wait) if wait >= WAIT_DISTURBS => true,
+            Some(wait) if wait < WAIT_MIN && !server_needs_cores() => false,
+            _ => self.strangers >= DISTURBS,
+        }
+    }
+
+    fn finding(&self, id: &str, seen: &TestEvidence<'_>) -> Finding {
+        let (host, share) = (self.host, self.share);
+        // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
+        let may_be_target = seen.test.to.is_none() && seen.server().is_none() && seen.is_memory(host);
+        let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
+        let disturbs = self.disturbs(seen);
         let (who, end) = match (may_be_target, disturbs) {
             (true, _) => ("other programs, the target among them if it runs here,", ""),
             (false, true) => ("other programs", ": results are disturbed"),
             (false, false) => ("other programs", ""),
         };
         let is_named = |other: &&Program<'_>| !is_server(seen, other) && other.cores >= NAMED_MIN;
-        let others: Vec<Program<'_>> = programs.iter().filter(is_named).take(NAMED_MAX).copied().collect();
-        let of = if cores.len() == 1 { "core".to_owned() } else { format!("{} cores", cores.len()) };
+        let others: Vec<Program<'_>> = self.programs.iter().filter(is_named).take(NAMED_MAX).copied().collect();
+        let of = if self.cores.len() == 1 { "core".to_owned() } else { format!("{} cores", self.cores.len()) };
         let severity = if disturbs && !may_be_target { Severity::Disturbs } else { Severity::Remark };
-        let named = names(seen, host, &others);
+        let (named, waited) = (names(seen, host, &others), self.waited_text());
         let title = format!("{who} used {} of the {of} of {whose}{named}{waited}{end}", percent(share));
         // The device's work on a core is not that of others.
-        let by_core = cores.iter().filter(|_| seen.via().is_none()).flat_map(|core| {
+        let by_core = self.cores.iter().filter(|_| seen.via().is_none()).flat_map(|core| {
             let shares = [("others on", core.others()), ("busy", core.busy())];
             shares.map(|(word, share)| ratio_evidence(host, format!("{word} {}", core.core), share))
         });
-        vec![
-            seen.finding(self.id(), severity, "others' cpu", title)
-                .evidence(by_core.chain(others.iter().map(|other| other.evidence(host))))
-                .next(NextStep::new("top").on(host).expected("show which programs; end them or use a quiet machine")),
-        ]
+        seen.finding(id, severity, "others' cpu", title)
+            .evidence(by_core.chain(others.iter().map(|other| other.evidence(host))))
+            .next(NextStep::new("top").on(host).expected("show which programs; end them or use a quiet machine"))
     }
+
+    /// Returns the words for how long the test waited for a core. Others cannot have taken more than they used: threads of the test wait for
+    /// each other too.
+    fn waited_text(&self) -> String {
+        let others_cores = self.share * n_cores(&self.cores);
+        match self.wait.filter(|_| self.wait_for_others().is_some_and(|wait| wait >= WAIT_MIN)) {
+            None => String::new(),
+            Some(wait) if wait.share > wait.of_others(others_cores) => {
+                "; the test waited for a core longer than that".to_owned()
+            }
+            Some(wait) => format!("; the test waited for a core {} of the time", percent(wait.share)),
+        }
+    }
+}
+
+fn n_cores(cores: &[CoreLoad]) -> f64 {
+    approximate(u64::try_from(cores.len()).unwrap_or(0))
 }
 
 /// Returns the share of the cores of a host that programs used which are neither the test nor its server. A server on this machine takes its
@@ -123,16 +171,6 @@ fn names(seen: &TestEvidence<'_>, host: &str, others: &[Program<'_>]) -> String 
         names => format!("; {} may belong to the tested service", names.join(" and ")),
     };
     if named.is_empty() { String::new() } else { format!(" ({} of a core{serving})", named.join(", ")) }
-}
-
-/// Returns the words for how long the test waited for a core, beside others who used so many cores. They cannot have taken more than they used:
-/// threads of the test wait for each other too.
-fn waited_text(wait: CoreWait, others_cores: f64) -> String {
-    if wait.share > wait.of_others(others_cores) {
-        "; the test waited for a core longer than that".to_owned()
-    } else {
-        format!("; the test waited for a core {} of the time", percent(wait.share))
-    }
 }
 
 /// Returns the share of all cores that other programs used by name. With a device in between, the kernel's work for it belongs to the test,

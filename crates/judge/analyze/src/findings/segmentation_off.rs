@@ -5,14 +5,18 @@ use std::collections::BTreeSet;
 use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
 
 use super::FindingRule;
-use crate::{cores::CoreLoad, evidence::TestEvidence};
+use crate::evidence::TestEvidence;
 
 /// The names by which ethtool shows that the stack hands on large segments: split by the device (TSO), or just before it (GSO).
 const SEGMENTATION: [&str; 2] = ["tx-tcp-segmentation", "tx-generic-segmentation"];
 
+/// A test that waits this long for cores that others fill lacks the CPU that each packet costs it.
+const WAIT_MIN: f64 = 0.05;
+
 /// Looks for a bulk sender without TSO and GSO: the stack handles each packet on its own, up to ten times as much work for the same data.
 ///
-/// Silent where no core is full of the test's own work, and where the features of the interface are unknown.
+/// Silent where no core is full of the test's own work, or of others for whom the test waits, and where the features of the interface are
+/// unknown.
 pub(crate) struct SegmentationOff;
 
 impl FindingRule for SegmentationOff {
@@ -25,13 +29,20 @@ impl FindingRule for SegmentationOff {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let is_full = || seen.hosts().any(|host| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work));
-        if seen.test.layer != Layer::Tcp || seen.test.flows.is_empty() || seen.reached_target() || !is_full() {
+        let lacks_cpu = || seen.hosts().any(|host| lacks_cpu(seen, host));
+        if seen.test.layer != Layer::Tcp || seen.test.flows.is_empty() || seen.reached_target() || !lacks_cpu() {
             return Vec::new();
         }
         let senders: BTreeSet<&str> = seen.test.flows.iter().map(|flow| flow.sender.as_str()).collect();
         senders.into_iter().filter_map(|host| self.on_host(seen, host)).collect()
     }
+}
+
+/// Returns true if the busiest core of a host has no time left for the test.
+fn lacks_cpu(seen: &TestEvidence<'_>, host: &str) -> bool {
+    let waits = || seen.core_wait(host).is_some_and(|wait| wait.share >= WAIT_MIN);
+    let cores = seen.cores(host);
+    cores.first().is_some_and(|core| core.is_full_of_own_work() || (core.is_full() && waits()))
 }
 
 impl SegmentationOff {
@@ -42,7 +53,7 @@ impl SegmentationOff {
             return None;
         }
         let title = format!(
-            "segmentation offload is off on {interface} of {host} (TSO and GSO): its stack handles every packet on its own, which fills a core"
+            "segmentation offload is off on {interface} of {host} (TSO and GSO): its stack handles every packet on its own, and a core is full"
         );
         let evidence =
             Evidence { host: host.to_owned(), counter: format!("offloads {interface}"), value: offloads.to_owned() };

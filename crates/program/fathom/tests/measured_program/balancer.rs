@@ -316,7 +316,7 @@ fn what_a_device_loses_when_it_is_killed_is_told_as_the_effect_of_that() {
     test(&twice).refused(2, &["a killed device does not come back", "--rounds 1"]);
     // The file of this program is gone before the event, as after an upgrade.
     let copy = stage.path("it's fathom");
-    std::fs::copy(stage.program(), &copy).unwrap();
+    fathom_testkit::copy_program(stage.program(), &copy);
     let mut upgraded = stage.command("sh");
     upgraded.args(["-c", r#"exec 3<"$0"; rm "$0"; exec /proc/self/fd/3 "$@""#]).arg(&copy).args(words);
     upgraded.args(["--lab", "killed", "--json"]).args(event);

@@ -55,14 +55,14 @@ fn a_server_whose_file_was_replaced_still_starts_its_own_agents() {
     let lab = stage.lab("upgraded");
     let (_server, key) = lab.serve(&[]);
     let installed = stage.path("installed");
-    fs::copy("/bin/false", &installed).unwrap();
+    fathom_testkit::copy_program("/bin/false", &installed);
     fs::rename(&installed, stage.program()).unwrap();
     let mut measure = stage.command(env!("CARGO_BIN_EXE_fathom"));
     measure.args(["lab", "exec", lab.name, "a", "--", env!("CARGO_BIN_EXE_fathom"), "tcp", B, "--key", &key, "--json"]);
     measure.args(BRIEF);
     let measured = stage.spawn(measure).ends();
     // The lab is taken down by it.
-    fs::copy(env!("CARGO_BIN_EXE_fathom"), &installed).unwrap();
+    fathom_testkit::copy_program(env!("CARGO_BIN_EXE_fathom"), &installed);
     fs::rename(&installed, stage.program()).unwrap();
     let run = measured.run();
     assert_eq!(run.tests[0].trials.len(), 2, "{:?}", run.completeness);

@@ -147,7 +147,7 @@ impl TestBed {
     pub(crate) fn owned_by(user: u32) -> Self {
         let mut stage = Self::beside_others();
         let program = stage.path("fathom");
-        fs::copy(&stage.program, &program).unwrap();
+        fathom_testkit::copy_program(&stage.program, &program);
         stage.program = program;
         for path in [stage.folder.path(), &stage.program] {
             std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();

@@ -6,6 +6,8 @@ pub(crate) const PREFLIGHT: &str = "an error before the start";
 const CORE: &[&str] = &["core-saturated"];
 /// The finding of a server that uses one core and could use no more.
 const SERVER_CORE: &[&str] = &["server-saturated"];
+/// Findings of faults that take CPU from a test which uses all that it gets.
+const TAKES_CPU: [&[&str]; 2] = [&["cpu-quota"], &["segmentation-off"]];
 /// What the options of a test make of it.
 pub(crate) const BUFFER: &str = "small buffer";
 pub(crate) const SLOW: &str = "slow server: 20 ms";
@@ -76,12 +78,15 @@ impl Case {
         self
     }
 
-    /// Expects the names that are as true beside busy programs: threads that share one core with them wait for it.
+    /// Expects the names that are as true beside busy programs: threads that share one core with them wait for it, and where a fault takes
+    /// CPU too, they are a second one.
     pub(crate) fn beside_busy_programs(&mut self) {
         if self.expected == [CORE] {
             self.expected = vec![&["core-saturated", "other-programs"]];
         } else if self.expected == [SERVER_CORE] {
             self.expected = vec![&["server-saturated", "other-programs"]];
+        } else if self.expected.len() == 1 && TAKES_CPU.contains(&self.expected[0]) {
+            self.expected.push(&["other-programs"]);
         }
     }
 

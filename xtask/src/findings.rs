@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// How often each case runs for the table; a clean one runs more often, because a rare untrue finding needs many runs to show.
-const N_RUNS: usize = 4;
-const N_CLEAN_RUNS: usize = 8;
+const N_RUNS: usize = 3;
+const N_CLEAN_RUNS: usize = 6;
 /// The seeds of the table. Each case that one of them draws runs once.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=4;
 /// The programs beside a pass with `--busy`.

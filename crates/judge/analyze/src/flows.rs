@@ -13,6 +13,8 @@ use fathom_model::{
     units::{Nanos, approximate, ratio},
 };
 
+use fathom_statistics::median;
+
 use crate::{context::AnalysisContext, cores::CoreLoad, evidence::TestEvidence, window::host_of};
 
 /// A sender that waits for one thing for at least this share of the time is held back by it.
@@ -21,6 +23,12 @@ const HOLDS_BACK: f64 = 0.2;
 const LOSSY: f64 = 1e-3;
 /// If the round trip takes this many times the shortest one, the path has a queue.
 const QUEUED: f64 = 2.0;
+/// If it usually takes that much longer, and this many times the shortest one, the queue is never empty: losses are its overflows. The queues of a
+/// sender itself are shorter (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`).
+const STANDING_QUEUE: Nanos = Nanos::from_millis(1);
+const STANDING: f64 = 4.0;
+/// From this share of the time on that a side waits for a core, segments wait for it too, and a long round trip shows no queue of the path.
+const CORE_WAIT: f64 = 0.05;
 /// A rate of at least this share of the requested bound counts as at the bound.
 const AT_BOUND: f64 = 0.9;
 /// Connections watched for less than this are ignored, because the kernel counts in ticks of 1 to 10 ms.
@@ -42,7 +50,9 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
             (false, true) => Some(Bottleneck::ReceiverCpu),
             (false, false) => None,
         };
-        all.extend(record.flows.iter().filter_map(|flow| summary(sender, record, flow, full)));
+        let waits_for_core = |host: &str| seen.core_wait(host).is_some_and(|wait| wait.share >= CORE_WAIT);
+        let cores = HostCores { full, are_waited_for: waits_for_core(sender) || receiver.is_some_and(waits_for_core) };
+        all.extend(record.flows.iter().filter_map(|flow| summary(sender, record, flow, cores)));
     }
     all
 }
@@ -52,12 +62,21 @@ fn is_stream(record: &Record) -> bool {
     record.totals.contains_key(count::BYTES_SENT)
 }
 
-/// Summarizes a connection that was watched and sent data. `full` is set if the cores of a side had no idle time left.
-fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Bottleneck>) -> Option<FlowSummary> {
+/// The cores of the hosts of a stream.
+#[derive(Debug, Clone, Copy)]
+struct HostCores {
+    /// The side whose cores had no idle time left.
+    full: Option<Bottleneck>,
+    /// Whether a side waited for a core.
+    are_waited_for: bool,
+}
+
+/// Summarizes a connection that was watched and sent data.
+fn summary(sender: &str, record: &Record, flow: &Flow, cores: HostCores) -> Option<FlowSummary> {
     let (from, to) = record.measured_ns;
     let inside = |sample: &&FlowSample| (from..=to).contains(&sample.at_ns);
-    let measured =
-        MeasuredSamples { first: flow.samples.iter().find(inside)?, last: flow.samples.iter().rfind(inside)? };
+    let all: Vec<&FlowSample> = flow.samples.iter().filter(inside).collect();
+    let measured = MeasuredSamples { first: all.first()?, last: all.last()?, all: &all };
     let span = measured.last.at_ns - measured.first.at_ns;
     // A connection that received more than it sent belongs to the other direction.
     let sends = measured.growth(tcp::BYTES_ACKED) > measured.growth(tcp::BYTES_RECEIVED);
@@ -70,14 +89,15 @@ fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Bottleneck>)
         sender: sender.to_owned(),
         acknowledged_bps: approximate(measured.growth(tcp::BYTES_ACKED)) * 8.0 / span.as_secs_f64(),
         waits,
-        held_by: measured.bottleneck(waits, full),
+        held_by: measured.bottleneck(waits, cores),
     })
 }
 
-/// The first and the last sample of a connection in the measured part.
+/// The samples of a connection in the measured part.
 struct MeasuredSamples<'a> {
     first: &'a FlowSample,
     last: &'a FlowSample,
+    all: &'a [&'a FlowSample],
 }
 
 impl MeasuredSamples<'_> {
@@ -99,10 +119,16 @@ impl MeasuredSamples<'_> {
         SenderTime { application: 1.0 - receive_window - send_buffer - network, receive_window, send_buffer, network }
     }
 
-    /// Picks the bottleneck: first the requested bound, then the buffers that the kernel names, then a full CPU, then the path.
-    fn bottleneck(&self, waits: SenderTime, full: Option<Bottleneck>) -> Bottleneck {
+    /// Picks the bottleneck: first the requested bound, then a queue that overflows, then the buffers that the kernel names, then a full CPU, then
+    /// the path.
+    fn bottleneck(&self, waits: SenderTime, cores: HostCores) -> Bottleneck {
+        let HostCores { full, are_waited_for } = cores;
         if self.is_at_bound() {
             return Bottleneck::Pacing;
+        }
+        // What arrives behind a lost segment fills the window of the receiver, and is the work of the queue too.
+        if full.is_none() && !are_waited_for && self.is_lossy() && self.has_standing_queue() {
+            return Bottleneck::Queue;
         }
         if waits.receive_window >= HOLDS_BACK {
             // A receiver without CPU time to read closes its window.
@@ -132,6 +158,16 @@ impl MeasuredSamples<'_> {
         let resent = ratio(self.growth(tcp::BYTES_RETRANS), self.growth(tcp::BYTES_SENT));
         let marked = ratio(self.growth(tcp::DELIVERED_CE), self.growth(tcp::SEGMENTS_OUT));
         [resent, marked].into_iter().flatten().any(|share| share >= LOSSY)
+    }
+
+    /// Returns true if a segment usually finds a queue before it.
+    fn has_standing_queue(&self) -> bool {
+        let times = self.all.iter().filter_map(|sample| sample.values.get(tcp::RTT_NS));
+        let usual = median(&times.map(|time| approximate(*time)).collect::<Vec<_>>());
+        usual.zip(self.last_value(tcp::RTT_MIN_NS)).is_some_and(|(usual, least)| {
+            let least = approximate(least);
+            usual >= STANDING * least && usual - least >= approximate(STANDING_QUEUE.0)
+        })
     }
 
     fn is_queued(&self) -> bool {
@@ -179,7 +215,8 @@ mod tests {
     #[test]
     fn each_restraint_is_told_by_what_the_kernel_said() {
         let second = 1_000_000_000;
-        let cases: [(&[(&str, u64)], Bottleneck); 8] = [
+        let overflow = (tcp::BYTES_RETRANS, 500_000);
+        let cases: [(&[(&str, u64)], Bottleneck); 10] = [
             (&[], Bottleneck::CongestionWindow),
             (&[(tcp::RWND_LIMITED_NS, second / 4)], Bottleneck::ReceiveWindow),
             (&[(tcp::SNDBUF_LIMITED_NS, second / 4)], Bottleneck::SendBuffer),
@@ -187,6 +224,9 @@ mod tests {
             (&[(tcp::BYTES_RETRANS, 500_000)], Bottleneck::Loss),
             (&[(tcp::DELIVERED_CE, 500)], Bottleneck::Loss),
             (&[(tcp::RTT_NS, 9_000_000)], Bottleneck::Queue),
+            // Overflows of a queue that is never empty.
+            (&[(tcp::RTT_NS, 9_000_000), overflow], Bottleneck::Queue),
+            (&[(tcp::RTT_NS, 9_000_000), overflow, (tcp::RWND_LIMITED_NS, second / 4)], Bottleneck::Queue),
             (&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)], Bottleneck::Pacing),
         ];
         for (values, expected) in cases {
@@ -206,6 +246,16 @@ mod tests {
         assert_eq!(held_by("target", &[]), Bottleneck::ReceiverCpu);
         assert_eq!(held_by("target", closed), Bottleneck::ReceiverCpu);
         assert_eq!(held_by("client", closed), Bottleneck::ReceiveWindow);
+    }
+
+    #[test]
+    fn losses_of_segments_that_wait_for_a_core_are_no_overflows_of_a_queue() {
+        let mut builder = streaming(&[(tcp::RTT_NS, 9_000_000), (tcp::BYTES_RETRANS, 500_000)]);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
+            record.run_delay_ns = Some(Nanos::from_millis(100));
+            record.cpu_ns_by_core.insert(String::new(), Nanos::from_millis(100));
+        }
+        assert_eq!(only(&builder).held_by, Bottleneck::Loss);
     }
 
     #[test]

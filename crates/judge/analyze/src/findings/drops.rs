@@ -79,7 +79,8 @@ impl FindingRule for UdpReceiveBuffer {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["cpu-quota", "other-programs"]
+        // A link that comes back is followed by all that waited for a neighbor, at once.
+        &["cpu-quota", "other-programs", "link-down"]
     }
 
     fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {

@@ -11,7 +11,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, black_hole::BLACK_HOLE, connect_delays::are_connects_delayed};
+use super::{FindingRule, black_hole::BLACK_HOLE, connect_delays::are_connects_delayed, link_down::LINK_DOWN};
 use crate::{
     change::{Change, smaller_segments},
     evidence::{TestEvidence, counter_evidence},
@@ -221,16 +221,21 @@ impl FindingRule for ErrorCauses {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["stuck-connections", "retransmissions", "path-full"]
+        &["stuck-connections", "retransmissions", "path-full", LINK_DOWN]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // Connections that nobody serves end with these, and with no others; those of a path that loses much also end within an answer.
-        let is_of_path = cause != "stuck-connections";
-        let is_effect = |failure: &Failure| {
-            failure.stage == Stage::Read
-                && (matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
-                    || (is_of_path && failure.cause == Cause::Incomplete))
+        let is_unanswered = |failure: &Failure| {
+            failure.stage == Stage::Read && matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
+        };
+        let is_effect = |failure: &Failure| match cause {
+            "stuck-connections" => is_unanswered(failure),
+            // The route goes down with its interface.
+            LINK_DOWN => {
+                is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
+            }
+            // On a path that loses much, answers also end within.
+            _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };
         let mut records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
         records.any(|record| record.errors.iter().any(|(failure, _)| !is_effect(failure)))

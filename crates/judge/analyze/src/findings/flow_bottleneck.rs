@@ -9,7 +9,11 @@ use fathom_model::{
 };
 use fathom_statistics::{mean, median};
 
-use super::{FindingRule, latency_under_load::shorter_queue};
+use super::{
+    FindingRule,
+    latency_under_load::shorter_queue,
+    retransmissions::{LOSS_MATTERS, most_resent},
+};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
@@ -65,8 +69,8 @@ impl FindingRule for FlowBottleneck {
         let severity =
             if self.0 == Bottleneck::Pacing || is_own_queue { Severity::Remark } else { Severity::HoldsBack };
         vec![
-            seen.finding(self.id(), severity, self.0.short(), self.title(&who, &first.sender, &path))
-                .evidence(path.evidence(&first.sender))
+            seen.finding(self.id(), severity, self.0.short(), self.title(seen, &who, &path))
+                .evidence(path.evidence())
                 .next(self.next(seen, &first.sender)),
         ]
     }
@@ -82,13 +86,20 @@ impl FindingRule for FlowBottleneck {
 }
 
 impl FlowBottleneck {
-    fn title(&self, who: &str, sender: &str, path: &FlowPath) -> String {
+    fn title(&self, seen: &TestEvidence<'_>, who: &str, path: &FlowPath) -> String {
+        let sender = &path.sender;
         match self.0 {
-            Bottleneck::Queue => format!(
-                "the path is full: of a round trip of {} that {who} of {sender} saw, {} were spent in a queue",
-                path.rtt,
-                path.rtt - path.rtt_min
-            ),
+            Bottleneck::Queue => {
+                let lost = most_resent(seen).filter(|(host, share)| *host == sender && *share > LOSS_MATTERS);
+                let lost = lost.map_or_else(String::new, |(_, share)| {
+                    format!("; it overflows: {} of the segments were retransmitted", percent(share))
+                });
+                format!(
+                    "the path is full: of a round trip of {} that {who} of {sender} saw, {} were spent in a queue{lost}",
+                    path.rtt,
+                    path.rtt - path.rtt_min
+                )
+            }
             Bottleneck::Pacing => format!("{who} of {sender} went at the rate that the kernel was told to keep"),
             Bottleneck::Application => {
                 format!("{who} of {sender} had nothing to send {} of the time", percent(path.idle))
@@ -112,8 +123,18 @@ impl FlowBottleneck {
     }
 }
 
+/// Returns true if most connections of a test share a full path whose queue overflows. What arrives behind a lost segment fills the window and
+/// the buffers of a connection then, so that these explain nothing.
+pub(super) fn path_overflows(seen: &TestEvidence<'_>) -> bool {
+    let flows = &seen.test.flows;
+    let n_queued = flows.iter().filter(|flow| flow.held_by == Bottleneck::Queue).count();
+    let is_lossy = || most_resent(seen).is_some_and(|(_, share)| share > LOSS_MATTERS);
+    n_queued > 0 && 2 * n_queued >= flows.len() && is_lossy()
+}
+
 /// Path statistics of some connections: the medians of the samples of the last round, as a mean of the connections.
 struct FlowPath {
+    sender: String,
     rtt: Nanos,
     rtt_min: Nanos,
     cwnd: u64,
@@ -135,6 +156,7 @@ impl FlowPath {
         };
         let idle: Vec<f64> = held.iter().map(|flow| flow.waits.application).collect();
         Self {
+            sender: held.first().map_or_else(String::new, |flow| flow.sender.clone()),
             rtt: Nanos(value(tcp::RTT_NS)),
             rtt_min: Nanos(value(tcp::RTT_MIN_NS)),
             cwnd: value(tcp::CWND_SEGMENTS),
@@ -143,8 +165,8 @@ impl FlowPath {
         }
     }
 
-    fn evidence(&self, sender: &str) -> Vec<Evidence> {
-        let shown = |counter: &str, value: String| text_evidence(sender, counter, value);
+    fn evidence(&self) -> Vec<Evidence> {
+        let shown = |counter: &str, value: String| text_evidence(&self.sender, counter, value);
         let rate = self.rate.map(|rate| shown("acknowledged", rate.to_string()));
         let rest = [
             shown(tcp::RTT_NS, self.rtt.to_string()),

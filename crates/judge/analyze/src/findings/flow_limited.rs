@@ -11,7 +11,7 @@ use fathom_model::{
 
 use fathom_statistics::mean;
 
-use super::FindingRule;
+use super::{FindingRule, flow_bottleneck::path_overflows};
 use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
@@ -59,7 +59,7 @@ impl FindingRule for ReceiveWindow {
         let limited = SIDES
             .into_iter()
             .find_map(|(side, peer)| Some((side, peer, wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?)));
-        let Some((side, peer, share)) = limited else { return Vec::new() };
+        let Some((side, peer, share)) = limited.filter(|_| !path_overflows(seen)) else { return Vec::new() };
         let (Some(sender), Some(receiver)) = (seen.host_of(side), seen.host_of(peer)) else { return Vec::new() };
         // A receiver without CPU time to read closes its window.
         if seen.cores(receiver).first().is_some_and(CoreLoad::is_full_of_own_work) {
@@ -143,7 +143,7 @@ impl FindingRule for SendBuffer {
         }
         let limited =
             SIDES.into_iter().find_map(|(side, _)| Some((side, wait_ratio(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
-        let Some((side, share)) = limited else { return Vec::new() };
+        let Some((side, share)) = limited.filter(|_| !path_overflows(seen)) else { return Vec::new() };
         let Some(sender) = seen.host_of(side) else { return Vec::new() };
         let title = format!("the send buffer on {sender} was too small for the path {} of the time", percent(share));
         vec![

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// At one segment in a thousand and above, loss affects the rate.
-const HOLDS_BACK: f64 = 1e-3;
+pub(super) const LOSS_MATTERS: f64 = 1e-3;
 /// With fewer segments than this, a share is meaningless unless it is of enough segments that were sent again.
 const SEGMENTS_MIN: u64 = 1000;
 /// Of so many, chance changes a share by no more than a third (one standard deviation of a Poisson count).
@@ -76,7 +76,7 @@ impl FindingRule for Retransmissions {
             return Vec::new();
         }
         let worst = most_resent(seen);
-        let Some((host, share)) = worst.filter(|(_, share)| *share > HOLDS_BACK) else { return Vec::new() };
+        let Some((host, share)) = worst.filter(|(_, share)| *share > LOSS_MATTERS) else { return Vec::new() };
         let always = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS];
         let counters = always.into_iter().chain([TCP_DSACK_SEGMENTS, TCP_LOSS_PROBES, TCP_REORDERINGS]);
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));

@@ -42,7 +42,7 @@ impl FindingRule for Stall {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs", "connect-delays", "link-down", PLANNED_EVENT]
+        &["other-programs", "connect-delays", "latency-under-load", "link-down", PLANNED_EVENT]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -133,7 +133,9 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
             let longest = seen_wait(times, wait_min, silences.per_second)?.min(to - from);
             (longest, Some(ratio(times.count_above(longest.0 / 2), times.count())?))
         } else {
-            (hidden_wait(record.distributions.get(SERVICE_TIME)?, wait_min)?.min(to - from), None)
+            // What a silence at the end holds up is answered after it, and counted nowhere.
+            let at_end = Nanos(rounded(silences.at_end * approximate((to - from).0)));
+            (hidden_wait(record.distributions.get(SERVICE_TIME)?, at_end, wait_min)?.min(to - from), None)
         };
         let share = ratio(longest.0, (to - from).0)?;
         // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals: these show that
@@ -150,6 +152,8 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
 /// The intervals of a trial without an answer, as parts of the measured time.
 struct Silences {
     longest: f64,
+    /// The one that lasts until the end.
+    at_end: f64,
     /// All but single intervals, which may be silent by chance between two answers.
     all: f64,
     /// The answers per second.
@@ -162,7 +166,8 @@ impl Silences {
         let n = approximate(u64::try_from(rates.len()).ok()?);
         let share = |length: usize| Some(approximate(u64::try_from(length).ok()?) / n);
         let all = share(lengths().filter(|length| *length > 1).sum())?;
-        Some(Self { longest: share(lengths().max()?)?, all, per_second: rates.iter().sum::<f64>() / n })
+        let (longest, at_end) = (share(lengths().max()?)?, share(lengths().next_back()?)?);
+        Some(Self { longest, at_end, all, per_second: rates.iter().sum::<f64>() / n })
     }
 }
 
@@ -173,9 +178,9 @@ fn seen_wait(times: &Histogram, wait_min: Nanos, per_second: f64) -> Option<Nano
     (longest >= wait_min.0 && longest / HIDDEN_FACTOR >= fast && n_due >= DUE_MIN).then_some(Nanos(longest))
 }
 
-/// Returns the longest time, if it is long and the percentiles do not show it.
-fn hidden_wait(times: &Histogram, wait_min: Nanos) -> Option<Nanos> {
-    let (longest, p99) = (times.max()?, times.quantile(0.99)?);
+/// Returns the longest time, which may be that of the silence at the end, if it is long and the percentiles do not show it.
+fn hidden_wait(times: &Histogram, at_end: Nanos, wait_min: Nanos) -> Option<Nanos> {
+    let (longest, p99) = (times.max()?.max(at_end.0), times.quantile(0.99)?);
     (longest >= wait_min.0 && longest / HIDDEN_FACTOR >= p99).then_some(Nanos(longest))
 }
 
@@ -254,6 +259,18 @@ mod tests {
         };
         assert_eq!(severity(1), Severity::Remark);
         assert_eq!(severity(2), Severity::HoldsBack);
+    }
+
+    #[test]
+    fn a_stall_at_the_end_is_told_although_nothing_that_waited_for_it_was_answered() {
+        let mut builder = stalled(1, 0);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let column = record.timeline.counters.get_mut(count::REQUESTS).unwrap();
+        let n = column.len();
+        column[n - 8..].fill(0);
+        let finding = builder.finding("stall").unwrap();
+        assert!(finding.title.starts_with("no request was answered for 400 ms of 1.00 s"), "{}", finding.title);
+        assert_eq!(finding.severity, Severity::HoldsBack);
     }
 
     #[test]

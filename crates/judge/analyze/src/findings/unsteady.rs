@@ -18,7 +18,15 @@ impl FindingRule for NoSteadyState {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs", "connect-delays", "targets-lost-by-event", PLANNED_EVENT]
+        &[
+            "local-shaper",
+            "cpu-quota",
+            "other-programs",
+            "connect-delays",
+            "stall",
+            "targets-lost-by-event",
+            PLANNED_EVENT,
+        ]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -11,7 +11,7 @@ use fathom_model::{
     names::{count, fact, host as counter},
     plan::HostReach,
     probe::ProbeRecord,
-    record::ProgramTime,
+    record::{Flow, FlowSample, ProgramTime},
     run::TestRun,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -24,7 +24,10 @@ use crate::{
     path_check::device_of,
     repeat_command,
     summaries::main_rate,
-    window::{MeasuredWindow, host_records, members, rates, record_of, samples_within, usable_trials},
+    window::{
+        MeasuredWindow, flow_samples, host_records, measured_part, members, rates, record_of, samples_within,
+        usable_trials,
+    },
 };
 
 /// One test with everything that a finding rule may read.
@@ -161,6 +164,15 @@ impl<'a> TestEvidence<'a> {
     /// Returns the record of one side in each trial.
     pub(crate) fn records(&self, side: Side) -> impl Iterator<Item = &'a Record> {
         self.trials.iter().filter_map(move |trial| Some(record_of(trial, side)?.1))
+    }
+
+    /// Returns the connections of one side with their samples of the measured part.
+    pub(crate) fn measured_flows(&self, side: Side) -> impl Iterator<Item = (&'a Flow, &'a [FlowSample])> {
+        let of_side = self.trials.iter().filter_map(move |trial| {
+            let (host, record) = record_of(trial, side)?;
+            Some((record, measured_part(trial, &self.run.hosts, host, record)))
+        });
+        of_side.flat_map(|(record, span)| record.flows.iter().map(move |flow| (flow, flow_samples(flow, span))))
     }
 
     /// Returns a distribution of one side over all trials; empty if it was not recorded.

@@ -15,7 +15,12 @@ use fathom_model::{
 
 use fathom_statistics::median;
 
-use crate::{context::AnalysisContext, cores::CoreLoad, evidence::TestEvidence, window::host_of};
+use crate::{
+    context::AnalysisContext,
+    cores::CoreLoad,
+    evidence::TestEvidence,
+    window::{flow_samples, host_of, measured_part},
+};
 
 /// A sender that waits for one thing for at least this share of the time is held back by it.
 const HOLDS_BACK: f64 = 0.2;
@@ -52,7 +57,8 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
         };
         let waits_for_core = |host: &str| seen.core_wait(host).is_some_and(|wait| wait.share >= CORE_WAIT);
         let cores = HostCores { full, are_waited_for: waits_for_core(sender) || receiver.is_some_and(waits_for_core) };
-        all.extend(record.flows.iter().filter_map(|flow| summary(sender, record, flow, cores)));
+        let span = measured_part(trial, &run.hosts, sender, record);
+        all.extend(record.flows.iter().filter_map(|flow| summary(sender, flow, span, cores)));
     }
     all
 }
@@ -72,11 +78,9 @@ struct HostCores {
 }
 
 /// Summarizes a connection that was watched and sent data.
-fn summary(sender: &str, record: &Record, flow: &Flow, cores: HostCores) -> Option<FlowSummary> {
-    let (from, to) = record.measured_ns;
-    let inside = |sample: &&FlowSample| (from..=to).contains(&sample.at_ns);
-    let all: Vec<&FlowSample> = flow.samples.iter().filter(inside).collect();
-    let measured = MeasuredSamples { first: all.first()?, last: all.last()?, all: &all };
+fn summary(sender: &str, flow: &Flow, span: (Nanos, Nanos), cores: HostCores) -> Option<FlowSummary> {
+    let all = flow_samples(flow, span);
+    let measured = MeasuredSamples { first: all.first()?, last: all.last()?, all };
     let span = measured.last.at_ns - measured.first.at_ns;
     // A connection that received more than it sent belongs to the other direction.
     let sends = measured.growth(tcp::BYTES_ACKED) > measured.growth(tcp::BYTES_RECEIVED);
@@ -97,7 +101,7 @@ fn summary(sender: &str, record: &Record, flow: &Flow, cores: HostCores) -> Opti
 struct MeasuredSamples<'a> {
     first: &'a FlowSample,
     last: &'a FlowSample,
-    all: &'a [&'a FlowSample],
+    all: &'a [FlowSample],
 }
 
 impl MeasuredSamples<'_> {
@@ -256,6 +260,21 @@ mod tests {
             record.cpu_ns_by_core.insert(String::new(), Nanos::from_millis(100));
         }
         assert_eq!(only(&builder).held_by, Bottleneck::Loss);
+    }
+
+    #[test]
+    fn what_a_sender_does_after_the_measured_part_is_not_its_bottleneck() {
+        let mut builder = streaming(&[]);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let measured = record.measured_ns;
+        // Its record goes on until the last data has arrived, and this connection had none.
+        record.measured_ns.1 = measured.1 + Nanos::from_secs(1);
+        let flow = &mut record.flows[0];
+        let idle = FlowSample { at_ns: record.measured_ns.1, values: flow.samples[1].values.clone() };
+        flow.samples[1].at_ns = measured.1;
+        flow.samples.push(idle);
+        let flow = only(&builder);
+        assert_eq!((flow.held_by, flow.waits.application), (Bottleneck::CongestionWindow, 0.0));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{
     HostRecord, Record, Side, Timeline, Trial,
+    record::{Flow, FlowSample},
     run::Host,
     units::{Nanos, approximate},
 };
@@ -98,6 +99,24 @@ impl MeasuredWindow {
         let (from, to) = self.on_host(hosts, host);
         (from - record.start_ns, to - record.start_ns)
     }
+}
+
+/// Returns the part of a record in which all sides measured, or its own measured part if there is no such time: a sender's goes on until the
+/// last of its data has arrived.
+pub(crate) fn measured_part(
+    trial: &Trial,
+    hosts: &BTreeMap<String, Host>,
+    host: &str,
+    record: &Record,
+) -> (Nanos, Nanos) {
+    MeasuredWindow::common(trial, hosts).map_or(record.measured_ns, |window| window.in_record(hosts, host, record))
+}
+
+/// Returns the samples of a connection within a span.
+pub(crate) fn flow_samples(flow: &Flow, (from, to): (Nanos, Nanos)) -> &[FlowSample] {
+    let first = flow.samples.partition_point(|sample| sample.at_ns < from);
+    let end = flow.samples.partition_point(|sample| sample.at_ns <= to);
+    flow.samples.get(first..end).unwrap_or(&[])
 }
 
 /// Widens a span by a tenth of an interval at both ends.

@@ -41,7 +41,7 @@ impl CongestionMarks {
     fn of_sender(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         let records = seen.trials().iter().flat_map(|trial| &trial.records);
         let flows = || records.clone().filter(|(key, _)| host_of(key) == host).flat_map(|(_, record)| &record.flows);
-        let sum = |counter| flows().map(|flow| growth(flow, counter)).sum::<u64>();
+        let sum = |counter| flows().map(|flow| growth(&flow.samples, counter)).sum::<u64>();
         let (n_marked, n_sent) = (sum(tcp::DELIVERED_CE), sum(tcp::SEGMENTS_OUT));
         let share = ratio(n_marked, n_sent).filter(|share| n_marked >= MARKS_MIN && *share >= HOLDS_BACK)?;
         let title = format!(

@@ -3,7 +3,7 @@
 //! Buffers, CPU and loss have their own rules, which see more than the connections.
 
 use fathom_model::{
-    Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity,
+    Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity, Side,
     names::tcp,
     units::{BitsPerSec, Nanos, approximate, percent},
 };
@@ -144,12 +144,13 @@ struct FlowPath {
 
 impl FlowPath {
     fn of(seen: &TestEvidence<'_>, held: &[&FlowSummary]) -> Self {
-        let records = seen.test.trials.iter().rev().flat_map(|trial| trial.records.values());
-        let flows: Vec<_> = records.flat_map(|record| &record.flows).collect();
+        let sides = [Side::Initiator, Side::Responder];
+        let flows: Vec<_> = sides.into_iter().flat_map(|side| seen.measured_flows(side)).collect();
         let value = |name: &str| {
             let of = |held: &&FlowSummary| {
-                let flow = flows.iter().find(|flow| flow.id == held.id)?;
-                let values = flow.samples.iter().filter_map(|sample| sample.values.get(name));
+                // The last one is that of the last round.
+                let (_, samples) = flows.iter().rfind(|(flow, _)| flow.id == held.id)?;
+                let values = samples.iter().filter_map(|sample| sample.values.get(name));
                 median(&values.map(|value| approximate(*value)).collect::<Vec<_>>())
             };
             fathom_model::units::rounded(mean(&held.iter().filter_map(of).collect::<Vec<_>>()).unwrap_or(0.0))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_model::{
     Evidence, Finding, NextStep, Severity, Side,
     names::tcp,
-    record::Flow,
+    record::{Flow, FlowSample},
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, ratio},
 };
 
@@ -232,16 +232,15 @@ const SIDES: [(Side, Side); 2] = [(Side::Initiator, Side::Responder), (Side::Res
 
 /// Returns the growth of a counter as a share of the connections' busy time, if it is large enough to matter.
 fn wait_ratio(seen: &TestEvidence<'_>, side: Side, counter: &str) -> Option<f64> {
-    let flows = || seen.records(side).flat_map(|record| &record.flows);
-    let busy = Nanos(flows().map(|flow| growth(flow, tcp::BUSY_NS)).sum());
-    let limited = flows().map(|flow| growth(flow, counter)).sum();
+    let sum = |name| seen.measured_flows(side).map(|(_, samples)| growth(samples, name)).sum();
+    let (busy, limited) = (Nanos(sum(tcp::BUSY_NS)), sum(counter));
     ratio(limited, busy.0).filter(|share| *share > HOLDS_BACK && busy >= BUSY_MIN)
 }
 
-/// Returns the growth of a value over the samples of a connection. A single sample counts from zero.
-pub(super) fn growth(flow: &Flow, name: &str) -> u64 {
+/// Returns the growth of a value over samples of a connection. A single sample counts from zero.
+pub(super) fn growth(samples: &[FlowSample], name: &str) -> u64 {
     let value = |values: &BTreeMap<String, u64>| values.get(name).copied().unwrap_or(0);
-    match &flow.samples[..] {
+    match samples {
         [] => 0,
         [only] => value(&only.values),
         [first, .., last] => value(&last.values).saturating_sub(value(&first.values)),
@@ -316,11 +315,10 @@ fn larger_buffer(seen: &TestEvidence<'_>, host: &str, name: &str, usual: [u64; 3
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::record::FlowSample;
 
     fn flow(values: &[(&str, u64)]) -> Flow {
         let sample = |factor: u64| FlowSample {
-            at_ns: Nanos(factor),
+            at_ns: Nanos::from_millis(300 * factor),
             values: values.iter().map(|(name, value)| ((*name).to_owned(), value * factor)).collect(),
         };
         Flow { id: "a:1 b:2".to_owned(), samples: vec![sample(1), sample(2), sample(3)] }

@@ -15,6 +15,7 @@ mod verdict_order;
 
 use std::{
     collections::BTreeMap,
+    io,
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     sync::{
@@ -132,45 +133,35 @@ impl RunningBalancer {
         settings.check()?;
         // First, since it belongs to whoever runs here.
         let listener = control::listen(&settings.name)?;
-        let wrong =
-            |error: FragmentSettingsError| DeviceError::BadSetting { option: "fragments", why: error.to_string() };
-        let balancer = Arc::new(Balancer::new(settings.balancer.clone()).map_err(wrong)?);
-        let places = balancer.table_size().get();
-        let fast_path = FastPath::prepare(&settings, places)?;
-        let mut steering = Steering::prepare(settings.clone())?;
-        for target in &settings.targets {
-            steering.check(target)?;
-            fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(target))?;
-            let mark = steering.add(target.clone(), clock::now())?;
-            let target = Target { name: target.name.clone(), mark, weight: target.weight };
-            balancer.set_target(DEFAULT_GROUP, target)?;
-        }
-        balancer.set_tier(&lay_tier(&settings, &mut steering)?)?;
-        let copy_range = settings.copy_range(steering.largest_mtu()?);
-        let queues = settings.queues.clone().map(|number| open_queue(number, copy_range, &settings));
-        let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
-        let counters = settings.queues.clone().map(|number| (number, Arc::default())).collect();
-        let (is_over, started_at) = (Arc::new(AtomicBool::new(false)), clock::now());
-        let (steering, asking) = (Mutex::new(steering), Mutex::default());
-        let shared = SharedState { settings, balancer, steering, fast_path, counters, started_at, asking };
-        let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
-        let server = listener.try_clone().map_err(failed)?;
-        let shared = Arc::new(shared);
+        let (shared, queues, copy_range) = SharedState::prepare(settings)?;
+        let (shared, is_over) = (Arc::new(shared), Arc::new(AtomicBool::new(false)));
         let mut running = Self { shared, is_over, queues: Vec::new(), listener, control: None, looking: None };
         for queue in queues {
-            let work = running.queue_loop(queue, copy_range);
-            let is_over = Arc::clone(&running.is_over);
-            let thread = thread::Builder::new().name(format!("balance-{}", work.queue.number()));
-            running.queues.push(thread.spawn(move || work.run(&is_over)).map_err(failed)?);
+            running.begin_queue(queue, copy_range)?;
         }
-        let (answering, is_over) = (Arc::clone(&running.shared), Arc::clone(&running.is_over));
-        let thread = thread::Builder::new().name("balance-control".to_owned());
-        let serve = move || answering.serve(&server, &is_over);
-        running.control = Some(thread.spawn(serve).map_err(failed)?);
+        running.begin_control()?;
         // Last: from here on packets wait for verdicts.
         running.shared.steering().begin()?;
         running.begin_fast_path()?;
         Ok(running)
+    }
+
+    /// Starts the thread that decides the packets of a queue.
+    fn begin_queue(&mut self, queue: PacketQueue, copy_range: Bytes) -> Result<(), DeviceError> {
+        let work = self.queue_loop(queue, copy_range);
+        let is_over = Arc::clone(&self.is_over);
+        let thread = thread::Builder::new().name(format!("balance-{}", work.queue.number()));
+        self.queues.push(thread.spawn(move || work.run(&is_over)).map_err(not_started)?);
+        Ok(())
+    }
+
+    /// Starts the thread that answers the commands of others.
+    fn begin_control(&mut self) -> Result<(), DeviceError> {
+        let server = self.listener.try_clone().map_err(not_started)?;
+        let (answering, is_over) = (Arc::clone(&self.shared), Arc::clone(&self.is_over));
+        let thread = thread::Builder::new().name("balance-control".to_owned());
+        self.control = Some(thread.spawn(move || answering.serve(&server, &is_over)).map_err(not_started)?);
+        Ok(())
     }
 
     /// Lets the program of the fast path decide, and looks from now on where the targets are.
@@ -180,8 +171,7 @@ impl RunningBalancer {
         fast_path.attach()?;
         let (shared, is_over) = (Arc::clone(&self.shared), Arc::clone(&self.is_over));
         let thread = thread::Builder::new().name("balance-ways".to_owned());
-        let failed = |source| DeviceError::Control { attempt: "start the threads of the balancer", source };
-        self.looking = Some(thread.spawn(move || shared.look(&is_over)).map_err(failed)?);
+        self.looking = Some(thread.spawn(move || shared.look(&is_over)).map_err(not_started)?);
         Ok(())
     }
 
@@ -293,7 +283,34 @@ const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const EPROTONOSUPPORT: i32 = 93;
 
+fn not_started(source: io::Error) -> DeviceError {
+    DeviceError::Control { attempt: "start the threads of the balancer", source }
+}
+
 impl SharedState {
+    /// Makes the tables, rules and queues of a balancer. Returns them with the queues and the bytes that are copied of a packet.
+    fn prepare(settings: DeviceSettings) -> Result<(Self, Vec<PacketQueue>, Bytes), DeviceError> {
+        let wrong =
+            |error: FragmentSettingsError| DeviceError::BadSetting { option: "fragments", why: error.to_string() };
+        let balancer = Arc::new(Balancer::new(settings.balancer.clone()).map_err(wrong)?);
+        let fast_path = FastPath::prepare(&settings, balancer.table_size().get())?;
+        let mut steering = Steering::prepare(settings.clone())?;
+        for target in &settings.targets {
+            steering.check(target)?;
+            fast_path.as_ref().map_or(Ok(()), |fast_path| fast_path.check(target))?;
+            let mark = steering.add(target.clone(), clock::now())?;
+            let target = Target { name: target.name.clone(), mark, weight: target.weight };
+            balancer.set_target(DEFAULT_GROUP, target)?;
+        }
+        balancer.set_tier(&lay_tier(&settings, &mut steering)?)?;
+        let copy_range = settings.copy_range(steering.largest_mtu()?);
+        let queues = settings.queues.clone().map(|number| open_queue(number, copy_range, &settings));
+        let queues = queues.collect::<Result<Vec<PacketQueue>, DeviceError>>()?;
+        let counters = settings.queues.clone().map(|number| (number, Arc::default())).collect();
+        let (steering, started_at, asking) = (Mutex::new(steering), clock::now(), Mutex::default());
+        Ok((Self { settings, balancer, steering, fast_path, counters, started_at, asking }, queues, copy_range))
+    }
+
     fn steering(&self) -> std::sync::MutexGuard<'_, Steering> {
         self.steering.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -82,55 +82,101 @@ fn balancer_address(number: usize) -> Ipv4Addr {
 
 /// Builds the hosts for a device in front of the targets.
 pub(super) fn build(n_targets: u32, family: Family, options: &Options, device: &Device) -> Result<Vec<Host>> {
-    let host = |name: &str| {
-        let host = quiet_host(name, family)?;
-        accept_any_way(&host)?;
-        Ok(host)
-    };
-    let (mut client, mut dut, mut switch) = (host(CLIENT)?, host(device::HOST)?, host(SWITCH)?);
-    let mut targets = target_names(n_targets).iter().map(|name| host(name)).collect::<Result<Vec<_>>>()?;
-    let names = device.names_behind();
-    let mut behind = names.iter().map(|name| host(name)).collect::<Result<Vec<_>>>()?;
-    for host in [&dut].into_iter().chain(&behind) {
-        enable_forwarding(host, family)?;
+    let mut hosts = TargetHosts::new(n_targets, family, device)?;
+    hosts.connect(options)?;
+    hosts.introduce()?;
+    hosts.route(device)?;
+    give_sources(&hosts.client, family)?;
+    Ok(hosts.into_list())
+}
+
+/// The hosts around a device in front of targets.
+struct TargetHosts {
+    client: Host,
+    dut: Host,
+    /// The balancers of the second tier.
+    behind: Vec<Host>,
+    targets: Vec<Host>,
+    switch: Host,
+    family: Family,
+}
+
+impl TargetHosts {
+    fn new(n_targets: u32, family: Family, device: &Device) -> Result<Self> {
+        let host = |name: &str| -> Result<Host> {
+            let host = quiet_host(name, family)?;
+            accept_any_way(&host)?;
+            Ok(host)
+        };
+        let hosts = Self {
+            client: host(CLIENT)?,
+            dut: host(device::HOST)?,
+            switch: host(SWITCH)?,
+            targets: target_names(n_targets).iter().map(|name| host(name)).collect::<Result<_>>()?,
+            behind: device.names_behind().iter().map(|name| host(name)).collect::<Result<_>>()?,
+            family,
+        };
+        for host in [&hosts.dut].into_iter().chain(&hosts.behind) {
+            enable_forwarding(host, family)?;
+        }
+        hosts.behind.iter().try_for_each(send_no_redirects)?;
+        Ok(hosts)
     }
-    behind.iter().try_for_each(send_no_redirects)?;
-    join(End::new(&mut client, "eth0", CLIENT_NEAR), End::new(&mut dut, "eth0", DEVICE_NEAR), family, options)?;
-    let far = [(&mut client, "eth1", CLIENT_FAR), (&mut dut, "eth1", DEVICE_FAR)];
-    let of_targets = targets.iter_mut().zip(1..).map(|(target, number)| (target, "eth0", target_address(number)));
-    let of_balancers = behind.iter_mut().zip(1..).map(|(host, number)| (host, "eth0", balancer_address(number)));
-    lay_switched(&mut switch, far.into_iter().chain(of_balancers).chain(of_targets), family, options)?;
-    let addresses: Vec<Ipv4Addr> = (1..=targets.len()).map(target_address).collect();
-    let of_balancers: Vec<Ipv4Addr> = (1..=behind.len()).map(balancer_address).collect();
-    let know = |host: &Host, others: &[Ipv4Addr]| others.iter().try_for_each(|other| introduce(host, *other, family));
-    know(&client, &[&addresses[..], &[DEVICE_FAR]].concat())?;
-    know(&dut, &[&addresses[..], &of_balancers, &[CLIENT_FAR]].concat())?;
-    for host in &behind {
-        know(host, &[&addresses[..], &[CLIENT_FAR, DEVICE_FAR]].concat())?;
-        // Errors of the kernel there, such as "packet too big", reach the client.
-        route(host, family.routes_by(CLIENT_FAR))?;
-        drop_unrouted(host, family)?;
+
+    /// Joins the client with the device, and puts both, the second tier and the targets on one switch.
+    fn connect(&mut self, options: &Options) -> Result<()> {
+        let Self { client, dut, behind, targets, switch, family } = self;
+        join(End::new(client, "eth0", CLIENT_NEAR), End::new(dut, "eth0", DEVICE_NEAR), *family, options)?;
+        let far = [(client, "eth1", CLIENT_FAR), (dut, "eth1", DEVICE_FAR)];
+        let of_targets = targets.iter_mut().zip(1..).map(|(target, number)| (target, "eth0", target_address(number)));
+        let of_balancers = behind.iter_mut().zip(1..).map(|(host, number)| (host, "eth0", balancer_address(number)));
+        lay_switched(switch, far.into_iter().chain(of_balancers).chain(of_targets), *family, options)
     }
-    let way_back = if device.translates() { DEVICE_FAR } else { CLIENT_FAR };
-    for target in &mut targets {
-        know(target, &[CLIENT_FAR, DEVICE_FAR])?;
-        give_virtual_address(target, family)?;
-        route(target, family.routes_by(way_back))?;
+
+    /// Tells each host the Ethernet addresses of those that it sends to.
+    fn introduce(&self) -> Result<()> {
+        let targets = self.target_addresses();
+        let balancers: Vec<Ipv4Addr> = (1..=self.behind.len()).map(balancer_address).collect();
+        let know =
+            |host: &Host, others: &[Ipv4Addr]| others.iter().try_for_each(|other| introduce(host, *other, self.family));
+        know(&self.client, &[&targets[..], &[DEVICE_FAR]].concat())?;
+        know(&self.dut, &[&targets[..], &balancers, &[CLIENT_FAR]].concat())?;
+        let of_balancer = [&targets[..], &[CLIENT_FAR, DEVICE_FAR]].concat();
+        self.behind.iter().try_for_each(|host| know(host, &of_balancer))?;
+        self.targets.iter().try_for_each(|target| know(target, &[CLIENT_FAR, DEVICE_FAR]))
     }
-    // The client may send from any address, and answers find it there.
-    route(&dut, family.routes_by(CLIENT_NEAR))?;
-    route(&client, routes_to_virtual(family, DEVICE_NEAR))?;
-    give_sources(&client, family)?;
-    match device {
-        Device::Router => route(&dut, routes_to_virtual(family, addresses[0]))?,
-        // What the device does not divide must not go back to the client, which would send it here again.
-        _ => drop_unrouted(&dut, family)?,
+
+    /// Leads the virtual address to the device, and answers back to the client.
+    fn route(&mut self, device: &Device) -> Result<()> {
+        let family = self.family;
+        for host in &self.behind {
+            // Errors of the kernel there, such as "packet too big", reach the client.
+            route(host, family.routes_by(CLIENT_FAR))?;
+            drop_unrouted(host, family)?;
+        }
+        let way_back = if device.translates() { DEVICE_FAR } else { CLIENT_FAR };
+        for target in &mut self.targets {
+            give_virtual_address(target, family)?;
+            route(target, family.routes_by(way_back))?;
+        }
+        // The client may send from any address, and answers find it there.
+        route(&self.dut, family.routes_by(CLIENT_NEAR))?;
+        route(&self.client, routes_to_virtual(family, DEVICE_NEAR))?;
+        match device {
+            Device::Router => route(&self.dut, routes_to_virtual(family, target_address(1))),
+            // What the device does not divide must not go back to the client, which would send it here again.
+            _ => drop_unrouted(&self.dut, family),
+        }
     }
-    let mut hosts = vec![client, dut];
-    hosts.extend(behind);
-    hosts.extend(targets);
-    hosts.push(switch);
-    Ok(hosts)
+
+    fn target_addresses(&self) -> Vec<Ipv4Addr> {
+        (1..=self.targets.len()).map(target_address).collect()
+    }
+
+    fn into_list(self) -> Vec<Host> {
+        let Self { client, dut, behind, targets, switch, .. } = self;
+        [client, dut].into_iter().chain(behind).chain(targets).chain([switch]).collect()
+    }
 }
 
 /// Gives the client addresses for many flows: all of a network, by which the targets and the device answer it.

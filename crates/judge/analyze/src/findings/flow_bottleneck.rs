@@ -92,7 +92,7 @@ impl FlowBottleneck {
             Bottleneck::Queue => {
                 let lost = most_resent(seen).filter(|(host, share)| *host == sender && *share > LOSS_MATTERS);
                 let lost = lost.map_or_else(String::new, |(_, share)| {
-                    format!("; it overflows: {} of the segments were retransmitted", percent(share))
+                    format!(", and {} of the segments were retransmitted", percent(share))
                 });
                 format!(
                     "the path is full: of a round trip of {} that {who} of {sender} saw, {} were spent in a queue{lost}",

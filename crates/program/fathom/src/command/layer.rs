@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
 use fathom_engine::{CommandDoc, TestKind, pace::Profile};
-use fathom_model::{Layer, Settings, TestPlan, TrialTimes, units::Nanos};
+use fathom_model::{Layer, Plan, Settings, TestPlan, TrialTimes, units::Nanos};
 
 use super::{
     benchmark, direction, find_limit, many_hosts,
@@ -46,6 +46,16 @@ pub(super) struct LayerCommand {
     /// The argument after the command: its name and its description.
     target: (&'static str, &'static str),
     examples: &'static str,
+}
+
+/// The test that a command line asks for.
+struct ChosenWork {
+    word: &'static str,
+    kind: &'static dyn TestKind,
+    ends: TestHosts,
+    /// The target, if it is a URL or an address outside.
+    url: Option<String>,
+    settings: Settings,
 }
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
@@ -240,41 +250,62 @@ impl LayerCommand {
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
+        let work = self.chosen_work(matches)?;
+        if rfc6349::is_sweep(work.kind.name(), &work.settings, matches) {
+            refuse_events(matches, "--test rfc6349 without --buffer")?;
+            let times = measurement::trial_times(matches, TIMES, rfc6349::ROUNDS)?;
+            let ChosenWork { kind, settings: given, ends, .. } = work;
+            return WindowSweep { kind: kind.name(), matches, given, ends, times }.run();
+        }
+        // `--method` of other layers is something else.
+        let methods = || benchmark::tests(matches, work.kind, &work.settings, &work.ends);
+        let plan = match self.has_methods().then(methods).transpose()?.flatten() {
+            Some((title, tests)) => self.benchmark_plan(work.ends, (&title, tests), matches)?,
+            None => self.rounds_plan(work, matches)?,
+        };
+        measurement::run_and_report(plan, matches, KeepResult::IfRequested)
+    }
+
+    /// Reads the test, its hosts and its options.
+    fn chosen_work(&self, matches: &ArgMatches) -> anyhow::Result<ChosenWork> {
         let (word, kind) = self.chosen_test(matches)?;
         // Requests of http have a field `host`, which is something else.
         let names_server = self.layer != Layer::Http && has_server(kind);
         let (ends, url) = self.ends(matches, kind)?;
         let ends = many_hosts::chosen(ends, matches)?;
-        let doc = kind.command().expect("a chosen kind has a word");
-        let ends = direction::order_hosts(ends, doc, matches);
+        let ends = direction::order_hosts(ends, kind.command().expect("a chosen kind has a word"), matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = without_foreign_direction(kind, options::settings(matches, &given));
         if let Some(url) = &url {
             settings.set(if names_server { SERVER } else { "url" }, url.clone());
         }
-        if rfc6349::is_sweep(kind.name(), &settings, matches) {
-            refuse_events(matches, "--test rfc6349 without --buffer")?;
-            let times = measurement::trial_times(matches, TIMES, rfc6349::ROUNDS)?;
-            return WindowSweep { kind: kind.name(), matches, given: settings, ends, times }.run();
-        }
-        // `--method` of other layers is something else.
-        let of_methods = self.has_methods().then(|| benchmark::tests(matches, kind, &settings, &ends));
-        if let Some((title, tests)) = of_methods.transpose()?.flatten() {
-            refuse_events(matches, "--method")?;
-            let mut tests = direction::add_reverse_tests(tests, matches)?;
-            measurement::add_promises(&mut tests, matches)?;
-            let title = format!("{} {title}", self.title);
-            let plan = measurement::plan(title, 1, ends, tests, matches);
-            return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
-        }
+        Ok(ChosenWork { word, kind, ends, url, settings })
+    }
+
+    /// The plan of a benchmarking method, whose trials are the tests.
+    fn benchmark_plan(
+        &self,
+        ends: TestHosts,
+        (title, tests): (&str, Vec<TestPlan>),
+        matches: &ArgMatches,
+    ) -> anyhow::Result<Plan> {
+        refuse_events(matches, "--method")?;
+        let mut tests = direction::add_reverse_tests(tests, matches)?;
+        measurement::add_promises(&mut tests, matches)?;
+        Ok(measurement::plan(format!("{} {title}", self.title), 1, ends, tests, matches))
+    }
+
+    /// The plan of a test in rounds, at each value of a scan, or of the search for its limit.
+    fn rounds_plan(&self, work: ChosenWork, matches: &ArgMatches) -> anyhow::Result<Plan> {
+        let ChosenWork { word, kind, ends, url, settings } = work;
+        let doc = kind.command().expect("a chosen kind has a word");
         let of_command = |user_error: UserError| {
             user_error.with_line("in", format!("fathom {} {}", self.layer.command(), doc.selection()))
         };
         let scanned = scan::tests(matches, &settings, doc.scan, kind.options()).map_err(of_command)?;
-        let settings = &scanned[0].1;
         let search = find_limit::search(matches);
         let rounds = if search.is_some() || doc.single_round.is_some() { 1 } else { ROUNDS };
-        let times = default_times(doc, settings, search.is_some());
+        let times = default_times(doc, &scanned[0].1, search.is_some());
         let times = measurement::trial_times(matches, times, rounds)?;
         let test = |(label, options): (String, Settings)| TestPlan {
             name: if label.is_empty() { kind.name().to_owned() } else { label },
@@ -291,11 +322,7 @@ impl LayerCommand {
         let to = matches.get_one::<String>("target").filter(|_| url.is_none());
         let to = to.map(|target| format!(" to {target}")).unwrap_or_default();
         let title = format!("{what}{} {}{to}", self.title, url.as_deref().unwrap_or(word));
-        measurement::run_and_report(
-            measurement::plan(title, rounds, ends, tests, matches),
-            matches,
-            KeepResult::IfRequested,
-        )
+        Ok(measurement::plan(title, rounds, ends, tests, matches))
     }
 
     /// Returns true if benchmarking methods can use a kind of the layer for their trials.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_engine::TestKind;
 use fathom_lab::Options;
 use fathom_model::{
-    Phases, Plan, Settings, TestPlan, Topology,
+    Metric, Phases, Plan, Settings, TestPlan, Topology,
     plan::{HostReach, SCHEMA},
     units::Nanos,
 };
@@ -380,18 +380,7 @@ fn pair_differs(what: &str, lead: &str) -> UserError {
 fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<CheckedTest, UserError> {
     let kind = registry::kind(&test.kind).map_err(|error| invalid_plan(error.to_string()))?;
     test.options = test.options.complete(kind.options()).map_err(|error| invalid_plan(error.to_string()))?;
-    let needs_two = kind.is_two_sided(&test.options);
-    for host in std::iter::once(&test.from).chain(&test.to) {
-        hosts.named(host)?;
-    }
-    if needs_two && test.to.is_none() {
-        return Err(
-            invalid_plan(format!("`{}` needs a host that answers", test.kind)).with_line("use", "to = \"HOST\"")
-        );
-    }
-    if !needs_two {
-        test.to = None;
-    }
+    complete_sides(test, kind, hosts)?;
     let warmup = complete_span("warmup", &mut test.warmup)?;
     let duration = complete_span("duration", &mut test.duration)?;
     if duration == Nanos::ZERO {
@@ -402,21 +391,16 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
     kind.check(first_options.as_ref().unwrap_or(&test.options)).map_err(|error| engine_error(&error))?;
     let benchmark = benchmark_spec::complete(test, kind)?;
     let limit = search.as_ref().map(SearchSpec::limit_metric);
-    let metrics: Vec<_> = limit.into_iter().chain(kind.metrics().iter().cloned()).collect();
-    for (name, text) in &test.expect {
-        let metric = fathom_analyze::promise::find(&metrics, name);
-        metric
-            .and_then(|metric| fathom_analyze::promise::parse(text, metric))
-            .map_err(|error| invalid_plan(error.to_string()).with_line("use", error.hint()))?;
-    }
+    check_promises(test, &limit.into_iter().chain(kind.metrics().iter().cloned()).collect::<Vec<_>>())?;
+    let method = match (search, benchmark) {
+        (Some(search), _) => TestMethod::Search(Box::new(search)),
+        (None, Some(benchmark)) => TestMethod::Benchmark(Box::new(benchmark)),
+        (None, None) => TestMethod::Rounds,
+    };
+    check_events_are_possible(test, &method)?;
     // The option `omit` sets a warm-up of exactly that length.
     let omitted = test.options.span("omit");
     let pairs = hosts.pairs_of(test, kind)?;
-    let is_scheduled = search.is_some() || benchmark.is_some() || test.paired_with.is_some();
-    if is_scheduled && !test.events.is_empty() {
-        let what = "at: a search, a benchmark and the other direction of a test have no events";
-        return Err(invalid_plan(what).with_line("use", "a test at one rate, in one direction"));
-    }
     // Pairs that run together also measure together.
     let phases = phases(omitted.unwrap_or(warmup), duration, omitted.is_some() || !pairs.is_empty());
     // A warm-up that is not whole may end at once.
@@ -433,11 +417,7 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         unpaired: hosts.unpaired(test, &pairs)?,
         pairs,
         is_each: test.each,
-        method: match (search, benchmark) {
-            (Some(search), _) => TestMethod::Search(Box::new(search)),
-            (None, Some(benchmark)) => TestMethod::Benchmark(Box::new(benchmark)),
-            (None, None) => TestMethod::Rounds,
-        },
+        method,
         events,
         reverse: None,
         is_leading: test.paired_with.is_none(),
@@ -445,6 +425,38 @@ fn complete_test(idx: usize, test: &mut TestPlan, hosts: &NamedHosts) -> Result<
         // Its name is checked with all comparisons.
         comparison: None,
     })
+}
+
+/// Checks that the plan has the hosts of a test, and that a kind with two sides has both; a kind with one side takes no other.
+fn complete_sides(test: &mut TestPlan, kind: &dyn TestKind, hosts: &NamedHosts) -> Result<(), UserError> {
+    for host in std::iter::once(&test.from).chain(&test.to) {
+        hosts.named(host)?;
+    }
+    if !kind.is_two_sided(&test.options) {
+        test.to = None;
+    } else if test.to.is_none() {
+        let error = invalid_plan(format!("`{}` needs a host that answers", test.kind));
+        return Err(error.with_line("use", "to = \"HOST\""));
+    }
+    Ok(())
+}
+
+/// Checks that each promise of a test names one of its metrics, with a bound in the unit of that metric.
+fn check_promises(test: &TestPlan, metrics: &[Metric]) -> Result<(), UserError> {
+    test.expect.iter().try_for_each(|(name, text)| {
+        let metric = fathom_analyze::promise::find(metrics, name);
+        let promise = metric.and_then(|metric| fathom_analyze::promise::parse(text, metric));
+        promise.map(|_| ()).map_err(|error| invalid_plan(error.to_string()).with_line("use", error.hint()))
+    })
+}
+
+fn check_events_are_possible(test: &TestPlan, method: &TestMethod) -> Result<(), UserError> {
+    let is_scheduled = !matches!(method, TestMethod::Rounds) || test.paired_with.is_some();
+    if is_scheduled && !test.events.is_empty() {
+        let what = "at: a search, a benchmark and the other direction of a test have no events";
+        return Err(invalid_plan(what).with_line("use", "a test at one rate, in one direction"));
+    }
+    Ok(())
 }
 
 /// The hosts of a plan and its groups.

@@ -13,12 +13,13 @@ use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
     policy::ResolvedNames,
-    process::signal::{self, Signal},
+    process::signal::{self, Signal, SignalWatch},
 };
 use jiff::Zoned;
 
 use super::{
-    FinishedRun, RunOptions, benchmark,
+    FinishedRun, RunOptions,
+    benchmark::{self, ToolMaxima},
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
     device_commands::{CommandFailure, DeviceControl},
     estimate,
@@ -47,21 +48,12 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
         eprintln!("{}", estimate::estimate_text(plan));
     }
     let signals = signal::watch()?;
-    if measures_before_it_connects(plan) {
-        // Reports a host that does not answer before anything is measured.
-        connect(plan.plan(), &signals, &new_run_id(), &options.allowed)?.close()?;
-    }
-    let own = benchmark::own_maxima(plan, options, &signals)?;
-    check_interrupted(&signals)?;
-    benchmark::check(plan, &own)?;
+    let own = own_maxima(plan, options, &signals)?;
     let began = clock::now();
     let now = Zoned::now();
     let (shown, secrets) = Secrets::of(plan.plan());
     let mut run = new_run(shown, plan, &secrets.mask(&options.command), &now)?;
-    let mut hosts = connect(plan.plan(), &signals, &run.id, &options.allowed)?;
-    describe_hosts(&mut run, &mut hosts)?;
-    hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards, &options.allowed)?;
-    hosts.check_ways(plan.plan())?;
+    let mut hosts = connected_hosts(&mut run, plan, options, &signals)?;
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
@@ -99,6 +91,32 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     secrets.mask_errors(&mut run);
     fathom_analyze::analyze(&mut run, &context);
     Ok(FinishedRun { run, signal: signals.received() })
+}
+
+/// Measures the maxima of the tool itself that benchmarks of the plan are compared with.
+fn own_maxima(plan: &CheckedPlan, options: &RunOptions, signals: &SignalWatch) -> anyhow::Result<ToolMaxima> {
+    if measures_before_it_connects(plan) {
+        // Reports a host that does not answer before anything is measured.
+        connect(plan.plan(), signals, &new_run_id(), &options.allowed)?.close()?;
+    }
+    let own = benchmark::own_maxima(plan, options, signals)?;
+    check_interrupted(signals)?;
+    benchmark::check(plan, &own)?;
+    Ok(own)
+}
+
+/// Connects to the hosts of a plan, and describes them and the paths between them in the run.
+fn connected_hosts(
+    run: &mut Run,
+    plan: &CheckedPlan,
+    options: &RunOptions,
+    signals: &SignalWatch,
+) -> anyhow::Result<Hosts> {
+    let mut hosts = connect(plan.plan(), signals, &run.id, &options.allowed)?;
+    describe_hosts(run, &mut hosts)?;
+    hosts.find_paths(plan.plan(), &mut run.hosts, &address_towards, &options.allowed)?;
+    hosts.check_ways(plan.plan())?;
+    Ok(hosts)
 }
 
 /// Checks that the targets of a plan are allowed and that all its hosts answer. Measures nothing.

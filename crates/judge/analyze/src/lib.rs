@@ -43,6 +43,7 @@ mod limits;
 mod queues;
 mod repeat_command;
 mod replay;
+mod resent;
 mod tested;
 
 // Findings, what proves or refutes them, and the verdict.

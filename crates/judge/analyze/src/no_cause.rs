@@ -14,8 +14,9 @@ use fathom_statistics::{mean, stdev};
 use crate::{
     cores::CoreLoad,
     evidence::TestEvidence,
-    findings::{HOLDS_BACK, most_resent, waited_for_memory},
+    findings::{HOLDS_BACK, waited_for_memory},
     gap,
+    resent::most_resent,
     summaries::main_rate,
 };
 

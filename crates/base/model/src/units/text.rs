@@ -91,8 +91,6 @@ pub fn significant(number: f64) -> String {
 pub fn percent(share: f64) -> String {
     let p = share * 100.0;
     match p.abs() {
-        // All but a few are not all.
-        s if (99.5..100.0).contains(&s) => format!("{:.1} %", (p * 10.0).trunc() / 10.0),
         s if s >= 9.95 => format!("{p:.0} %"),
         s if s >= 0.995 => format!("{p:.1} %"),
         s if s >= 0.005 => format!("{p:.2} %"),

@@ -9,14 +9,11 @@ use fathom_model::{
 };
 use fathom_statistics::{mean, median};
 
-use super::{
-    FindingRule,
-    latency_under_load::shorter_queue,
-    retransmissions::{LOSS_MATTERS, most_resent},
-};
+use super::{FindingRule, latency_under_load::shorter_queue};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
+    resent::{LOSS_MATTERS, most_resent},
 };
 
 /// A sender keeps up to 1 ms of data in its own queues and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`): a queue that is no
@@ -121,15 +118,6 @@ impl FlowBottleneck {
         };
         Some(NextStep::new(seen.repeat_test_command(options)?).on(&seen.test.from).expected(expected))
     }
-}
-
-/// Returns true if most connections of a test share a full path whose queue overflows. What arrives behind a lost segment fills the window and
-/// the buffers of a connection then, so that these explain nothing.
-pub(super) fn path_overflows(seen: &TestEvidence<'_>) -> bool {
-    let flows = &seen.test.flows;
-    let n_queued = flows.iter().filter(|flow| flow.held_by == Bottleneck::Queue).count();
-    let is_lossy = || most_resent(seen).is_some_and(|(_, share)| share > LOSS_MATTERS);
-    n_queued > 0 && 2 * n_queued >= flows.len() && is_lossy()
 }
 
 /// Path statistics of some connections: the medians of the samples of the last round, as a mean of the connections.

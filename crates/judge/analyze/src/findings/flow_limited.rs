@@ -11,12 +11,13 @@ use fathom_model::{
 
 use fathom_statistics::mean;
 
-use super::{FindingRule, flow_bottleneck::path_overflows};
+use super::FindingRule;
 use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
+    resent::path_overflows,
 };
 
 /// If connections wait for a buffer for more than this share of their busy time, the stream is held back.

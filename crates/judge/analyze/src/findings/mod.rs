@@ -80,7 +80,6 @@ mod users_left_early;
 pub(crate) use flow_limited::HOLDS_BACK;
 pub(crate) use memory_pressure::waited as waited_for_memory;
 pub(crate) use nothing_done::{NOTHING_DONE, ended_in_warm_up};
-pub(crate) use retransmissions::most_resent;
 pub use rule::FindingRule;
 
 use fathom_model::{Bottleneck, Finding, ProofOutcome, Run, Severity};

@@ -7,10 +7,11 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{FindingRule, other_programs::OtherPrograms, planned_event::PLANNED_EVENT, retransmissions::most_resent};
+use super::{FindingRule, other_programs::OtherPrograms, planned_event::PLANNED_EVENT};
 use crate::{
     evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
     gap,
+    resent::most_resent,
     window::{MeasuredWindow, host_of, rates, record_of},
 };
 

@@ -7,21 +7,16 @@ use fathom_model::{
         TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS,
         TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
-    units::{approximate, grouped, percent, ratio},
+    units::{approximate, grouped, percent},
 };
 
 use super::{FindingRule, host_drops::ACCEPT_QUEUE_STEP, planned_event::PLANNED_EVENT};
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
+    resent::{LOSS_MATTERS, most_resent},
 };
 
-/// At one segment in a thousand and above, loss affects the rate.
-pub(super) const LOSS_MATTERS: f64 = 1e-3;
-/// With fewer segments than this, a share is meaningless unless it is of enough segments that were sent again.
-const SEGMENTS_MIN: u64 = 1000;
-/// Of so many, chance changes a share by no more than a third (one standard deviation of a Poisson count).
-const RESENT_MIN: u64 = 10;
 /// If at least this share of the retransmitted segments had already arrived, they were not lost.
 const NEEDLESS: f64 = 0.5;
 /// A counter explains why segments were sent again needlessly from this share of them on.
@@ -114,17 +109,6 @@ impl FindingRule for Retransmissions {
         // Where the sender tolerates losses already, a lower rate shows whether a queue or a policer makes them.
         tolerant.or_else(|| lower_stream_rate(seen, "retransmitted_ratio").map(Change::into_clue))
     }
-}
-
-/// Returns the host that sent the largest share of its segments again, with that share.
-pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
-    let share = |host: &'a str| {
-        let (again, new) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
-        // Segments that only repeat are no sent ones there (RFC 4022, tcpOutSegs).
-        let all = new + again;
-        ratio(again, all).filter(|_| all >= SEGMENTS_MIN || again >= RESENT_MIN)
-    };
-    seen.hosts().filter_map(|host| Some((host, share(host)?))).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// Returns true if the path loses so many segments that TCP can have only a few in flight, whatever the cores do.

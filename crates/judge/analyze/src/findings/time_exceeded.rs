@@ -6,8 +6,11 @@ use fathom_model::{
     units::ratio,
 };
 
-use super::{FindingRule, most_resent};
-use crate::evidence::{TestEvidence, counter_evidence};
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    resent::most_resent,
+};
 
 /// The id of this rule's findings.
 pub(super) const TIME_EXCEEDED: &str = "time-exceeded";

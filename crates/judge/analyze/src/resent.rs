@@ -1,0 +1,36 @@
+//! Segments that were sent again, and the paths that lost them.
+
+use fathom_model::{
+    Bottleneck,
+    names::host::{TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS},
+    units::ratio,
+};
+
+use crate::evidence::TestEvidence;
+
+/// At one segment in a thousand and above, loss affects the rate.
+pub(crate) const LOSS_MATTERS: f64 = 1e-3;
+/// With fewer segments than this, a share is meaningless unless it is of enough segments that were sent again.
+const SEGMENTS_MIN: u64 = 1000;
+/// Of so many, chance changes a share by no more than a third (one standard deviation of a Poisson count).
+const RESENT_MIN: u64 = 10;
+
+/// Returns the host that sent the largest share of its segments again, with that share.
+pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
+    let share = |host: &'a str| {
+        let (again, new) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
+        // Segments that only repeat are no sent ones there (RFC 4022, tcpOutSegs).
+        let all = new + again;
+        ratio(again, all).filter(|_| all >= SEGMENTS_MIN || again >= RESENT_MIN)
+    };
+    seen.hosts().filter_map(|host| Some((host, share(host)?))).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// Returns true if most connections of a test share a full path whose queue overflows. What arrives behind a lost segment fills the window and
+/// the buffers of a connection then, so that these explain nothing.
+pub(crate) fn path_overflows(seen: &TestEvidence<'_>) -> bool {
+    let flows = &seen.test.flows;
+    let n_queued = flows.iter().filter(|flow| flow.held_by == Bottleneck::Queue).count();
+    let is_lossy = || most_resent(seen).is_some_and(|(_, share)| share > LOSS_MATTERS);
+    n_queued > 0 && 2 * n_queued >= flows.len() && is_lossy()
+}

@@ -32,8 +32,8 @@ const QUEUED: f64 = 2.0;
 /// (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`).
 const STANDING_QUEUE: Nanos = Nanos::from_millis(1);
 const STANDING: f64 = 4.0;
-/// A full path carries one rate. Half of the intervals of 13 streams through a shaper differed from their median by 1.5 % or less; of streams that
-/// random losses held back, by 2.3 % or more.
+/// A full path carries one rate. Half of the intervals of streams through a shaper differed from their median by 1.5 % at most; of streams that lost
+/// at random, by 2.3 % at least (eight of each, one and three connections).
 const FLAT: f64 = 0.02;
 /// With fewer intervals than this, they may be alike by chance.
 const INTERVALS_MIN: usize = 8;

@@ -340,7 +340,7 @@ fn at_addresses(seen: &TestEvidence<'_>, failure: &Failure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fathom_model::names::host::TCP_SYN_RETRANS;
+    use fathom_model::names::host::{DEV_CARRIER_CHANGES, TCP_SYN_RETRANS};
 
     use crate::run_builder::{RunBuilder, step, visits};
 
@@ -449,6 +449,20 @@ mod tests {
         let (title, command, on) = told(0);
         assert!(title.starts_with("a firewall, or another host with the address of target, refuses client"), "{title}");
         assert_eq!((command.as_str(), on.as_str()), ("ip neigh", "client"));
+    }
+
+    #[test]
+    fn sends_that_fail_while_a_link_is_down_are_its_effect_and_other_errors_are_not() {
+        let severity = |error: &str| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, 900)]);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add(error, 100);
+            builder.host_counter("client", (DEV_CARRIER_CHANGES, "eth0"), 4);
+            builder.finding(ERRORS).unwrap().severity
+        };
+        assert_eq!(severity("send: network unreachable"), Severity::Remark);
+        assert_ne!(severity("send: message too long"), Severity::Remark);
     }
 
     #[test]

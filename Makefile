@@ -21,7 +21,7 @@ run:
 test: test-quick test-measured
 
 # Test programs whose name begins with `measured` need a machine that nobody else uses; all others do not care.
-# No crate has examples in its documentation, which tidy checks: their features would build the crate and all below it once more.
+# No crate has examples in its documentation, which tidy checks: to run them, cargo would build all crates below theirs once more.
 test-quick:
 	$(CARGO) test --workspace --lib --bins --test '[!m]*'
 	$(CARGO) xtask tidy

@@ -5,7 +5,8 @@
 //!
 //! # Words
 //!
-//! - `Balancer`: the tables, which all threads share; a `BalancerWorker` is what one thread decides packets with.
+//! - `Balancer`: the tables, which all threads share; a `BalancerWorker` is what one thread decides packets with, and a `Decision` what it
+//!   says of one.
 //! - `Defect`: what the balancer does wrong on purpose, and counts.
 //! - `PacketQueue`, verdict: packets that wait for a program (NFQUEUE); what it says about them.
 //! - `Steering`: the rules, routes and tun device of a balancer, which are undone with it.

@@ -82,6 +82,9 @@ pub(crate) struct CoreWait {
 }
 
 impl CoreWait {
+    /// From this share on, the test lost so much time that its values are those of a disturbed machine.
+    pub(crate) const DISTURBS: f64 = 0.05;
+
     /// Returns the most of the share that others can have caused who used so many cores: threads of the test wait for each other too.
     pub(crate) fn of_others(self, others_cores: f64) -> f64 {
         self.share.min(others_cores / self.n_cores.max(f64::EPSILON))

@@ -12,13 +12,12 @@ use fathom_model::{
     record::{Flow, FlowSample},
     units::{Nanos, approximate, ratio},
 };
-
 use fathom_statistics::median;
 
 use crate::{
     context::AnalysisContext,
     cores::CoreLoad,
-    evidence::TestEvidence,
+    evidence::{CoreWait, TestEvidence},
     window::{flow_samples, host_of, measured_part},
 };
 
@@ -28,17 +27,15 @@ const HOLDS_BACK: f64 = 0.2;
 const LOSSY: f64 = 1e-3;
 /// If the round trip takes this many times the shortest one, the path has a queue.
 const QUEUED: f64 = 2.0;
-/// If it usually takes that much longer, and this many times the shortest one, the queue is never empty. The queues of a sender itself are shorter
-/// (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`).
-const STANDING_QUEUE: Nanos = Nanos::from_millis(1);
-const STANDING: f64 = 4.0;
+/// A queue of so much time, and of more than this part of the round trip, stands on the path. A sender keeps up to 1 ms of data in its own queues
+/// and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`), which tells nothing about the path.
+pub(crate) const QUEUE_MIN: Nanos = Nanos::from_millis(1);
+const QUEUE_PART: f64 = 0.2;
 /// A full path carries one rate. Half of the intervals of streams through a shaper differed from their median by 1.5 % at most; of streams that lost
 /// at random, by 2.3 % at least (eight of each, one and three connections).
 const FLAT: f64 = 0.02;
 /// With fewer intervals than this, they may be alike by chance.
 const INTERVALS_MIN: usize = 8;
-/// From this share of the time on that a side waits for a core, segments wait for it too, and a long round trip shows no queue of the path.
-const CORE_WAIT: f64 = 0.05;
 /// A rate of at least this share of the requested bound counts as at the bound.
 const AT_BOUND: f64 = 0.9;
 /// Connections watched for less than this are ignored, because the kernel counts in ticks of 1 to 10 ms.
@@ -47,8 +44,7 @@ const SPAN_MIN: Nanos = Nanos::from_millis(100);
 /// Returns the bottleneck of each connection of a stream, from the last round that sampled any connection.
 pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<FlowSummary> {
     let seen = TestEvidence::new(run, test, context);
-    let has_flows = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
-    let Some(trial) = test.trials.iter().rev().find(has_flows) else { return Vec::new() };
+    let Some(trial) = judged_trial(test) else { return Vec::new() };
     let mut all = Vec::new();
     for (key, record) in trial.records.iter().filter(|(_, record)| is_stream(record)) {
         let sender = host_of(key);
@@ -60,13 +56,40 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
             (false, true) => Some(Bottleneck::ReceiverCpu),
             (false, false) => None,
         };
-        let waits_for_core = |host: &str| seen.core_wait(host).is_some_and(|wait| wait.share >= CORE_WAIT);
+        // Segments wait for the core too, and a long round trip shows no queue of the path then.
+        let waits_for_core = |host: &str| seen.core_wait(host).is_some_and(|wait| wait.share >= CoreWait::DISTURBS);
         let has_cores = full.is_none() && !waits_for_core(sender) && !receiver.is_some_and(waits_for_core);
         let stream = StreamFacts { full, fills_path: has_cores && is_flat(&seen) };
         let span = measured_part(trial, &run.hosts, sender, record);
         all.extend(record.flows.iter().filter_map(|flow| summary(sender, flow, span, stream)));
     }
     all
+}
+
+/// Returns the round whose connections are judged.
+fn judged_trial(test: &TestRun) -> Option<&Trial> {
+    let has_flows = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
+    test.trials.iter().rev().find(has_flows)
+}
+
+/// Returns the samples by which a connection was judged: those of the measured part of its round.
+pub(crate) fn judged_samples<'a>(seen: &TestEvidence<'a>, summary: &FlowSummary) -> Option<&'a [FlowSample]> {
+    let trial = judged_trial(seen.test)?;
+    trial.records.iter().find_map(|(key, record)| {
+        let flow = record.flows.iter().find(|flow| flow.id == summary.id)?;
+        Some(flow_samples(flow, measured_part(trial, &seen.run.hosts, host_of(key), record)))
+    })
+}
+
+/// Returns true if segments usually find a queue before them: it fills the path.
+pub(crate) fn has_standing_queue(samples: &[FlowSample]) -> bool {
+    let times = samples.iter().filter_map(|sample| sample.values.get(tcp::RTT_NS));
+    let usual = median(&times.map(|time| approximate(*time)).collect::<Vec<_>>());
+    let least = samples.last().and_then(|last| last.values.get(tcp::RTT_MIN_NS));
+    usual.zip(least).is_some_and(|(usual, least)| {
+        let queued = usual - approximate(*least);
+        queued >= approximate(QUEUE_MIN.0) && queued > QUEUE_PART * usual
+    })
 }
 
 /// Returns true if a side sent a stream. Transactions are excluded because they always wait for answers.
@@ -146,7 +169,7 @@ impl MeasuredSamples<'_> {
             return Bottleneck::Pacing;
         }
         // What arrives behind a lost segment fills the window of the receiver, and is the work of the queue too.
-        if fills_path && self.is_lossy() && self.has_standing_queue() {
+        if fills_path && self.is_lossy() && has_standing_queue(self.all) {
             return Bottleneck::Queue;
         }
         if waits.receive_window >= HOLDS_BACK {
@@ -177,16 +200,6 @@ impl MeasuredSamples<'_> {
         let resent = ratio(self.growth(tcp::BYTES_RETRANS), self.growth(tcp::BYTES_SENT));
         let marked = ratio(self.growth(tcp::DELIVERED_CE), self.growth(tcp::SEGMENTS_OUT));
         [resent, marked].into_iter().flatten().any(|share| share >= LOSSY)
-    }
-
-    /// Returns true if a segment usually finds a queue before it.
-    fn has_standing_queue(&self) -> bool {
-        let times = self.all.iter().filter_map(|sample| sample.values.get(tcp::RTT_NS));
-        let usual = median(&times.map(|time| approximate(*time)).collect::<Vec<_>>());
-        usual.zip(self.last_value(tcp::RTT_MIN_NS)).is_some_and(|(usual, least)| {
-            let least = approximate(least);
-            usual >= STANDING * least && usual - least >= approximate(STANDING_QUEUE.0)
-        })
     }
 
     fn is_queued(&self) -> bool {
@@ -322,6 +335,21 @@ mod tests {
         builder = streaming(&[]);
         builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows[0].samples.pop();
         assert_eq!(builder.analyzed().tests[0].flows, []);
+    }
+
+    #[test]
+    fn a_full_path_is_told_with_the_times_of_the_round_that_was_judged() {
+        let mut builder = streaming(&[(tcp::RTT_NS, 9_000_000)]);
+        let trials = &mut builder.run.tests[0].trials;
+        let mut interrupted = trials[0].clone();
+        interrupted.round = 1;
+        for record in interrupted.records.values_mut() {
+            record.complete = false;
+            record.flows.iter_mut().for_each(|flow| flow.id = "a:2 b:2".to_owned());
+        }
+        trials.push(interrupted);
+        let title = builder.finding("path-full").unwrap().title;
+        assert!(title.contains("8.00 ms were spent in a queue"), "{title}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)>
 pub(crate) fn path_overflows(seen: &TestEvidence<'_>) -> bool {
     let flows = &seen.test.flows;
     let n_queued = flows.iter().filter(|flow| flow.held_by == Bottleneck::Queue).count();
-    let is_lossy = || most_resent(seen).is_some_and(|(_, share)| share > LOSS_MATTERS);
+    let sends = |host: &str| flows.iter().any(|flow| flow.sender == host);
+    let is_lossy = || most_resent(seen).is_some_and(|(host, share)| sends(host) && share > LOSS_MATTERS);
     n_queued > 0 && 2 * n_queued >= flows.len() && is_lossy()
 }

@@ -1,16 +1,13 @@
 //! A device on the path marks packets instead of dropping them (ECN, RFC 3168), and senders slow down.
 
 use fathom_model::{
-    Finding, NextStep, Severity,
+    Finding, NextStep, Severity, Side,
     names::tcp,
     units::{percent, ratio},
 };
 
 use super::{FindingRule, flow_limited::growth};
-use crate::{
-    evidence::{TestEvidence, counter_evidence},
-    window::host_of,
-};
+use crate::evidence::{TestEvidence, counter_evidence};
 
 /// Congestion control answers a mark as a loss (RFC 3168 section 6.1.2), and from this share of losses on these hold a stream back.
 const HOLDS_BACK: f64 = 1e-3;
@@ -39,9 +36,11 @@ impl FindingRule for CongestionMarks {
 
 impl CongestionMarks {
     fn of_sender(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let records = seen.trials().iter().flat_map(|trial| &trial.records);
-        let flows = || records.clone().filter(|(key, _)| host_of(key) == host).flat_map(|(_, record)| &record.flows);
-        let sum = |counter| flows().map(|flow| growth(&flow.samples, counter)).sum::<u64>();
+        let flows = || {
+            let sides = [Side::Initiator, Side::Responder].into_iter().filter(|side| seen.host_of(*side) == Some(host));
+            sides.flat_map(|side| seen.measured_flows(side))
+        };
+        let sum = |counter| flows().map(|(_, samples)| growth(samples, counter)).sum::<u64>();
         let (n_marked, n_sent) = (sum(tcp::DELIVERED_CE), sum(tcp::SEGMENTS_OUT));
         let share = ratio(n_marked, n_sent).filter(|share| n_marked >= MARKS_MIN && *share >= HOLDS_BACK)?;
         let title = format!(

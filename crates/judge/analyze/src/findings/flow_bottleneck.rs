@@ -3,8 +3,9 @@
 //! Buffers, CPU and loss have their own rules, which see more than the connections.
 
 use fathom_model::{
-    Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity, Side,
+    Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity,
     names::tcp,
+    record::FlowSample,
     units::{BitsPerSec, Nanos, approximate, percent},
 };
 use fathom_statistics::{mean, median};
@@ -13,12 +14,9 @@ use super::{FindingRule, latency_under_load::shorter_queue};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
+    flows::{QUEUE_MIN, judged_samples},
     resent::{LOSS_MATTERS, most_resent},
 };
-
-/// A sender keeps up to 1 ms of data in its own queues and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`): a queue that is no
-/// longer than this tells nothing about the path.
-const SMALL_QUEUE: Nanos = Nanos::from_millis(1);
 
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
@@ -59,10 +57,11 @@ impl FindingRule for FlowBottleneck {
         }
         let who = match (held.len(), all.len()) {
             (1, 1) => "the connection".to_owned(),
+            (held, all) if held == all => format!("the {all} connections"),
             (held, all) => format!("{held} of {all} connections"),
         };
         let path = FlowPath::of(seen, &held);
-        let is_own_queue = self.0 == Bottleneck::Queue && path.rtt < path.rtt_min + SMALL_QUEUE;
+        let is_own_queue = self.0 == Bottleneck::Queue && path.rtt < path.rtt_min + QUEUE_MIN;
         let severity =
             if self.0 == Bottleneck::Pacing || is_own_queue { Severity::Remark } else { Severity::HoldsBack };
         vec![
@@ -132,16 +131,13 @@ struct FlowPath {
 
 impl FlowPath {
     fn of(seen: &TestEvidence<'_>, held: &[&FlowSummary]) -> Self {
-        let sides = [Side::Initiator, Side::Responder];
-        let flows: Vec<_> = sides.into_iter().flat_map(|side| seen.measured_flows(side)).collect();
+        let samples: Vec<_> = held.iter().filter_map(|flow| judged_samples(seen, flow)).collect();
         let value = |name: &str| {
-            let of = |held: &&FlowSummary| {
-                // The last one is that of the last round.
-                let (_, samples) = flows.iter().rfind(|(flow, _)| flow.id == held.id)?;
+            let of = |samples: &&[FlowSample]| {
                 let values = samples.iter().filter_map(|sample| sample.values.get(name));
                 median(&values.map(|value| approximate(*value)).collect::<Vec<_>>())
             };
-            fathom_model::units::rounded(mean(&held.iter().filter_map(of).collect::<Vec<_>>()).unwrap_or(0.0))
+            fathom_model::units::rounded(mean(&samples.iter().filter_map(of).collect::<Vec<_>>()).unwrap_or(0.0))
         };
         let idle: Vec<f64> = held.iter().map(|flow| flow.waits.application).collect();
         Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_model::{
     Evidence, Finding, NextStep, Severity, Side,
     names::tcp,
-    record::{Flow, FlowSample},
+    record::FlowSample,
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, ratio},
 };
 
@@ -16,6 +16,7 @@ use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
+    flows::{has_standing_queue, judged_samples},
     gap,
     resent::path_overflows,
 };
@@ -106,7 +107,7 @@ impl ReceiveWindow {
 /// Returns the sender, the receiver and the size of a window that was small all the time.
 fn small_window<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, &'a str, SizeBound)> {
     SIDES.into_iter().find_map(|(side, peer)| {
-        let window = bound_by(seen, side, |flow| largest(flow, tcp::SND_WND_BYTES))?;
+        let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
         Some((seen.host_of(side)?, seen.host_of(peer)?, window))
     })
 }
@@ -128,7 +129,7 @@ impl FindingRule for SendBuffer {
             let sender = seen.host_of(side)?;
             let most = send_buffer_max(seen, sender)?;
             // With more under way, only the queue would grow.
-            Some((sender, bound_by(seen, side, |flow| (!has_standing_queue(flow)).then_some(most))?))
+            Some((sender, bound_by(seen, side, |samples| (!has_standing_queue(samples)).then_some(most))?))
         });
         if let Some((sender, bound)) = small {
             let title = format!(
@@ -160,9 +161,6 @@ impl FindingRule for SendBuffer {
     }
 }
 
-/// A queue of so much time, and of more than a fifth of the round trip, stands on the path.
-const QUEUE_MIN: Nanos = Nanos::from_millis(1);
-
 /// A size in bytes that each round trip carries at most.
 struct SizeBound {
     size: Bytes,
@@ -184,15 +182,12 @@ impl SizeBound {
 }
 
 /// Returns the size and the round trip of the connections that one side sends over, if their rate is one such size per round trip.
-fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<u64>) -> Option<SizeBound> {
+fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&[FlowSample]) -> Option<u64>) -> Option<SizeBound> {
     let sender = seen.host_of(side)?;
-    let trial = seen.trials().last()?;
-    let flows: Vec<&Flow> =
-        trial.records.values().filter(|record| record.side == side).flat_map(|record| &record.flows).collect();
     let of_flow = |summary: &fathom_model::FlowSummary| {
-        let flow = flows.iter().find(|flow| flow.id == summary.id)?;
-        let last = &flow.samples.last()?.values;
-        let (size, rtt) = (Bytes(size(flow)?), Nanos(*last.get(tcp::RTT_NS)?));
+        let samples = judged_samples(seen, summary)?;
+        let last = &samples.last()?.values;
+        let (size, rtt) = (Bytes(size(samples)?), Nanos(*last.get(tcp::RTT_NS)?));
         let under_way = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
         let most_bps = approximate(size.0) * 8.0 / rtt.as_secs_f64();
         let share = (summary.acknowledged_bps / most_bps).min(1.0);
@@ -206,18 +201,9 @@ fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<
     Some(SizeBound { size, rtt, rate, share })
 }
 
-/// Whether a queue stands on the path of a connection at its end: it fills the path.
-fn has_standing_queue(flow: &Flow) -> bool {
-    let last = flow.samples.last().map(|sample| &sample.values);
-    let value = |name| last.and_then(|values| values.get(name)).copied();
-    let (Some(rtt), Some(rtt_min)) = (value(tcp::RTT_NS), value(tcp::RTT_MIN_NS)) else { return false };
-    let queued = rtt.saturating_sub(rtt_min);
-    queued >= QUEUE_MIN.0 && queued > rtt / 5
-}
-
 /// Returns the largest value that a connection showed.
-fn largest(flow: &Flow, name: &str) -> Option<u64> {
-    flow.samples.iter().filter_map(|sample| sample.values.get(name).copied()).max()
+fn largest(samples: &[FlowSample], name: &str) -> Option<u64> {
+    samples.iter().filter_map(|sample| sample.values.get(name).copied()).max()
 }
 
 /// Returns the largest send buffer that a connection of this host can get: the kernel doubles a requested size.
@@ -251,7 +237,11 @@ pub(super) fn growth(samples: &[FlowSample], name: &str) -> u64 {
 /// Returns the widest window that the connections of a sender were offered in the newest trial.
 fn widest_window(seen: &TestEvidence<'_>, side: Side) -> Option<Bytes> {
     let records = seen.trials().last()?.records.values().filter(|record| record.side == side);
-    records.flat_map(|record| &record.flows).filter_map(|flow| largest(flow, tcp::SND_WND_BYTES)).max().map(Bytes)
+    records
+        .flat_map(|record| &record.flows)
+        .filter_map(|flow| largest(&flow.samples, tcp::SND_WND_BYTES))
+        .max()
+        .map(Bytes)
 }
 
 /// Suggests what may widen a window: a larger buffer, unless the receiver's buffer may be far larger already.
@@ -316,6 +306,7 @@ fn larger_buffer(seen: &TestEvidence<'_>, host: &str, name: &str, usual: [u64; 3
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
+    use fathom_model::record::Flow;
 
     fn flow(values: &[(&str, u64)]) -> Flow {
         let sample = |factor: u64| FlowSample {

@@ -21,8 +21,6 @@ const NAMED_MAX: usize = 3;
 const NAMED_MIN: f64 = 0.05;
 /// Below this wait for a core, other programs took nothing from the test, however much they used.
 const WAIT_MIN: f64 = 0.01;
-/// From this wait on, the test lost so much time that its values are those of a disturbed machine.
-const WAIT_DISTURBS: f64 = 0.05;
 
 /// A tested server that uses this part of a core and more has less of it if others use the cores.
 const SERVER_MIN: f64 = 0.3;
@@ -79,7 +77,7 @@ impl<'a> OthersOnHost<'a> {
     }
 
     fn is_worth_a_finding(&self) -> bool {
-        self.share >= REPORT_MIN || self.wait_for_others().is_some_and(|wait| wait >= WAIT_DISTURBS)
+        self.share >= REPORT_MIN || self.wait_for_others().is_some_and(|wait| wait >= CoreWait::DISTURBS)
     }
 
     fn disturbs(&self, seen: &TestEvidence<'_>) -> bool {
@@ -87,7 +85,7 @@ impl<'a> OthersOnHost<'a> {
         let server_needs_cores =
             || seen.server().is_some_and(|(at, server)| at == self.host && server.cores >= SERVER_MIN);
         match self.wait_for_others() {
-            Some(wait) if wait >= WAIT_DISTURBS => true,
+            Some(wait) if wait >= CoreWait::DISTURBS => true,
             Some(wait) if wait < WAIT_MIN && !server_needs_cores() => false,
             _ => self.strangers >= DISTURBS,
         }

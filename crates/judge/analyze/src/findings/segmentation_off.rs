@@ -5,13 +5,10 @@ use std::collections::BTreeSet;
 use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::evidence::{CoreWait, TestEvidence};
 
 /// The names by which ethtool shows that the stack hands on large segments: split by the device (TSO), or just before it (GSO).
 const SEGMENTATION: [&str; 2] = ["tx-tcp-segmentation", "tx-generic-segmentation"];
-
-/// A test that waits this long for cores that others fill lacks the CPU that each packet costs it.
-const WAIT_MIN: f64 = 0.05;
 
 /// Looks for a bulk sender without TSO and GSO: the stack handles each packet on its own, up to ten times as much work for the same data.
 ///
@@ -38,9 +35,9 @@ impl FindingRule for SegmentationOff {
     }
 }
 
-/// Returns true if the busiest core of a host has no time left for the test.
+/// Returns true if the busiest core of a host has no time left for the test: its own work fills it, or it waits for others.
 fn lacks_cpu(seen: &TestEvidence<'_>, host: &str) -> bool {
-    let waits = || seen.core_wait(host).is_some_and(|wait| wait.share >= WAIT_MIN);
+    let waits = || seen.core_wait(host).is_some_and(|wait| wait.share >= CoreWait::DISTURBS);
     let cores = seen.cores(host);
     cores.first().is_some_and(|core| core.is_full_of_own_work() || (core.is_full() && waits()))
 }

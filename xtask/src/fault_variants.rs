@@ -121,7 +121,26 @@ const FORMS: &[fn(&mut fastrand::Rng) -> Case] = &[
     |rng| fault(&[], "", &format!("tcp --rate {}M --flows {}", between(rng, 10, 1_000), rng.u64(1..9)), &[]),
     |rng| fault(&[], "", &format!("http --rate {} --connections {}", between(rng, 100, 8_000), rng.u64(5..50)), &[]),
     |rng| impaired(&format!("delay={}ms", between(rng, 1, 60)), &format!("udp --rate 10M{}", way(rng)), &[]),
+    |rng| {
+        // A shorter queue empties at times, and then its losses hold the requests back.
+        let device = format!("rate={}Mbit,queue={}", between(rng, 10, 100), between(rng, 200, 2_000));
+        impaired(&device, &requests(rng), &["path-full"])
+    },
+    |rng| {
+        let permille = between(rng, 3, 50);
+        impaired(&format!("loss={}.{}%", permille / 10, permille % 10), &requests(rng), &["retransmissions"])
+    },
 ];
+
+/// Requests that wait for one another on each of many connections.
+fn requests(rng: &mut fastrand::Rng) -> String {
+    let bytes = between(rng, 2_000, 30_000);
+    if rng.bool() {
+        format!("http --connections {} --size {bytes}", between(rng, 10, 60))
+    } else {
+        format!("tcp --test rr --flows {} --response {bytes}", between(rng, 8, 64))
+    }
+}
 
 /// A queueing discipline at the host that sends.
 fn sender_shaped(rng: &mut fastrand::Rng, name: &str) -> Case {

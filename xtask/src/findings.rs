@@ -76,10 +76,16 @@ const CASES: &[CaseRow] = &[
     (&["pinned"], "a b", "tcp", &["core-saturated"]),
     (&["descriptors", "count=64"], "a", "http --connections 200", &["descriptors", PREFLIGHT]),
     (&["impair:loss=2%"], "", "udp --rate 50M", &["loss"]),
-    (&["impair:loss=2%"], "", "tcp", &["retransmissions"]),
+    // BBR does not slow down for the losses, and fills what the device between the hosts passes.
+    (&["impair:loss=2%"], "", "tcp", &["retransmissions", "path-full"]),
+    (&["impair:loss=2%"], "", "tcp --congestion cubic", &["retransmissions"]),
     (&["impair:loss=5%,burst=20"], "", "udp --rate 50M", &["loss"]),
     (&["impair:rate=50Mbit"], "", "udp --rate 80M", &["rate-limit"]),
     (&["impair:rate=50Mbit"], "", "tcp", &["path-full"]),
+    (&["impair:rate=50Mbit,delay=20ms"], "", "tcp --flows 4", &["path-full"]),
+    (&["impair:rate=50Mbit"], "", "http --connections 20 --size 10000", &["path-full"]),
+    (&["impair:rate=50Mbit"], "", "udp --test rr --flows 200 --response 1200", &["path-full"]),
+    (&["impair:rate=50Mbit,queue=2000"], "", "tcp --test rr --flows 8 --response 20000", &["path-full"]),
     (&["impair:rate=20Mbit,queue=500"], "", "tcp --test loaded", &["latency-under-load"]),
     (&["impair:outage=500ms"], "", "udp --rate 20M", &["outage"]),
     // BBR does not slow down for the losses, so that the send buffer bounds it on a path so long: with a larger one it carries twice as much.

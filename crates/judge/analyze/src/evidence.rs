@@ -363,6 +363,11 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
+    /// Returns true if threads of the test waited so long for a core of a host that its values are those of a disturbed machine.
+    pub(crate) fn waits_for_core(&self, host: &str) -> bool {
+        self.core_wait(host).is_some_and(|wait| wait.share >= CoreWait::DISTURBS)
+    }
+
     /// Returns the most time that the tested server can have used on the cores of this run's hosts, in cores: that of the programs that listen on
     /// its port, or of one that used too little to be named. `None` if a host may not see the sockets of all programs.
     pub(crate) fn server_cores_max(&self) -> Option<f64> {

@@ -17,7 +17,8 @@ use fathom_statistics::median;
 use crate::{
     context::AnalysisContext,
     cores::CoreLoad,
-    evidence::{CoreWait, TestEvidence},
+    evidence::TestEvidence,
+    flat::UsualRate,
     window::{flow_samples, host_of, measured_part},
 };
 
@@ -30,12 +31,10 @@ const QUEUED: f64 = 2.0;
 /// A queue of so much time, and of more than this part of the round trip, stands on the path. A sender keeps up to 1 ms of data in its own queues
 /// and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`), which tells nothing about the path.
 pub(crate) const QUEUE_MIN: Nanos = Nanos::from_millis(1);
-const QUEUE_PART: f64 = 0.2;
+pub(crate) const QUEUE_PART: f64 = 0.2;
 /// A full path carries one rate. Half of the intervals of streams through a shaper differed from their median by 1.5 % at most; of streams that lost
 /// at random, by 2.3 % at least (eight of each, one and three connections).
 const FLAT: f64 = 0.02;
-/// With fewer intervals than this, they may be alike by chance.
-const INTERVALS_MIN: usize = 8;
 /// A rate of at least this share of the requested bound counts as at the bound.
 const AT_BOUND: f64 = 0.9;
 /// Connections watched for less than this are ignored, because the kernel counts in ticks of 1 to 10 ms.
@@ -57,9 +56,11 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
             (false, false) => None,
         };
         // Segments wait for the core too, and a long round trip shows no queue of the path then.
-        let waits_for_core = |host: &str| seen.core_wait(host).is_some_and(|wait| wait.share >= CoreWait::DISTURBS);
+        let waits_for_core = |host: &str| seen.waits_for_core(host);
         let has_cores = full.is_none() && !waits_for_core(sender) && !receiver.is_some_and(waits_for_core);
-        let stream = StreamFacts { full, fills_path: has_cores && is_flat(&seen) };
+        let arrives_evenly = has_cores
+            && receiver.and_then(|host| UsualRate::received(&seen, host)).is_some_and(UsualRate::is_that_of_full_path);
+        let stream = StreamFacts { full, goes_evenly: has_cores && is_flat(&seen), arrives_evenly };
         let span = measured_part(trial, &run.hosts, sender, record);
         all.extend(record.flows.iter().filter_map(|flow| summary(sender, flow, span, stream)));
     }
@@ -101,9 +102,7 @@ fn is_stream(record: &Record) -> bool {
 fn is_flat(seen: &TestEvidence<'_>) -> bool {
     let Some((trials, _)) = seen.rates_over_time() else { return false };
     let rates: Vec<f64> = trials.into_iter().flatten().collect();
-    let Some(usual) = median(&rates).filter(|usual| *usual > 0.0 && rates.len() >= INTERVALS_MIN) else { return false };
-    let differences: Vec<f64> = rates.iter().map(|rate| (rate - usual).abs()).collect();
-    median(&differences).is_some_and(|difference| difference <= FLAT * usual)
+    UsualRate::of(&rates).is_some_and(|usual| usual.deviation <= FLAT)
 }
 
 /// The facts about all connections of a stream.
@@ -112,7 +111,9 @@ struct StreamFacts {
     /// The side whose cores had no idle time left.
     full: Option<Bottleneck>,
     /// Whether the stream had all the cores that it could use, and still went at one rate.
-    fills_path: bool,
+    goes_evenly: bool,
+    /// The same by the bytes at the interface of its receiver, which do not wait for a lost segment.
+    arrives_evenly: bool,
 }
 
 /// Summarizes a connection that was watched and sent data.
@@ -164,12 +165,12 @@ impl MeasuredSamples<'_> {
     /// Picks the bottleneck: first the requested bound, then a queue that overflows, then the buffers that the kernel names, then a full CPU, then
     /// the path.
     fn bottleneck(&self, waits: SenderTime, stream: StreamFacts) -> Bottleneck {
-        let StreamFacts { full, fills_path } = stream;
+        let StreamFacts { full, goes_evenly, arrives_evenly } = stream;
         if self.is_at_bound() {
             return Bottleneck::Pacing;
         }
         // What arrives behind a lost segment fills the window of the receiver, and is the work of the queue too.
-        if fills_path && self.is_lossy() && has_standing_queue(self.all) {
+        if self.loses() && (arrives_evenly || goes_evenly && has_standing_queue(self.all)) {
             return Bottleneck::Queue;
         }
         if waits.receive_window >= HOLDS_BACK {
@@ -197,9 +198,13 @@ impl MeasuredSamples<'_> {
     }
 
     fn is_lossy(&self) -> bool {
-        let resent = ratio(self.growth(tcp::BYTES_RETRANS), self.growth(tcp::BYTES_SENT));
         let marked = ratio(self.growth(tcp::DELIVERED_CE), self.growth(tcp::SEGMENTS_OUT));
-        [resent, marked].into_iter().flatten().any(|share| share >= LOSSY)
+        self.loses() || marked.is_some_and(|share| share >= LOSSY)
+    }
+
+    fn loses(&self) -> bool {
+        let resent = ratio(self.growth(tcp::BYTES_RETRANS), self.growth(tcp::BYTES_SENT));
+        resent.is_some_and(|share| share >= LOSSY)
     }
 
     fn is_queued(&self) -> bool {
@@ -210,6 +215,8 @@ impl MeasuredSamples<'_> {
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::names::host::DEV_RX_BYTES;
+
     use super::*;
     use crate::run_builder::RunBuilder;
 
@@ -297,6 +304,20 @@ mod tests {
         let column = record.timeline.counters.get_mut(count::BYTES_RECEIVED).unwrap();
         column.iter_mut().zip(0..).for_each(|(bytes, idx)| *bytes = *bytes * (95 + idx % 11) / 100);
         assert_eq!(only(&builder).held_by, Bottleneck::Loss);
+    }
+
+    #[test]
+    fn losses_before_an_interface_that_receives_evenly_are_overflows_of_a_queue_however_short() {
+        let held_by = |differs: u64| {
+            let mut builder = streaming(&[(tcp::BYTES_RETRANS, 500_000)]);
+            let host = builder.run.tests[0].trials[0].hosts.get_mut("target").unwrap();
+            host.at_ns = (1..14).map(|tenth| Nanos::from_millis(10_000 + 100 * tenth)).collect();
+            let values: Vec<u64> = (0..13).map(|n| n * 12_500_000 + n * n % 7 * differs).collect();
+            builder.series("target", (DEV_RX_BYTES, "eth0"), &values);
+            only(&builder).held_by
+        };
+        assert_eq!(held_by(10_000), Bottleneck::Queue);
+        assert_eq!(held_by(1_000_000), Bottleneck::Loss);
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod time_division;
 
 // One test with all of the above, and the limits it is compared with.
 mod evidence;
+mod flat;
 mod flows;
 mod gap;
 mod groups;

@@ -62,7 +62,7 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["filter-drops", PLANNED_EVENT]
+        &["filter-drops", "path-full", PLANNED_EVENT]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {

@@ -234,6 +234,10 @@ impl FindingRule for ErrorCauses {
             LINK_DOWN => {
                 is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
             }
+            // A full path drops SYNs, too.
+            "path-full" if failure.stage == Stage::Connect => {
+                matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
+            }
             // On a path that loses much, answers also end within.
             _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };

@@ -15,7 +15,7 @@ use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
     flows::{QUEUE_MIN, judged_samples},
-    resent::{LOSS_MATTERS, most_resent},
+    resent::{LOSS_MATTERS, most_resent, path_overflows},
 };
 
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
@@ -61,7 +61,7 @@ impl FindingRule for FlowBottleneck {
             (held, all) => format!("{held} of {all} connections"),
         };
         let path = FlowPath::of(seen, &held);
-        let is_own_queue = self.0 == Bottleneck::Queue && path.rtt < path.rtt_min + QUEUE_MIN;
+        let is_own_queue = self.0 == Bottleneck::Queue && path.rtt < path.rtt_min + QUEUE_MIN && !path_overflows(seen);
         let severity =
             if self.0 == Bottleneck::Pacing || is_own_queue { Severity::Remark } else { Severity::HoldsBack };
         vec![

@@ -19,6 +19,7 @@ mod flow_bottleneck;
 mod flow_limited;
 mod fragment_filter;
 mod fragments;
+mod full_of_requests;
 mod generator_limited;
 mod host_drops;
 mod incomplete;
@@ -184,6 +185,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &congestion_marks::CongestionMarks,
     &flow_bottleneck::FlowBottleneck(Bottleneck::CongestionWindow),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Queue),
+    &full_of_requests::FullOfRequests,
     &flow_bottleneck::FlowBottleneck(Bottleneck::Pacing),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Application),
     &link::LinkFull,

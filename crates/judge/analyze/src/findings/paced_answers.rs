@@ -16,9 +16,9 @@ use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 /// The bytes of an answer that fit in one segment on every path (RFC 8200, section 5: an MTU of 1280 bytes): nothing but the sender divides it.
 const ONE_SEGMENT: u64 = 1_200;
 /// The bytes that TCP sends before the first acknowledgment: ten segments (RFC 6928).
-const FIRST_FLIGHT: f64 = 14_600.0;
+pub(super) const FIRST_FLIGHT: f64 = 14_600.0;
 /// A connection that only begins takes at most this many times as long as its round trips.
-const TIMES_BEGIN: f64 = 3.0;
+pub(super) const TIMES_BEGIN: f64 = 3.0;
 /// The largest distance between the 10 % shortest and the 10 % longest downloads of one pace, as a share of the median. Connections that
 /// compete for a link differ by more.
 const ONE_PACE: f64 = 0.03;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
 
 use super::FindingRule;
-use crate::evidence::{CoreWait, TestEvidence};
+use crate::evidence::TestEvidence;
 
 /// The names by which ethtool shows that the stack hands on large segments: split by the device (TSO), or just before it (GSO).
 const SEGMENTATION: [&str; 2] = ["tx-tcp-segmentation", "tx-generic-segmentation"];
@@ -37,7 +37,7 @@ impl FindingRule for SegmentationOff {
 
 /// Returns true if the busiest core of a host has no time left for the test: its own work fills it, or it waits for others.
 fn lacks_cpu(seen: &TestEvidence<'_>, host: &str) -> bool {
-    let waits = || seen.core_wait(host).is_some_and(|wait| wait.share >= CoreWait::DISTURBS);
+    let waits = || seen.waits_for_core(host);
     let cores = seen.cores(host);
     cores.first().is_some_and(|core| core.is_full_of_own_work() || (core.is_full() && waits()))
 }

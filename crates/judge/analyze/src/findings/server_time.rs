@@ -39,7 +39,7 @@ const SHORT_RESPONSE: u64 = 64 << 10;
 pub(super) const RESENT_MAX: f64 = 0.25;
 
 /// The handshakes that show the network.
-const FASTEST: f64 = 0.25;
+pub(super) const FASTEST: f64 = 0.25;
 
 /// The parts of a request's time, at the median. The parts of one request add up to its whole; medians do so only roughly.
 pub(super) struct RequestTimes {
@@ -136,6 +136,7 @@ impl FindingRule for ServerTime {
             "generator-limited",
             "other-programs",
             "local-shaper",
+            "path-full",
             "cpu-quota",
             "connect-delays",
             "steal",

@@ -146,6 +146,7 @@ impl FindingRule for LostTransactions {
             "device-send-drops",
             "qdisc-drops",
             "bad-checksums",
+            "path-full",
             LINK_DOWN,
             TIME_EXCEEDED,
             "other-programs",

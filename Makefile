@@ -73,6 +73,7 @@ findings-ci:
 bench:
 	bench/run.sh
 	bench/memory
+	bench/price
 	bench/xdp
 	bench/replay
 	bench/accuracy

@@ -297,7 +297,8 @@ impl<T: Send> WorkerPool<'_, T> {
                     WorkerHandle { idx, start: context.start, counters: slot, latencies: histogram, shared: &shared };
                 let core = self.cores.get(idx % self.cores.len().max(1)).copied();
                 let (set_up, work) = (&set_up, &work);
-                let started = threads::start_within(scope, move || run_worker(worker, core, || set_up(state), work));
+                let started =
+                    threads::start_within(scope, "worker", move || run_worker(worker, core, || set_up(state), work));
                 started.map_err(|cause| {
                     shared.running.fetch_sub(1, Ordering::Relaxed);
                     shared.set(Phase::Over);

@@ -189,7 +189,7 @@ pub(crate) fn start_writer<M: Message>(
     let (frames, queue) = mpsc::channel();
     let load: Arc<QueueLoad> = Arc::default();
     let queued = Arc::clone(&load);
-    let thread = threads::start(move || {
+    let thread = threads::start("writer", move || {
         // The reading thread sees the same error and reports it.
         let _ = write_messages::<M>(&mut output, &queue, &queued);
     })?;
@@ -231,7 +231,7 @@ pub(crate) fn start_reader<M: Message>(
     opening: Opening,
     mut tell: impl FnMut(Nanos, ReaderEvent<M>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    threads::start(move || {
+    threads::start("reader", move || {
         let loss = read_messages(&mut input, &pulse, opening, |at, message| tell(at, ReaderEvent::Message(message)));
         tell(clock::now(), ReaderEvent::Disconnected(loss));
     })

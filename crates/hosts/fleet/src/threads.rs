@@ -10,10 +10,13 @@ use std::{
 /// The way out for a host that cannot start another thread.
 pub const TASK_LIMIT_HINT: &str = "raise the limit of tasks: ulimit -u, or pids.max of the container";
 
-/// Starts a thread, or returns an error if the host cannot create one.
-pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+/// Starts a named thread, or returns an error if the host cannot create one.
+pub(crate) fn start<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     let words = |cause: io::Error| io::Error::new(cause.kind(), format!("no thread left: {cause}"));
-    fathom_sys::process::threads::start(work).map_err(|error| words(error.source))
+    fathom_sys::process::threads::start(name, work).map_err(|error| words(error.source))
 }
 
 /// Returns the message of a thread's panic.

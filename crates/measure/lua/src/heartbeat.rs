@@ -116,7 +116,7 @@ impl Watchdog {
         let (sender, over) = mpsc::channel::<()>();
         let n_ticks_max = patience.0.div_ceil(TICK.0).max(1);
         let mut seen: Vec<(u64, u64)> = vitals.iter().map(|_| (0, 0)).collect();
-        let watching = threads::start(move || {
+        let watching = threads::start("heartbeat", move || {
             while over.recv_timeout(TICK.as_duration()) == Err(RecvTimeoutError::Timeout) {
                 for (vital, (turn, n_ticks)) in vitals.iter().zip(&mut seen) {
                     let now = vital.sequence.load(Ordering::Relaxed);

@@ -109,7 +109,7 @@ pub(super) fn serve(address: &str, dialect: Dialect) -> anyhow::Result<Exit> {
     let signals = signal::watch()?;
     let stop = StopFlag::default();
     let told = stop.clone();
-    let serving = threads::start(move || server.run(&told))?;
+    let serving = threads::start("server", move || server.run(&told))?;
     while !serving.is_finished() && signals.wait_until(clock::now() + SIGNAL_CHECK_EVERY)?.is_none() {}
     stop.finish();
     match serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {

@@ -25,7 +25,7 @@ pub(crate) fn run_stoppable<T: Send>(
     let signals = signal::watch_also_ignored()?;
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let worker = threads::start_within(scope, || {
+        let worker = threads::start_within(scope, "work", || {
             let result = work();
             is_done.store(true, Ordering::Release);
             result

@@ -101,7 +101,7 @@ impl<S: WorkerTask> PreparedPool<S> {
             let (orders, ordered) = mpsc::channel();
             let core = cores.get(idx % cores.len().max(1)).copied();
             let (shift, ready) = (Arc::clone(&shift), ready.clone());
-            let thread = threads::start(move || run_thread(&*shift, given, idx, core, ready, &ordered));
+            let thread = threads::start("worker", move || run_thread(&*shift, given, idx, core, ready, &ordered));
             thread.map(|thread| WorkerThread { orders: Some(orders), thread: Some(thread) }).map_err(thread_error)
         };
         // On an error, the threads already started end because their order channels close.

@@ -28,7 +28,7 @@ impl CounterReader {
     /// Starts the thread, which sends the counters after each request.
     pub(super) fn start(feed: fn() -> Box<dyn CounterFeed>, outbox: SendQueue<FromAgent>) -> io::Result<Self> {
         let (requests, asked) = mpsc::sync_channel(WAITING_MAX);
-        threads::start(move || {
+        threads::start("counters", move || {
             let mut feed = feed();
             while asked.recv().is_ok() {
                 let answer = match catch_panic(|| feed.changes(clock::now())) {

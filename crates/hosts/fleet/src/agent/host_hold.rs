@@ -43,7 +43,7 @@ impl HostHold {
             .map_err(|cause| if cause.kind() == io::ErrorKind::AddrInUse { held() } else { cannot_hold(&cause) })?;
         let is_over = Arc::new(AtomicBool::new(false));
         let is_freed = Arc::clone(&is_over);
-        let telling = threads::start(move || {
+        let telling = threads::start("hold", move || {
             for asking in listener.incoming() {
                 if is_freed.load(Ordering::Acquire) {
                     return;

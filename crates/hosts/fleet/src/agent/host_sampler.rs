@@ -30,7 +30,7 @@ impl HostSampler {
         // In this thread, because on a busy machine a new one may begin after the test.
         observer.sample(clock::now());
         let first_cost = clock::thread_cpu() - before;
-        let thread = threads::start(move || {
+        let thread = threads::start("host-counters", move || {
             let mut next = start;
             loop {
                 let left = next.since(clock::now());

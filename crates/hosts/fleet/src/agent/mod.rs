@@ -191,7 +191,7 @@ pub fn serve_once_called(
     patience: Nanos,
 ) -> Result<(), Disconnected> {
     let (calling, called) = mpsc::channel();
-    threads::start(move || {
+    threads::start("first-byte", move || {
         let mut first = [0];
         let outcome = input.read_exact(&mut first).map(|()| io::Cursor::new(first).chain(input));
         // Who waits may have given up.
@@ -313,7 +313,7 @@ impl Agent {
     /// Answers in a separate thread. What the work is, is told if it fails.
     fn answer_in_thread(&self, what: &'static str, work: impl FnOnce() -> FromAgent + Send + 'static) {
         let outbox = self.send_queue.clone();
-        let working = threads::start(move || {
+        let working = threads::start("request", move || {
             let answer = threads::catch_panic(work).unwrap_or_else(|text| {
                 let failure = AgentFailure::new(ErrorClass::Failed, format!("cannot {what}: {text}"));
                 FromAgent::Failed { role_id: None, failure }
@@ -394,7 +394,7 @@ impl Agent {
         let kept = keep.then(|| self.kept.clone());
         let part = role::RoleTask { role_id, role, watched_interfaces: watch, kept, start: started, stop };
         let (config, outbox, events) = (Arc::clone(&self.config), self.send_queue.clone(), self.events.clone());
-        let playing = threads::start(move || {
+        let playing = threads::start("role", move || {
             let message = part.run(&config, &outbox);
             send_or_report_size(&outbox, &message);
             // The agent may have ended without waiting.

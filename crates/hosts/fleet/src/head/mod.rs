@@ -57,7 +57,7 @@ impl Head {
         let waker = fleet.waker();
         let stop = StopFlag::default();
         let stopping = stop.clone();
-        let thread = threads::start(move || {
+        let thread = threads::start("head", move || {
             let mut group = Group {
                 fleet,
                 member_of: BTreeMap::new(),

@@ -114,7 +114,7 @@ impl AgentProcess {
         let kept = Arc::new(Mutex::new(VecDeque::with_capacity(STDERR_KEPT)));
         let (closing, stderr_closed) = mpsc::channel();
         let keep = Arc::clone(&kept);
-        let reading = threads::start(move || {
+        let reading = threads::start("stderr", move || {
             let Some(mut stderr) = stderr else { return };
             let mut chunk = [0; 1024];
             while let Ok(n @ 1..) = read_available(&mut stderr, &mut chunk) {

@@ -106,7 +106,7 @@ pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     let system = |cause| Error::System { what: "make a pair of sockets".to_owned(), cause };
     let (near, far) = UnixStream::pair().map_err(system)?;
     // The result of the pump is visible at both of its ends.
-    let pumping = threads::start(move || drop(pump(tls.into(), &tcp, &far)));
+    let pumping = threads::start("tls", move || drop(pump(tls.into(), &tcp, &far)));
     let no_thread = |cause| Error::System { what: "carry the connection".to_owned(), cause };
     pumping.map(|_| near).map_err(no_thread)
 }

@@ -159,7 +159,7 @@ impl Server {
             server.0.refusals().count(RefusalReason::TooManyConnections, from.ip());
         }
         let its_server = Arc::clone(server);
-        let started = threads::start(move || {
+        let started = threads::start("tls-connection", move || {
             let (server, reception) = &*its_server;
             // An unauthenticated peer gets no reply.
             if let Err(refusal) = server.serve_connection(&tcp, stranger, |plain| reception.serve(from, plain)) {
@@ -201,7 +201,8 @@ impl Server {
         }
         let (near, far) = UnixStream::pair().map_err(|_| RefusalReason::Exhausted)?;
         let tcp = Arc::clone(tcp);
-        let pumping = threads::start(move || pump(tls.into(), &tcp, &far)).map_err(|_| RefusalReason::Exhausted)?;
+        let pumping =
+            threads::start("tls", move || pump(tls.into(), &tcp, &far)).map_err(|_| RefusalReason::Exhausted)?;
         start_agent(near);
         // The result is visible at both ends of the pump.
         let _ = pumping.join();

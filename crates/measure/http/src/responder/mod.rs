@@ -152,7 +152,7 @@ impl Responder {
             let start = |(idx, attendant): (usize, ResponderWorker)| {
                 let post = StandaloneWorker { slot: &slots[idx], stop };
                 let core = cores.get(idx % cores.len().max(1)).copied();
-                let started = threads::start_within(scope, move || {
+                let started = threads::start_within(scope, "worker", move || {
                     // A worker that fails stops the others: half a responder would be slower without notice.
                     pin(core).and_then(|()| attendant.serve(&post)).inspect_err(|_| stop.abort())
                 });

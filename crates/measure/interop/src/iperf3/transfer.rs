@@ -134,7 +134,7 @@ impl TransferRun<'_> {
         let (ended, cpu, why) = thread::scope(|scope| {
             let begin = |(place, open)| {
                 let shared = &shared;
-                let started = threads::start_within(scope, move || self.stream(shared, place, open, start));
+                let started = threads::start_within(scope, "stream", move || self.stream(shared, place, open, start));
                 started.inspect_err(|_| {
                     shared.n_broken.fetch_add(1, Ordering::Relaxed);
                     shared.n_done.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,7 @@ impl OwnServer {
     ) -> Result<Self, Error> {
         let stop = StopFlag::default();
         let flag = stop.clone();
-        let server = threads::start(move || serve(&flag)).map_err(|cause| Error::System {
+        let server = threads::start("server", move || serve(&flag)).map_err(|cause| Error::System {
             what: format!("start a thread for the server of {}", role.kind),
             cause,
         })?;

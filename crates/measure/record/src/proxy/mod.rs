@@ -82,7 +82,7 @@ impl Proxy {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let thread = threads::start(move || run(runtime, listener, &core, stopped))?;
+        let thread = threads::start("proxy", move || run(runtime, listener, &core, stopped))?;
         Ok(Self { recording, stop, thread })
     }
 

@@ -225,7 +225,7 @@ pub(super) fn send(job: &PktgenJob) -> anyhow::Result<JobResult> {
     let outcomes = thread::scope(|scope| {
         let run = |ready: ReadyDevice| {
             let session = TrialContext { stop: stop.clone(), ..TrialContext::new(start, phases()) };
-            threads::start_within(scope, move || {
+            threads::start_within(scope, "pktgen", move || {
                 let ReadyDevice { own, load, test } = ready;
                 test.run(&session).map(|record| (status(own, load, &record), record))
             })

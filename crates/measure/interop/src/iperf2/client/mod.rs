@@ -222,7 +222,7 @@ impl Client {
             let back_stop = StopFlag::default();
             let start_listener = |listener: Server| {
                 let back_stop = back_stop.clone();
-                threads::start_within(scope, move || listener.run(&back_stop, table))
+                threads::start_within(scope, "listener", move || listener.run(&back_stop, table))
             };
             let back = listener.map(start_listener).transpose()?;
             let mut threads = Vec::new();
@@ -233,7 +233,7 @@ impl Client {
                     n_running.fetch_sub(1, Ordering::Release);
                     outcome
                 };
-                threads.push(threads::start_within(scope, drive)?);
+                threads.push(threads::start_within(scope, "flow", drive)?);
             }
             let is_back_over = || back.as_ref().is_none_or(thread::ScopedJoinHandle::is_finished);
             let mut was_interrupted = false;

@@ -155,7 +155,7 @@ fn run(
         TestMode::Dual => {
             let receiving = Receiving::begin(accepted, request, state, table).map_err(without_flow)?;
             thread::scope(|scope| {
-                let back = threads::start_within(scope, || connect_back(peer, &header, state, table));
+                let back = threads::start_within(scope, "way-back", || connect_back(peer, &header, state, table));
                 let received = receiving.run(state, table);
                 let back = back.map_err(|error| without_flow(error.into()))?;
                 received.and(back.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -431,7 +431,7 @@ impl<'env> DatagramServer<'_, 'env, '_> {
             state.count(&outcome);
         };
         // Without a thread nothing is sent, and the client says so.
-        let _ = threads::start_within(self.scope, send);
+        let _ = threads::start_within(self.scope, "flow", send);
     }
 
     /// Sends from a port of its own to the port that a client named (`-d`, `-r`).
@@ -452,7 +452,7 @@ impl<'env> DatagramServer<'_, 'env, '_> {
             let outcome = opened.and_then(|(info, socket)| send(socket, info, &asked, (state, table), true));
             state.count(&outcome);
         };
-        let _ = threads::start_within(self.scope, send);
+        let _ = threads::start_within(self.scope, "way-back", send);
     }
 }
 

@@ -100,7 +100,9 @@ impl Server {
         thread::scope(|scope| {
             let (state, connections) = (&state, connections.as_ref());
             let datagrams = datagrams
-                .map(|socket| threads::start_within(scope, move || datagrams::serve(scope, &socket, state, table)))
+                .map(|socket| {
+                    threads::start_within(scope, "datagrams", move || datagrams::serve(scope, &socket, state, table))
+                })
                 .transpose()?;
             let outcome = loop {
                 if stop.state() != Stop::Continue || state.is_complete() {
@@ -140,7 +142,7 @@ fn accept<'scope, 'env>(
         };
         let accepted = connection::Accepted { socket: Arc::new(socket), at: clock::now(), wall: clock::wall(), place };
         // Without a thread the connection is closed, and its place is free again.
-        let _ = threads::start_within(scope, move || connection::serve(accepted, peer, state, table));
+        let _ = threads::start_within(scope, "connection", move || connection::serve(accepted, peer, state, table));
     }
     Ok(())
 }

@@ -257,7 +257,7 @@ impl Acceptor {
         let is_over = slot.is_over.clone();
         self.sessions.insert(cookie, slot);
         let serve = move || serve(house, stranger.socket, &guest, &streams, watch, &is_over);
-        if threads::start_within(scope, serve).is_err() {
+        if threads::start_within(scope, "connection", serve).is_err() {
             // Its socket is dropped together with the arguments of the thread.
             self.sessions.remove(&cookie);
             self.rejected += 1;

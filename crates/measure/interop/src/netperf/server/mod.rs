@@ -138,7 +138,7 @@ impl Server {
             Session::new(control, addresses, &self.setup).serve(welcome, counts);
             counts.active.fetch_sub(1, Ordering::Relaxed);
         };
-        if threads::start_within(scope, serve).is_err() {
+        if threads::start_within(scope, "connection", serve).is_err() {
             counts.active.fetch_sub(1, Ordering::Relaxed);
             counts.rejected.fetch_add(1, Ordering::Relaxed);
         }

@@ -125,7 +125,7 @@ impl Generator for LiveGenerator {
         let mut warden =
             WorkerMonitor { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
         thread::scope(|scope| {
-            let watch = threads::start_within(scope, || {
+            let watch = threads::start_within(scope, "frame-counters", || {
                 let watched = warden.watch(worker);
                 is_done.store(true, Ordering::Release);
                 // A signal between two system calls interrupts neither, so this repeats it until the worker has noticed.

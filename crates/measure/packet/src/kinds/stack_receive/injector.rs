@@ -65,7 +65,7 @@ impl FrameInjector {
         let (is_over, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
         let live = LiveRun { n_runs: u32::MAX, batch: BATCH, from: Some(self.device) };
         thread::scope(|scope| {
-            let watch = threads::start_within(scope, || {
+            let watch = threads::start_within(scope, "frame-counters", || {
                 let watched = self.watch(worker);
                 is_over.store(true, Ordering::Release);
                 // A signal between two system calls interrupts neither, so this repeats it until the worker has noticed.

@@ -187,7 +187,7 @@ impl Test for LiveTest {
             Ok(LiveSessions::new(queue, share, comparison.clone(), timeout))
         };
         let (ran, seen) = thread::scope(|scope| -> Result<_, Error> {
-            let following = threads::start_within(scope, || capture.run(copying, sender, &is_over));
+            let following = threads::start_within(scope, "capture", || capture.run(copying, sender, &is_over));
             let following =
                 following.map_err(|cause| Error::System { what: "follow connections".to_owned(), cause })?;
             let ran = users.run(context, make);

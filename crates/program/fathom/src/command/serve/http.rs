@@ -120,7 +120,7 @@ impl HttpResponders {
     pub(super) fn start(self, stop: &StopFlag) -> Result<RunningResponders, UserError> {
         let start = |answer: Answering| {
             let stop = stop.clone();
-            threads::start(move || answer(&stop))
+            threads::start("http", move || answer(&stop))
         };
         let started = self.responders.into_iter().map(start).collect::<Result<_, _>>();
         started.map(RunningResponders).map_err(|error| thread_error("answer requests", &error))

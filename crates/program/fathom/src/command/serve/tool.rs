@@ -111,7 +111,7 @@ impl ServedTool {
     /// Serves until stopped.
     pub(super) fn start(&self, server: ListeningTool, stop: &StopFlag) -> Result<RunningTool, UserError> {
         let (stop, serve) = (stop.clone(), server.serve);
-        let thread = threads::start(move || serve(&stop));
+        let thread = threads::start("tool", move || serve(&stop));
         let thread = thread.map_err(|error| thread_error(&format!("serve {}", self.name), &error))?;
         Ok(RunningTool { name: self.name, thread })
     }

@@ -47,7 +47,9 @@ impl Repeats {
         } else {
             thread::scope(|scope| {
                 let started: Vec<_> = (0..n_threads)
-                    .map(|_| threads::start_within(scope, work).context("cannot start a thread for a load"))
+                    .map(|_| {
+                        threads::start_within(scope, "simulation", work).context("cannot start a thread for a load")
+                    })
                     .collect::<anyhow::Result<_>>()?;
                 let joined = started.into_iter().flat_map(|thread| match thread.join() {
                     Ok(results) => results,

@@ -110,7 +110,7 @@ pub(in crate::execute) fn run_with_events<T>(
         let waiting: Vec<_> = events
             .events
             .iter()
-            .map(|spec| (spec, threads::start_within(scope, move || run_event(spec, places, event_clock))))
+            .map(|spec| (spec, threads::start_within(scope, "event", move || run_event(spec, places, event_clock))))
             .collect();
         let outcome = trial();
         event_clock.end();

@@ -1,5 +1,9 @@
 //! The names of counters, shared by the monitor that samples them, the kinds that record them and the findings that refer to them.
 
+/// Clocks outside the cores, which take a microsecond or more to read. Linux uses them if the cores' own counter does not run evenly
+/// (`kernel/time/clocksource.c`, the watchdog), or if the hypervisor hides it.
+pub const SLOW_CLOCKS: [&str; 5] = ["hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"];
+
 /// Counters of a host, grouped by their source.
 ///
 /// IPv6 counters of IP and UDP (`/proc/net/snmp6`) have the same name as those of IPv4, with `ipv6` as the instance.
@@ -16,6 +20,8 @@ pub mod host {
     pub const CPU_STEAL_NS: &str = "cpu_steal_ns";
     /// Idle time of a core, including waiting for disks.
     pub const CPU_IDLE_NS: &str = "cpu_idle_ns";
+    /// Time in which the processor slowed a core down because the core or its package was too hot; instances: `cpu0`, ….
+    pub const CPU_TOO_HOT_NS: &str = "cpu_too_hot_ns";
     /// Packets that a core took from its backlog or a device (`/proc/net/softnet_stat`); instances: `cpu0`, ….
     pub const SOFTNET_PROCESSED: &str = "softnet_processed";
     /// Packets dropped because a core's backlog was full.
@@ -393,7 +399,7 @@ pub mod count {
     pub const INTENDED: &str = "intended";
     /// Scheduled frames that were too late to be sent.
     pub const UNSENT: &str = "unsent";
-    /// Requests that started late because no connection was free; for scripted users, because no seat was free.
+    /// Requests that started late because no connection was free; for scripted users, because as many as may be there at once were there.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
     /// Requests that were due and never sent, because no connection became free before the end.
     pub const NOT_STARTED: &str = "not_started";

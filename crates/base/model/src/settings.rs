@@ -57,8 +57,14 @@ pub struct OptionDoc {
 /// Former option names with their current names; plans and scripts may keep the old ones.
 ///
 /// If a test has an option with the old name, that option is meant.
-pub const FORMER_NAMES: &[(&str, &str)] =
-    &[("workers", "threads"), ("requests", "count"), ("way", "direction"), ("load", "direction")];
+pub const FORMER_NAMES: &[(&str, &str)] = &[
+    ("workers", "threads"),
+    ("requests", "count"),
+    ("way", "direction"),
+    ("load", "direction"),
+    ("seats", "max-users"),
+    ("concurrent", "concurrency"),
+];
 
 /// The option that holds a rate in packets per second where `rate` holds bits per second. `rate = "20kpps"` sets it.
 ///

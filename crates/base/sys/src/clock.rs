@@ -186,6 +186,17 @@ pub fn sleep_until(deadline: Nanos) -> Nanos {
     now()
 }
 
+/// Waits until the monotonic clock reaches `deadline`, to within a microsecond or so: it sleeps, and is awake for the last 80 µs.
+///
+/// A thread runs 10 to 70 µs after the timer that wakes it up.
+pub fn wait_exactly_until(deadline: Nanos) {
+    const AWAKE: Nanos = Nanos::from_micros(80);
+    sleep_until(deadline - AWAKE);
+    while now() < deadline {
+        std::hint::spin_loop();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, thread};

@@ -58,7 +58,7 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
         // Segments wait for the core too, and a long round trip shows no queue of the path then.
         let waits_for_core = |host: &str| seen.waits_for_core(host);
         let has_cores = full.is_none() && !waits_for_core(sender) && !receiver.is_some_and(waits_for_core);
-        let arrives_evenly = has_cores
+        let arrives_evenly = full.is_none()
             && receiver.and_then(|host| UsualRate::received(&seen, host)).is_some_and(UsualRate::is_that_of_full_path);
         let stream = StreamFacts { full, goes_evenly: has_cores && is_flat(&seen), arrives_evenly };
         let span = measured_part(trial, &run.hosts, sender, record);
@@ -112,7 +112,8 @@ struct StreamFacts {
     full: Option<Bottleneck>,
     /// Whether the stream had all the cores that it could use, and still went at one rate.
     goes_evenly: bool,
-    /// The same by the bytes at the interface of its receiver, which do not wait for a lost segment.
+    /// Whether the interface of its receiver got as many bytes at any time, and no core was full. Data that waits behind a lost segment does not
+    /// show there, and threads that wait for a core make a rate vary.
     arrives_evenly: bool,
 }
 

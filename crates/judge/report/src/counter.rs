@@ -8,6 +8,7 @@ const WORDS: &[(&str, &str)] = &[
     ("cpu_irq_ns", "time in hard interrupts"),
     ("cpu_softirq_ns", "time in soft interrupts"),
     ("cpu_steal_ns", "time taken by the hypervisor"),
+    ("cpu_too_hot_ns", "time slowed down because it was too hot"),
     ("softnet_dropped", "dropped in the backlog"),
     ("softnet_processed", "packets processed"),
     ("dev_rx_frames", "frames received"),

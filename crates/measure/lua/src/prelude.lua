@@ -245,14 +245,14 @@ local function looks_at(f)
 end
 
 -- The bytes, or nothing and what the script has returned instead.
-function ways.request(seat)
+function ways.request(slot)
    local f = request
    if type(f) ~= "function" then
       f = wrk.request
    end
    local bytes, tag = f()
-   if tag ~= tags[seat] then
-      tags[seat] = tag
+   if tag ~= tags[slot] then
+      tags[slot] = tag
    end
    if type(bytes) == "string" then
       return bytes
@@ -272,7 +272,7 @@ function ways.looks()
 end
 
 -- Returns how much more must be brought, when the script has taken another function that looks at more of an answer.
-function ways.response(status, head, content, brought, seat, connection, sent, first, latency)
+function ways.response(status, head, content, brought, slot, connection, sent, first, latency)
    if head then
       read(head)
    end
@@ -294,7 +294,7 @@ function ways.response(status, head, content, brought, seat, connection, sent, f
    elseif wanted < 4 then
       f(status, fields(), body)
    else
-      local of = { connection = connection, tag = tags[seat] }
+      local of = { connection = connection, tag = tags[slot] }
       of.sent_us, of.first_byte_us, of.latency_us = sent, first, latency
       f(status, fields(), body, of)
    end

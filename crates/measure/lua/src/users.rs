@@ -226,7 +226,7 @@ impl Users for LuaUsers {
         }
     }
 
-    fn failed(&mut self, _seat: UserSlot, _failed: &UserFailure<'_>) {
+    fn failed(&mut self, _slot: UserSlot, _failed: &UserFailure<'_>) {
         // Scripts of wrk are not informed of failures, but they are counted.
     }
 

@@ -23,8 +23,8 @@ pub(crate) const CONNECTIONS: OptionDoc = OptionDoc {
     default: Some("1000"),
     help: "connections to open, or datagrams to send each from a port of its own",
 };
-pub(crate) const CONCURRENT: OptionDoc = OptionDoc {
-    name: "concurrent",
+pub(crate) const CONCURRENCY: OptionDoc = OptionDoc {
+    name: "concurrency",
     value: ValueKind::Count(1, 4096),
     default: Some("64"),
     help: "connections that wait for their answer at once",

@@ -167,7 +167,7 @@ impl ConnectCounts {
         let mut settings = Settings::default()
             .with("host", address)
             .with("connections", self.n_connections.to_string())
-            .with("concurrent", self.n_concurrent.to_string())
+            .with("concurrency", self.n_concurrent.to_string())
             .with("timeout", self.timeout.exact())
             .with("server", "mconnect");
         let sources = flags.text("srccidr");

@@ -192,7 +192,7 @@ impl Server {
         }
         // From here on it is authenticated; its agent notices later failures of the connection.
         drop(stranger);
-        let Some(_seat) = ControllerSlot::try_take(&self.controllers, self.limits.controllers) else {
+        let Some(_slot) = ControllerSlot::try_take(&self.controllers, self.limits.controllers) else {
             let _ = stream.write_all(&[BUSY]).and_then(|()| stream.flush());
             return Err(RefusalReason::Busy);
         };

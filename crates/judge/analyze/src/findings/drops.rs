@@ -6,10 +6,11 @@ use fathom_model::{
     units::{Bytes, grouped, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, link_down::LINK_DOWN};
 use crate::{
     change::{Change, larger_datagram_buffer, lower_rate},
     evidence::{TestEvidence, counter_evidence, explained_ratio},
+    gap,
 };
 
 /// Drops below one packet in a hundred thousand are not reported, because devices also count packets unrelated to the test.
@@ -80,12 +81,15 @@ impl FindingRule for UdpReceiveBuffer {
 
     fn effect_of(&self) -> &'static [&'static str] {
         // A link that comes back is followed by all that waited for a neighbor, at once.
-        &["cpu-quota", "other-programs", "link-down"]
+        &["cpu-quota", "other-programs", LINK_DOWN]
     }
 
-    fn stands_beside(&self, _cause: &str, seen: &TestEvidence<'_>) -> bool {
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // A link that comes back fills the buffer once, which is little of what was lost while it was down.
+        let takes_most =
+            || full_buffer(seen, "").and_then(|found| found.explains).is_some_and(|share| share >= gap::HALF);
         // A buffer that the test made small is the cause even if the reader lacks time.
-        small_buffer(seen).is_some()
+        small_buffer(seen).is_some() || (cause == LINK_DOWN && takes_most())
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -457,6 +461,19 @@ mod tests {
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert!(finding.title.contains("was full, which holds 4 KiB (--buffer)"), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "fathom udp 198.18.0.2 --rate 10M --buffer 4MiB");
+    }
+
+    #[test]
+    fn a_link_that_comes_back_explains_a_full_buffer_unless_that_is_most_of_the_loss() {
+        let severity = |full: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(100_000, 90_000)]);
+            builder.host_counter("target", (host::DEV_CARRIER_CHANGES, "eth0"), 2);
+            builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), full);
+            builder.finding("udp-receive-buffer").unwrap().severity
+        };
+        assert_eq!(severity(1_500), Severity::Remark);
+        assert_eq!(severity(8_000), Severity::HoldsBack);
     }
 
     #[test]

@@ -41,16 +41,14 @@ impl FindingRule for FullOfRequests {
         let is_of_requests = matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp | Layer::Udp)
             && seen.one_way().is_none()
             && !seen.reached_target();
-        let has_cores = |host: &str| {
-            !seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work) && !seen.waits_for_core(host)
-        };
+        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work);
         let received = seen.hosts().filter_map(|host| Some((host, UsualRate::received(seen, host)?)));
         let most = received.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate));
         let Some((at, usual)) = most.filter(|(_, usual)| is_of_requests && usual.is_that_of_full_path()) else {
             return Vec::new();
         };
         let sign = Losses::of(seen).map(Sign::Losses).or_else(|| Queue::of(seen).map(Sign::Queue));
-        let Some(sign) = sign.filter(|_| seen.hosts().all(has_cores)) else { return Vec::new() };
+        let Some(sign) = sign.filter(|_| !seen.hosts().any(is_full)) else { return Vec::new() };
         let Some(rate) = BitsPerSec::new(usual.rate * 8.0) else { return Vec::new() };
         let differs = percent(usual.deviation);
         let title = format!("the path is full: {at} received {rate} at any time (± {differs}), and {}", sign.text());
@@ -136,6 +134,10 @@ struct Queue {
 
 impl Queue {
     fn of(seen: &TestEvidence<'_>) -> Option<Self> {
+        // A round trip is longer while the threads at its ends wait for a core.
+        if seen.hosts().any(|host| seen.waits_for_core(host)) {
+            return None;
+        }
         let connects = seen.distribution(Side::Initiator, distribution::CONNECT_TIME);
         let total = |counter| seen.total(Side::Initiator, counter);
         let n_units = total(count::REQUESTS) + total(count::TRANSACTIONS);

@@ -59,6 +59,7 @@ mod server_failures;
 mod server_saturated;
 mod server_time;
 mod slow_answers;
+mod slow_clock;
 mod slow_host;
 mod stall;
 mod start_skew;
@@ -70,6 +71,7 @@ mod targets;
 mod tcp_memory;
 mod time_exceeded;
 mod time_wait;
+mod too_hot;
 mod two_groups;
 mod unexplained_loss;
 mod unreachable;
@@ -194,6 +196,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link_mode::LinkMode,
     &asymmetric_route::AsymmetricRoute,
     &steal::CpuSteal,
+    &too_hot::TooHot,
+    &slow_clock::SlowClock,
     &companions::CompanionLimit,
     &slow_host::SlowHost,
     &start_skew::StartSkew,
@@ -257,6 +261,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &drops::QdiscDrops,
     &retransmissions::Retransmissions,
     &steal::CpuSteal,
+    &too_hot::TooHot,
 ];
 
 /// Returns all findings of a run, the most important first. A finding that several tests share is reported once.

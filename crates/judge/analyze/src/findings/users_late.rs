@@ -1,4 +1,4 @@
-//! Users came later than scheduled because every seat was taken.
+//! Users came later than scheduled because as many as may be there at once were there.
 
 use fathom_model::{
     Finding, NextStep, Severity, Side,
@@ -12,7 +12,7 @@ use crate::evidence::{TestEvidence, counter_evidence};
 /// If at least one user in a hundred is late, fewer users than scheduled came at times.
 const HOLDS_BACK: f64 = 0.01;
 
-/// Compares the users who had to wait for a seat with all users.
+/// Compares the users who had to wait until another one left with all users.
 pub(crate) struct UsersLate;
 
 impl FindingRule for UsersLate {
@@ -28,17 +28,17 @@ impl FindingRule for UsersLate {
         let Some(share) = ratio(late, intended).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
         let host = &seen.test.from;
         let title = format!(
-            "{} of the users came late because no seat was free: visits last longer than the seats allow for at this rate",
+            "{} of the users came late because as many as may be there at once were there: visits last longer than this maximum allows for at this rate",
             percent(share)
         );
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "no free seat", title)
+            seen.finding(self.id(), Severity::HoldsBack, "max users", title)
                 .evidence([
                     counter_evidence(host, count::LATE_NO_CONNECTION, late),
                     counter_evidence(host, count::INTENDED, intended),
                     counter_evidence(host, "users at once, at most", users.n_most),
                 ])
-                .next(seen.repeat_test_command(&format!("--seats {}", users.n_most.saturating_mul(2))).map(
+                .next(seen.repeat_test_command(&format!("--max-users {}", users.n_most.saturating_mul(2))).map(
                     |command| {
                         NextStep::new(command)
                             .expected("show whether users come in time when more of them may be there at once")
@@ -54,7 +54,7 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
 
     #[test]
-    fn users_who_wait_for_a_seat_are_told_with_the_most_that_were_there() {
+    fn users_who_wait_until_others_leave_are_told_with_the_most_that_were_there() {
         let mut builder = RunBuilder::new();
         builder.users(&[visits((1_000, 0), vec![step("home", (1_000, 0), 10)])]);
         builder.total("client", count::INTENDED, 1_000);

@@ -47,7 +47,7 @@ pub(super) struct UserPool<'a, R> {
     /// Whether a slot may be used again.
     is_shared: bool,
     pub(super) n_users: u64,
-    /// Seats whose users rest, or have their turn later, with the time until which they do.
+    /// Slots whose users rest, or have their turn later, with the time until which they do.
     sleeping: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// Slots that wait to connect, in order.
     to_connect: VecDeque<u32>,

@@ -23,7 +23,7 @@ over_both! {
     a_profile_is_gone_through_once
     cheap_pacing_lets_users_begin_together
     thousands_of_users_rest_at_once
-    workers_share_the_seats
+    workers_share_the_most_users_at_once
 }
 
 fn quiet() -> std::net::SocketAddr {
@@ -167,7 +167,7 @@ fn thousands_of_users_rest_at_once() {
     assert!(late[late.len() / 4] < Nanos::from_millis(100), "{}", late[late.len() / 4]);
 }
 
-fn workers_share_the_seats() {
+fn workers_share_the_most_users_at_once() {
     let crowd = virtual_users(&url(quiet()), &[("threads", "3")], population(10));
     assert_eq!(crowd.n_workers(), 3);
     let session = fathom_engine::TrialContext::new(fathom_sys::clock::now(), LONG);

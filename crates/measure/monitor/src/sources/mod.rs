@@ -29,6 +29,7 @@ mod softnet;
 mod source;
 mod supplies;
 mod tables;
+mod thermal;
 pub(crate) mod throttling;
 mod wrapping_counter;
 
@@ -54,6 +55,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(neighbors::Neighbors::new()),
     || Box::new(martians::Martians::new()),
     || Box::new(throttling::Throttling::new()),
+    || Box::new(thermal::Thermal::new()),
     || Box::new(impairment::Impairment::new()),
     || Box::new(pressure::Pressure::new()),
     || Box::new(memory_events::MemoryEvents::new()),

@@ -72,7 +72,7 @@ const OWN: [OptionDoc; 8] = [
         help: "spacing of new users",
     },
     OptionDoc {
-        name: "seats",
+        name: "max-users",
         value: ValueKind::Count(1, 1_000_000),
         default: None,
         help: "maximum number of users at the same time (with a rate)",

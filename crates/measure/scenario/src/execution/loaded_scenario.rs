@@ -199,7 +199,7 @@ impl LoadedScenario {
                 given: rate.to_string(),
             })
         };
-        let n_slots = settings.count("seats");
+        let n_slots = settings.count("max-users");
         if let Some(n) = settings.count("users") {
             return Ok(UserArrivals::Population { n, ramp_up: settings.span("ramp").unwrap_or_default() });
         }

@@ -92,15 +92,15 @@ impl<'a> ScenarioRun<'a> {
         users.on_phase(MeasurePhase::Measured, Nanos::ZERO);
         let mut played = ScenarioRunResult { shared, requests: Vec::new(), left: Vec::new(), results: None };
         let mut events = BinaryHeap::new();
-        for seat in 0..self.n_users {
-            events.push(Reverse((Nanos(self.spacing.0 * u64::from(seat)), seat, Event::Arrival)));
+        for slot in 0..self.n_users {
+            events.push(Reverse((Nanos(self.spacing.0 * u64::from(slot)), slot, Event::Arrival)));
         }
         let mut waits: Vec<u32> = Vec::new();
         let mut now = Nanos::ZERO;
         while !users.is_over() {
-            while let Some(seat) = users.next_woken(now) {
-                waits.retain(|waiting| *waiting != seat.0);
-                events.push(Reverse((now, seat.0, Event::Turn)));
+            while let Some(slot) = users.next_woken(now) {
+                waits.retain(|waiting| *waiting != slot.0);
+                events.push(Reverse((now, slot.0, Event::Turn)));
             }
             // Waiting users are polled every 10 ms, as in the engine.
             let idle = if waits.is_empty() { None } else { Some(now + Nanos::from_millis(10)) };
@@ -113,8 +113,8 @@ impl<'a> ScenarioRun<'a> {
             if due.is_none_or(|due| due > now) {
                 continue;
             }
-            let Some(Reverse((_, seat, event))) = events.pop() else { continue };
-            let place = UserSlot(seat);
+            let Some(Reverse((_, slot, event))) = events.pop() else { continue };
+            let place = UserSlot(slot);
             match event {
                 Event::Arrival => users.arrive(place, now, Nanos::ZERO),
                 Event::Turn => {}
@@ -126,12 +126,12 @@ impl<'a> ScenarioRun<'a> {
             match users.next_action(place, now) {
                 UserAction::Send(ask) => {
                     let request = String::from_utf8_lossy(ask.bytes).into_owned();
-                    played.requests.push((now, seat, request.clone()));
-                    events.push(Reverse((now + SERVICE, seat, Event::Answer(ask.server, request))));
+                    played.requests.push((now, slot, request.clone()));
+                    events.push(Reverse((now + SERVICE, slot, Event::Answer(ask.server, request))));
                 }
-                UserAction::Sleep { until } => events.push(Reverse((until, seat, Event::Turn))),
-                UserAction::Wait => waits.push(seat),
-                UserAction::Leave => played.left.push((now, seat)),
+                UserAction::Sleep { until } => events.push(Reverse((until, slot, Event::Turn))),
+                UserAction::Wait => waits.push(slot),
+                UserAction::Leave => played.left.push((now, slot)),
                 UserAction::CloseConnection => panic!("no scenario says so"),
             }
         }
@@ -649,13 +649,13 @@ fn the_most_who_are_there_at_once_are_counted_over_all_workers() {
     };
     let mut workers = [worker(0), worker(1)];
     let come_and_go = |users: &mut ScenarioUsers, n: u32| {
-        for seat in (0..n).map(UserSlot) {
-            users.arrive(seat, start, Nanos::ZERO);
-            assert!(matches!(users.next_action(seat, start), UserAction::Send(_)));
+        for slot in (0..n).map(UserSlot) {
+            users.arrive(slot, start, Nanos::ZERO);
+            assert!(matches!(users.next_action(slot, start), UserAction::Send(_)));
         }
-        for seat in (0..n).map(UserSlot) {
-            users.answered(seat, &answer("HTTP/1.1 204 No\r\n\r\n", SERVICE));
-            assert!(matches!(users.next_action(seat, SERVICE), UserAction::Leave));
+        for slot in (0..n).map(UserSlot) {
+            users.answered(slot, &answer("HTTP/1.1 204 No\r\n\r\n", SERVICE));
+            assert!(matches!(users.next_action(slot, SERVICE), UserAction::Leave));
         }
     };
     come_and_go(&mut workers[0], 3);

@@ -11,7 +11,7 @@ use fathom_transport::options::SOURCE;
 use super::metrics;
 use crate::{
     carrier::Carrier,
-    options::{CONCURRENT, CONNECTIONS, HOST, LOCAL_SOURCES, SERVER, SOURCE_ORDER, TARGETS, TIMEOUT, WEIGHTS},
+    options::{CONCURRENCY, CONNECTIONS, HOST, LOCAL_SOURCES, SERVER, SOURCE_ORDER, TARGETS, TIMEOUT, WEIGHTS},
     spread, target,
 };
 
@@ -54,7 +54,7 @@ impl TestKind for Spread {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[HOST, CONNECTIONS, CONCURRENT, TIMEOUT, SERVER, TARGETS, WEIGHTS, SOURCE, SOURCE_ORDER, LOCAL_SOURCES]
+        &[HOST, CONNECTIONS, CONCURRENCY, TIMEOUT, SERVER, TARGETS, WEIGHTS, SOURCE, SOURCE_ORDER, LOCAL_SOURCES]
     }
 
     fn metrics(&self) -> &'static [Metric] {

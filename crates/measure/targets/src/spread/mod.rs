@@ -20,7 +20,7 @@ use crate::{
     ask,
     carrier::Carrier,
     names::counter,
-    options::{self, CONCURRENT, CONNECTIONS, TIMEOUT},
+    options::{self, CONCURRENCY, CONNECTIONS, TIMEOUT},
     sources::Sources,
     target,
 };
@@ -64,7 +64,7 @@ pub(crate) fn prepare(carrier: Carrier, role: &Role, policy: &Policy) -> Result<
         carrier,
         dialect: options::dialect(settings),
         n_connections: settings.count(CONNECTIONS.name).unwrap_or(1),
-        n_concurrent: options::count(settings, &CONCURRENT),
+        n_concurrent: options::count(settings, &CONCURRENCY),
         timeout: settings.span(TIMEOUT.name).unwrap_or(Nanos::from_secs(1)),
         to,
     };

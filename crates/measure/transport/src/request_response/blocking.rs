@@ -144,7 +144,7 @@ impl BlockingWorker<'_> {
                 self.worker.add(counters::TRANSACTIONS, 1);
                 conversation.end_exchange();
             } else if let Some(delay) = delay {
-                clock::sleep_until(clock::now() + delay);
+                clock::wait_exactly_until(clock::now() + delay);
             }
         }
         self.results.with_sampled(conversation.into_sampled())

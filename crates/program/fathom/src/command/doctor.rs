@@ -5,6 +5,7 @@ use std::{fs, io::Write as _, os::fd::AsFd as _, sync::Arc};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::pace::WorkShare;
 use fathom_lab::{Device, Lab, Options, preset};
+use fathom_model::names::SLOW_CLOCKS;
 use fathom_packet::{
     backend::{self, OutputDevice, Timestamping, WorkerLoad},
     craft::{FrameSet, FrameTemplate},
@@ -365,11 +366,7 @@ fn udp_buffer() -> Check {
 fn clocksource() -> Check {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let seen = fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let state = if ["tsc", "kvm-clock", "arch_sys_counter"].contains(&seen.as_str()) {
-        CheckState::Ok
-    } else {
-        CheckState::Note
-    };
+    let state = if SLOW_CLOCKS.contains(&seen.as_str()) { CheckState::Note } else { CheckState::Ok };
     Check::of("clock source", state, seen, &["reading this clock is slow: it adds to every latency and costs rate"])
 }
 

@@ -182,6 +182,21 @@ fn fifty_microseconds_of_one_way_make_the_path_longer_by_as_much() {
 }
 
 #[test]
+fn fifty_microseconds_in_the_responder_are_in_its_part() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("responder");
+    let [short, long] = ["50us", "100us"].map(|delay| {
+        let words = [&["tcp", "--test", "rr", "--lab", lab.name, "--delay", delay][..], &ROUND].concat();
+        part(&stage.fathom(words).succeeded().run(), Part::Program, Some(Side::Responder))
+    });
+    assert!((50_000..55_000).contains(&short), "{short} ns for 50 µs");
+    assert!((45_000..55_000).contains(&long.abs_diff(short)), "from {short} to {long} ns");
+}
+
+#[test]
 fn a_shaper_is_found_in_the_queue_of_the_host_that_has_it() {
     if lacks_root() || lacks(&["tc"]) {
         return;

@@ -51,8 +51,8 @@ impl ScenarioUsers {
     }
 
     /// Runs one operation; returns the action if it takes time.
-    fn step_once(&mut self, seat: UserSlot, now: Nanos) -> Option<NextAction> {
-        let at = seat.0 as usize;
+    fn step_once(&mut self, slot: UserSlot, now: Nanos) -> Option<NextAction> {
+        let at = slot.0 as usize;
         let Self { shared, users, ops, rng: chance, spec: place, scratch: desk, value, waiting, .. } = self;
         let user = &mut users[at];
         let pc = user.pc as usize;
@@ -69,7 +69,7 @@ impl ScenarioUsers {
             }
             Op::Meet(meeting) if shared.settings.think_mode == ThinkMode::Timed => {
                 if let JoinResult::Waits(round) = shared.program.meeting_points[usize::from(*meeting)].join(now) {
-                    waiting.add(*meeting, seat, round);
+                    waiting.add(*meeting, slot, round);
                     user.sleeping_since = Some(now);
                     return Some(NextAction::Wait);
                 }

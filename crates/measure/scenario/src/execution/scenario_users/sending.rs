@@ -17,8 +17,8 @@ use super::{
 
 impl ScenarioUsers {
     /// Whether a step can be sent; otherwise the cause has the reason.
-    pub(super) fn can_send(&mut self, seat: UserSlot, step_idx: u16, now: Nanos) -> bool {
-        let (user, step) = (&self.users[seat.0 as usize], &self.steps[usize::from(step_idx)]);
+    pub(super) fn can_send(&mut self, slot: UserSlot, step_idx: u16, now: Nanos) -> bool {
+        let (user, step) = (&self.users[slot.0 as usize], &self.steps[usize::from(step_idx)]);
         if let Some(slot) = step.needed_slots.iter().find(|slot| !user.slots[usize::from(**slot)].is_set) {
             let name = &self.shared.program.slot_names[usize::from(*slot)];
             self.cause.clear();
@@ -26,7 +26,7 @@ impl ScenarioUsers {
             let _ = write!(self.cause, "the variable {name} has no value");
             return false;
         }
-        if step.dynamic_start.is_some() && !self.has_path(seat, step_idx, now) {
+        if step.dynamic_start.is_some() && !self.has_path(slot, step_idx, now) {
             self.cause.clear();
             self.cause.push_str("the path that was filled in does not begin with /");
             return false;

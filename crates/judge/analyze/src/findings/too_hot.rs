@@ -1,0 +1,61 @@
+//! A processor slowed a core down because it was too hot.
+
+use fathom_model::{Finding, NextStep, Severity, names::host::CPU_TOO_HOT_NS, units::percent, units::ratio};
+
+use super::FindingRule;
+use crate::evidence::{TestEvidence, ratio_evidence};
+
+/// At this share of the time and above, a value is that of a slower processor at times.
+const REPORT_MIN: f64 = 0.01;
+/// At this share and above, the value depends on the cooling as much as on the test.
+const DISTURBS: f64 = 0.1;
+
+/// Looks for the core that was slowed down most.
+pub(crate) struct TooHot;
+
+impl FindingRule for TooHot {
+    fn id(&self) -> &'static str {
+        "too-hot"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let of_host = |host| {
+            let (core, time) = seen.growth_by_instance(host, CPU_TOO_HOT_NS).into_iter().next()?;
+            Some((host, core, ratio(time, seen.sampled_time(host)?.0)?.min(1.0)))
+        };
+        let most = seen.hosts().filter_map(of_host).max_by(|a, b| a.2.total_cmp(&b.2));
+        let Some((host, core, share)) = most.filter(|(.., share)| *share > REPORT_MIN) else { return Vec::new() };
+        let severity = if share > DISTURBS { Severity::Disturbs } else { Severity::Remark };
+        let title = format!(
+            "{core} of {host} was too hot {} of the time, and its processor slowed it down: these are the values of a slower one",
+            percent(share)
+        );
+        let next = NextStep::new(format!("cat /sys/devices/system/cpu/{core}/thermal_throttle/core_throttle_count"))
+            .on(host)
+            .expected("grow while the fans or the air of the machine are too weak for this load");
+        vec![
+            seen.finding(self.id(), severity, "too hot", title)
+                .evidence([ratio_evidence(host, format!("{CPU_TOO_HOT_NS} {core}"), share)])
+                .next(next),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{Severity, names::host::CPU_TOO_HOT_NS};
+
+    use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn time_that_a_core_was_slowed_down_is_told_from_one_percent_and_disturbs_from_ten() {
+        for (hot_ms, severity) in [(5, None), (50, Some(Severity::Remark)), (300, Some(Severity::Disturbs))] {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.host_counter("target", (CPU_TOO_HOT_NS, "cpu1"), hot_ms * 1_000_000);
+            let finding = builder.finding("too-hot");
+            assert_eq!(finding.as_ref().map(|finding| finding.severity), severity, "{hot_ms} ms");
+            assert!(finding.is_none_or(|finding| finding.title.starts_with("cpu1 of target was too hot")));
+        }
+    }
+}

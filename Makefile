@@ -45,8 +45,9 @@ test-kubernetes:
 	crates/program/fathom/tests/measured_kubernetes/cluster/build.sh
 	$(NICE) $(CARGO) test --workspace --test measured_kubernetes
 
+# It emulates one core, so it takes the longest of all that runs beside it.
 test-vm:
-	$(CARGO) xtask test-vm
+	$(NICE) $(CARGO) xtask test-vm
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,7 +1,6 @@
 # make run    build, and evaluate a lab on this machine
-# make test   everything that must hold: make test-quick, test-waiting, then test-measured
+# make test   everything that must hold: make test-quick, then make test-measured
 # make test-quick     what needs no clock: units, virtual time, corpora, snapshots, documents
-# make test-waiting   agents, many hosts, and the protocols of other tools: they wait most of the time, and judge no rate
 # make test-measured  what sends and measures: over loopback, between namespaces, against real peers
 # make lint   formatting, clippy, layering, licences
 # make test-hosts  nine hosts with an sshd each, and a Slurm of three nodes; make test-measured has it too
@@ -11,7 +10,7 @@
 # make devices  defects of the reference balancer against what the tests of devices say; writes docs/device-defects.md
 # make findings-ci  a few of them, in less than a minute
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-waiting test-measured test-hosts test-kubernetes test-vm lint findings devices findings-ci bench schema man
+.PHONY: run test test-quick test-measured test-hosts test-kubernetes test-vm lint findings devices findings-ci bench schema man
 
 CARGO ?= cargo
 NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10)
@@ -19,7 +18,7 @@ NICE := $(shell [ "$$(nice -n -10 nice 2>/dev/null)" = -10 ] && echo nice -n -10
 run:
 	$(CARGO) run --release --package fathom -- evaluate
 
-test: test-quick test-waiting test-measured
+test: test-quick test-measured
 
 # Test programs whose name begins with `measured` need a machine that nobody else uses; all others do not care.
 # No crate has examples in its documentation, which tidy checks: to run them, cargo would build all crates below theirs once more.
@@ -27,14 +26,12 @@ test-quick:
 	$(CARGO) test --workspace --lib --bins --test '[!m]*'
 	$(CARGO) xtask tidy
 
-# Beside each other, and beside a compiler too: at a higher priority, rights permitting.
-test-waiting:
-	printf '%s\n' 'fl*' 'h*' 'i*' 'n*' | $(NICE) xargs --max-procs 4 --replace $(CARGO) test --workspace --test 'measured_{}'
-
-# At a higher priority as well: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because the features
-# of a single package would build everything again. In the tests of the program, those that judge no rate run beside each other; then all
-# others run alone, each of which has a thread that waits for its turn.
+# Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because
+# the features of a single package would build everything again. First the agents, the hosts and the protocols of other tools: these wait most
+# of the time, and run beside each other. In the tests of the program, those that judge no rate do; then all others run alone, each of which
+# has a thread that waits for its turn.
 test-measured:
+	printf '%s\n' 'fl*' 'h*' 'i*' 'n*' | $(NICE) xargs --max-procs 4 --replace $(CARGO) test --workspace --test 'measured_{}'
 	$(NICE) $(CARGO) test --workspace --test 'measured_[!fhinp]*' --test 'measured_f[!l]*'
 	$(NICE) $(CARGO) test --workspace --test measured_program -- --test-threads=160
 
@@ -45,9 +42,8 @@ test-kubernetes:
 	crates/program/fathom/tests/measured_kubernetes/cluster/build.sh
 	$(NICE) $(CARGO) test --workspace --test measured_kubernetes
 
-# It emulates one core, so it takes the longest of all that runs beside it.
 test-vm:
-	$(NICE) $(CARGO) xtask test-vm
+	$(CARGO) xtask test-vm
 
 lint:
 	$(CARGO) fmt --all --check

@@ -820,7 +820,9 @@ mod tests {
 
     #[test]
     fn what_a_worker_needs_is_made_on_its_thread_before_the_start() {
-        let context = context();
+        let soon = context();
+        // Long enough for threads that wait for a core.
+        let context = TrialContext::new(clock::now() + Nanos::from_millis(500), soon.phases);
         let results = pool(2, EndCondition::PhasesOver).run_with_setup(
             &context,
             &mut (),

@@ -121,8 +121,9 @@ const OURS: &str = "ours";
 fn check(spec: &TestSpec, outcome: &NetperfOutcome, who: &str) {
     let (local, remote) = (&outcome.local, &outcome.remote);
     let what = format!("{who} {spec:?} {} s {local:?} {remote:?}", outcome.seconds);
-    // A machine that compiles beside the test may be late, but never early.
-    assert!((0.99..6.0).contains(&outcome.seconds), "{what}");
+    // A machine that compiles beside the test may be late, but never early. Who receives may begin late.
+    let least = if spec.pattern == DataPattern::Down { 0.9 } else { 0.99 };
+    assert!((least..6.0).contains(&outcome.seconds), "{what}");
     match (spec.pattern, spec.protocol) {
         (DataPattern::Up, DataProtocol::Tcp) => {
             assert!(local.bytes_sent > 0 && remote.bytes_received == local.bytes_sent, "{what}");

@@ -556,8 +556,8 @@ fn give_up_privileges() {
 }
 
 /// Connects from the third host and sends a request; returns why nothing came back, or nothing if a host listens for no connection.
-fn turned_away(wires: &ThreeHosts, to: SocketAddr) -> Option<ErrorKind> {
-    let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(300));
+fn turned_away(wires: &ThreeHosts, to: SocketAddr, patience: Duration) -> Option<ErrorKind> {
+    let connect = || TcpStream::connect_timeout(&to, patience);
     let mut stranger = match wires.third.enter_with(connect).unwrap() {
         Ok(stranger) => stranger,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
@@ -586,7 +586,11 @@ fn without_privileges_no_kind_serves_a_stranger_over_tcp() {
         scope.spawn(look).join().unwrap()
     });
     // Such a kernel keeps strangers away itself, which is the same promise.
-    let expected = if is_filtered { ErrorKind::TimedOut } else { ErrorKind::ConnectionReset };
+    let (expected, patience) = if is_filtered {
+        (ErrorKind::TimedOut, Duration::from_millis(300))
+    } else {
+        (ErrorKind::ConnectionReset, Duration::from_secs(10))
+    };
     let policy = Policy::served(CONTROLLER.parse().unwrap(), Vec::new());
     let mut agent = wires.agent_after(policy, give_up_privileges);
     let (mut served, mut n_noted) = (BTreeSet::new(), 0);
@@ -600,7 +604,7 @@ fn without_privileges_no_kind_serves_a_stranger_over_tcp() {
         let Ok(told) = agent.ready(role_id) else { continue };
         agent.send(&ToAgent::Start { role_id: RoleId(role_id), at: clock::now(), peer_clock: None });
         let addresses = told.values().flat_map(|text| text.split([',', ' '])).filter_map(|text| text.parse().ok());
-        let outcomes: Vec<ErrorKind> = addresses.filter_map(|to| turned_away(&wires, to)).collect();
+        let outcomes: Vec<ErrorKind> = addresses.filter_map(|to| turned_away(&wires, to, patience)).collect();
         agent.send(&ToAgent::Finish { role_id: RoleId(role_id) });
         let n_reset = agent.ended(role_id).and_then(|record| record.totals.get("port_reset").copied());
         if outcomes.is_empty() {

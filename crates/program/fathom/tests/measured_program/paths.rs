@@ -105,7 +105,7 @@ fn a_device_that_translates_addresses_is_compared_with_the_direct_way() {
         return;
     }
     let stage = TestBed::beside_others();
-    let times = ["--rounds", "2", "--warmup", "0ms", "--duration", "200ms", "--json"];
+    let times = ["--rounds", "2", "--warmup", "0ms", "--duration", "500ms", "--json"];
     let udp = ["udp", "--rate", "1kpps"];
     for (device, preset, work) in [
         ("dnat", "targets:1", &["tcp", "--test", "crr"][..]),

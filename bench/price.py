@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Iterable
 
 from hosts import Failed, Lab
 from memory import descendants
@@ -29,7 +30,7 @@ WORKLOADS = [
 ]
 
 
-def spent_ns(agents: list[int]) -> dict[tuple[int, str], int]:
+def spent_ns(agents: Iterable[int]) -> dict[tuple[int, str], int]:
     """The processor time of the threads of each agent, by their names."""
     spent: dict[tuple[int, str], int] = {}
     for agent in agents:
@@ -54,14 +55,20 @@ def start(lab: Lab, words: list[str], seconds: int) -> subprocess.Popen:
     return subprocess.Popen([lab.fathom, *words, *times], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def watched(lab: Lab, words: list[str], seconds: int) -> list[tuple[float, float]]:
+def host_of(lab: Lab, agent: int) -> str:
+    """The host in whose network namespace an agent runs."""
+    namespace = Path(f"/proc/{agent}/ns/net").readlink()
+    return next(host for host in lab.address if Path(f"/proc/{lab.witness(host)}/ns/net").readlink() == namespace)
+
+
+def watched(lab: Lab, words: list[str], seconds: int) -> dict[str, tuple[float, float]]:
     """Of each host: the time of its workers and that of its other threads, in cores."""
     # Who looks shares the cores with the test, and needs seconds to look at hundreds of threads.
     test = start(lab, words, seconds + 12)
     try:
         # Past the preparation and the warm-up, and over before the end.
         time.sleep(3)
-        agents = agents_below(test.pid)
+        agents = {agent: host_of(lab, agent) for agent in agents_below(test.pid)}
         before, began = spent_ns(agents), time.monotonic()
         time.sleep(seconds)
         after, span_ns = spent_ns(agents), (time.monotonic() - began) * 1e9
@@ -69,10 +76,10 @@ def watched(lab: Lab, words: list[str], seconds: int) -> list[tuple[float, float
         test.wait()
     if not agents or not all(any(of == agent for of, _ in after) for agent in agents):
         raise Failed(f"{' '.join(words)} ended before it was looked at")
-    cores = []
-    for agent in agents:
+    cores = {}
+    for agent, host in agents.items():
         grown = {name: (now - before.get((of, name), 0)) / span_ns for (of, name), now in after.items() if of == agent}
-        cores.append((grown.get(WORKER, 0.0), sum(spent for name, spent in grown.items() if name != WORKER)))
+        cores[host] = (grown.get(WORKER, 0.0), sum(spent for name, spent in grown.items() if name != WORKER))
     return cores
 
 
@@ -84,7 +91,7 @@ def main() -> int:
     print("|---|---|---|---|---|")
     with Lab("bench-price") as lab:
         for name, words in WORKLOADS:
-            for host, (workers, others) in zip(sorted(lab.address), watched(lab, words, given.seconds)):
+            for host, (workers, others) in sorted(watched(lab, words, given.seconds).items()):
                 kept = "kept" if others < AIM else "**MISSED**"
                 print(f"| {name} | {host} | {workers:.2f} | {others:.2%} | < {AIM:.0%}: {kept} |", flush=True)
     return 0

@@ -399,7 +399,7 @@ pub mod count {
     pub const INTENDED: &str = "intended";
     /// Scheduled frames that were too late to be sent.
     pub const UNSENT: &str = "unsent";
-    /// Requests that started late because no connection was free; for scripted users, because as many as may be there at once were there.
+    /// Requests that started late because no connection was free; for scripted users, because the maximum number of users was active.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
     /// Requests that were due and never sent, because no connection became free before the end.
     pub const NOT_STARTED: &str = "not_started";

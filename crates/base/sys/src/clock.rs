@@ -191,7 +191,10 @@ pub fn sleep_until(deadline: Nanos) -> Nanos {
 /// A thread runs 10 to 70 µs after the timer that wakes it up.
 pub fn wait_exactly_until(deadline: Nanos) {
     const AWAKE: Nanos = Nanos::from_micros(80);
-    sleep_until(deadline - AWAKE);
+    // A signal ends a sleep early.
+    while deadline.since(now()) > AWAKE {
+        sleep_until(deadline - AWAKE);
+    }
     while now() < deadline {
         std::hint::spin_loop();
     }

@@ -38,7 +38,7 @@ const PROGRAMS: &[Program] = &[
             "udp",
         ],
     },
-    Program { name: "grep", options: &[], words: &[". /proc/irq/"] },
+    Program { name: "grep", options: &[], words: &[". /proc/irq/", ". /sys/"] },
     Program {
         name: "ip",
         options: &["-s"],

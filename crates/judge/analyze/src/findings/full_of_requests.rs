@@ -22,7 +22,7 @@ use crate::{
 /// With more bytes in a transaction, the window of the receiver may divide it into round trips (RFC 1122, section 4.2.3.3: without scaling).
 const WINDOW: u64 = 64 << 10;
 
-/// Looks for a host that receives the same number of bytes at any time while packets are lost, or wait in a queue: the path passes no more. With
+/// Looks for a host that receives at a steady rate while packets are lost, or wait in a queue: the path passes no more. With
 /// losses at random, the rate of requests varies as much as the number of connections that wait for a timeout.
 ///
 /// Flat alone says nothing: a server that takes the same time for each request has as flat a rate. Where nothing is lost, the queue has to be known.
@@ -51,8 +51,8 @@ impl FindingRule for FullOfRequests {
         let Some(sign) = sign.filter(|_| !seen.hosts().any(is_full)) else { return Vec::new() };
         let Some(rate) = BitsPerSec::new(usual.rate * 8.0) else { return Vec::new() };
         let differs = percent(usual.deviation);
-        let title = format!("the path is full: {at} received {rate} at any time (± {differs}), and {}", sign.text());
-        let evidence = [text_evidence(at, DEV_RX_BYTES, rate), text_evidence(at, "differs by, median", differs)];
+        let title = format!("the path is full: {at} received a steady {rate} (± {differs}), and {}", sign.text());
+        let evidence = [text_evidence(at, DEV_RX_BYTES, rate), text_evidence(at, "deviation, median", differs)];
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "path full", title)
                 .evidence(evidence.into_iter().chain(sign.evidence(&seen.test.from)))
@@ -80,7 +80,7 @@ impl Sign<'_> {
         match self {
             Self::Losses(losses) => losses.text(),
             Self::Queue(Queue { idle, loaded }) => {
-                format!("a round trip takes {loaded}, which takes {idle} without this load")
+                format!("a round trip takes {loaded} under this load, and {idle} without it")
             }
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     fn a_host_that_receives_as_much_at_any_time_while_segments_are_lost_is_behind_a_full_path() {
         let builder = with_received(|idx| 625_000 + idx % 3 * 1_000, 5_000);
         let finding = builder.finding("path-full").unwrap();
-        let words = "the path is full: client received 50.1 Mbit/s at any time (± 0.16 %), and 4.8 % of the segments of target were retransmitted";
+        let words = "the path is full: client received a steady 50.1 Mbit/s (± 0.16 %), and 4.8 % of the segments of target were retransmitted";
         assert_eq!(finding.title, words);
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --connections 10");
@@ -230,7 +230,7 @@ mod tests {
         let title = |builder: &RunBuilder| builder.finding("path-full").map(|finding| finding.title);
         let busy_path = |n| 300 + n * 10;
         let said = title(&with_times(1_000, &busy_path, 0)).unwrap();
-        assert!(said.ends_with("and a round trip takes 5.28 ms, which takes 300 µs without this load"), "{said}");
+        assert!(said.ends_with("and a round trip takes 5.28 ms under this load, and 300 µs without it"), "{said}");
         assert_eq!(title(&with_times(1_000, &|n| 300 + n % 200, 50_000)), None, "handshakes meet no queue: the server");
         let kept = with_times(20, &|_| 300, 5_000);
         assert!(title(&kept).is_some());

@@ -18,11 +18,11 @@ impl FindingRule for SlowClock {
             |host| seen.environment(host)?.get("kernel", "clocksource").filter(|name| SLOW_CLOCKS.contains(name));
         let Some((host, name)) = seen.hosts().find_map(|host| Some((host, clock(host)?))) else { return Vec::new() };
         let title = format!(
-            "{host} reads its clock from {name} and not from its cores: each reading takes a microsecond or more, which is part of every latency and costs rate"
+            "{host} reads its clock from {name} and not from its cores: reading it takes a microsecond or more, which adds to every latency and costs rate"
         );
         let next = NextStep::new("cat /sys/devices/system/clocksource/clocksource0/available_clocksource")
             .on(host)
-            .expected("list tsc if it was not found to be unsteady; the kernel's log (dmesg) says why it is not used");
+            .expected("list tsc, unless the kernel found it unstable; its log (dmesg) says why");
         vec![
             seen.finding(self.id(), Severity::Remark, "slow clock", title)
                 .evidence([text_evidence(host, "clocksource", name)])

@@ -27,12 +27,12 @@ impl FindingRule for TooHot {
         let Some((host, core, share)) = most.filter(|(.., share)| *share > REPORT_MIN) else { return Vec::new() };
         let severity = if share > DISTURBS { Severity::Disturbs } else { Severity::Remark };
         let title = format!(
-            "{core} of {host} was too hot {} of the time, and its processor slowed it down: these are the values of a slower one",
+            "{core} of {host} was too hot and ran slower {} of the time: better cooling makes this test faster",
             percent(share)
         );
-        let next = NextStep::new(format!("cat /sys/devices/system/cpu/{core}/thermal_throttle/core_throttle_count"))
+        let next = NextStep::new(format!("grep . /sys/devices/system/cpu/{core}/thermal_throttle/*"))
             .on(host)
-            .expected("grow while the fans or the air of the machine are too weak for this load");
+            .expected("show counts and times that grow under load while the machine is cooled too little");
         vec![
             seen.finding(self.id(), severity, "too hot", title)
                 .evidence([ratio_evidence(host, format!("{CPU_TOO_HOT_NS} {core}"), share)])

@@ -1,4 +1,4 @@
-//! Users came later than scheduled because as many as may be there at once were there.
+//! Users came later than scheduled because the maximum number of users was active.
 
 use fathom_model::{
     Finding, NextStep, Severity, Side,
@@ -28,7 +28,7 @@ impl FindingRule for UsersLate {
         let Some(share) = ratio(late, intended).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
         let host = &seen.test.from;
         let title = format!(
-            "{} of the users came late because as many as may be there at once were there: visits last longer than this maximum allows for at this rate",
+            "{} of the users came late because the maximum number of users was active: at this rate, visits last longer than that allows for",
             percent(share)
         );
         vec![

@@ -2,12 +2,12 @@
 //!
 //! Shared by the fuzz target and by the test of `packet` that runs the corpus.
 
+use fathom_model::MacAddress;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use fathom_packet::craft::{
     CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, SizeMix, check_policy,
 };
-use fathom_wire::MacAddress;
 
 const END: FrameEndpoint = FrameEndpoint {
     mac: MacAddress([2, 0, 0, 0, 0, 1]),

@@ -135,7 +135,8 @@ const BEHIND_DEVICE: &[(&str, CaseRow)] = &[
     ("router", (&["ttl"], "b", "udp --test down --rate 20M", &["time-exceeded"])),
     ("router", (&["fragment-filter"], "dut", "udp --rate 50M --size 4000B", &["fragments-dropped"])),
     ("router", (&["prohibited"], "dut", "udp --rate 20M", &["no-listener"])),
-    ("router", (&["shaper", "rate=100mbit"], "dut", "tcp --test down", &["path-full"])),
+    ("router", (&["shaper", "rate=100mbit"], "dut", "tcp --test down", &["local-shaper"])),
+    ("router", (&["shaper", "rate=50mbit"], "dut", "udp --test down --rate 80M", &["local-shaper"])),
     // Without a delay, marks hardly slow a sender down: its window is as large as the path needs.
     ("impair:delay=5ms", (&["ecn-marks"], "a", "tcp", &["congestion-marks"])),
 ];

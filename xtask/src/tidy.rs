@@ -37,7 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),
-    ("lab", &["model", "sys", "balancer"]),
+    ("lab", &["model", "sys", "wire", "balancer"]),
     ("balancer", &["model", "statistics", "sys"]),
     ("fleet", &["model", "sys", "engine"]),
 ];

@@ -294,6 +294,10 @@ pub struct DeviceCommands {
     /// Prints its counters as one JSON object of numbers, before and after each trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<String>,
+    /// The maps of its eBPF programs that are counters, read before and after each trial: a pinned path, an id or a name, and after a colon
+    /// the names of keys, such as `xdp_stats:1=dropped,2=passed`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maps: Vec<String>,
 }
 
 impl DeviceCommands {

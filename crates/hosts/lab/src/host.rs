@@ -1,9 +1,9 @@
 //! A host of a lab: a network namespace with named interfaces.
 
 use crate::{Error, LabName, Result};
-use fathom_model::units::Bytes;
+use fathom_model::{MacAddress, units::Bytes};
 use fathom_sys::{
-    netlink::{MacAddress, namespace::Namespaces},
+    netlink::namespace::Namespaces,
     process::{ParentBond, ProcessPlace, ProcessSpec, confinement::Confinement},
 };
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! Quiet namespaces and the wires between them, the building blocks of presets.
 
 use crate::{Error, Host, Interface, LabName, Options, Result, family::Family};
-use fathom_model::units::Bytes;
+use fathom_model::{MacAddress, units::Bytes};
 use fathom_sys::{
     netlink::{
-        MacAddress, Netlink, Veth, VethEnd,
+        Netlink, Veth, VethEnd,
         namespace::{Namespaces, NetNs},
     },
     process::confinement::Confinement,
@@ -205,5 +205,5 @@ pub(crate) fn add_addresses(
 /// A locally administered address that contains the IPv4 address, so that captures are easy to read.
 pub(crate) fn mac_for(address: Ipv4Addr) -> MacAddress {
     let [a, b, c, d] = address.octets();
-    [0x02, 0, a, b, c, d]
+    MacAddress([0x02, 0, a, b, c, d])
 }

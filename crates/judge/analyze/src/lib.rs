@@ -45,6 +45,7 @@ mod queues;
 mod repeat_command;
 mod replay;
 mod resent;
+mod same_way;
 mod tested;
 
 // Findings, what proves or refutes them, and the verdict.

@@ -19,7 +19,7 @@ use crate::{
     window::{record_of, usable_trials},
 };
 
-fn headers(run: &Run, test: &TestRun) -> Headers {
+pub(crate) fn headers(run: &Run, test: &TestRun) -> Headers {
     let address = hosts_of(test).find_map(|host| run.hosts.get(host)?.address.clone());
     let v6 = address.and_then(|address| address.parse::<IpAddr>().ok()).is_some_and(|address| address.is_ipv6());
     match (test.layer == Layer::Udp, v6) {
@@ -121,9 +121,12 @@ fn n_wholes(run: &Run, test: &TestRun) -> u64 {
 enum RateConversion {
     /// One unit above needs at least one unit below.
     OneToOne,
-    /// Each frame carries at most the MTU without headers, in bits.
+    /// Each frame carries at most its own packet, and the MTU, without headers, in bits.
     FullFrames,
 }
+
+/// The Ethernet header and the FCS of a frame.
+const FRAME_OVERHEAD: Bytes = Bytes(18);
 
 /// A pair of rates that are compared across layers.
 struct LayerComparison {
@@ -207,15 +210,20 @@ fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
     let LayerComparison { lower, words, conversion, .. } = LAYER_COMPARISONS
         .iter()
         .find(|LayerComparison { upper, .. }| upper.0 == test.layer && counts(main, upper.1))?;
-    let factor = match conversion {
-        RateConversion::OneToOne => 1.0,
-        RateConversion::FullFrames => approximate((mtu(run, test)? - headers(run, test).length()).0) * 8.0,
+    let (mtu, headers) = (mtu(run, test), headers(run, test).length());
+    let factor = |other: &TestRun| match conversion {
+        RateConversion::OneToOne => Some(1.0),
+        RateConversion::FullFrames => {
+            let size = other.options.size("size").map(|size| size - FRAME_OVERHEAD);
+            let packet = mtu.into_iter().chain(size).min()?;
+            Some(approximate((packet - headers).0) * 8.0)
+        }
     };
     let is_candidate =
         |other: &&TestRun| other.layer == lower.0 && !is_scheduled(other) && comparable(test, other, *conversion);
     let reached = run.tests.iter().filter(is_candidate).filter_map(|other| {
         let below = main_rate(other).filter(|below| below.metric.name == lower.1)?;
-        Some((below.value? * factor, below))
+        Some((below.value? * factor(other)?, below))
     });
     let (most, below) = reached.max_by(|a, b| a.0.total_cmp(&b.0))?;
     let text = format!("{words} {}", below.metric.show(below.value?));

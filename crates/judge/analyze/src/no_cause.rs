@@ -16,7 +16,7 @@ use crate::{
     evidence::TestEvidence,
     findings::{HOLDS_BACK, waited_for_memory},
     gap,
-    resent::most_resent,
+    resent::{LOSS_MATTERS, most_resent},
     summaries::main_rate,
 };
 
@@ -120,7 +120,7 @@ fn cores(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
         }
     }
     if seen.test.to.is_none() {
-        inspection.not_seen.push("the host of the server, where no agent ran".to_owned());
+        inspection.not_seen.push("the host of the server, whose counters were not read".to_owned());
     }
 }
 
@@ -135,8 +135,17 @@ const DROPS: [(&str, &str); 6] = [
 ];
 
 fn lost(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
-    if let Some(lost) = seen.packets_lost().filter(|_| seen.test.conservation.is_some()) {
-        inspection.rule_out("loss", grouped(lost));
+    if let Some((lost, sum)) = seen.packets_lost().zip(seen.test.conservation.as_ref()) {
+        match ratio(lost, sum.n_sent).filter(|share| *share > LOSS_MATTERS) {
+            Some(share) => {
+                inspection.not_seen.push(format!(
+                    "whether the loss of {} ({}) holds it back",
+                    grouped(lost),
+                    percent(share)
+                ));
+            }
+            None => inspection.rule_out("loss", grouped(lost)),
+        }
     } else {
         let places = seen.hosts().flat_map(|host| DROPS.map(|(counter, place)| (host, counter, place)));
         let (known, unknown): (Vec<_>, Vec<_>) = places.partition(|(host, counter, _)| seen.has_counter(host, counter));
@@ -433,6 +442,9 @@ mod tests {
         builder.http(1000, 32);
         builder.run.tests[0].to = None;
         let found = of_first(&builder).unwrap();
-        assert!(found.not_seen.contains(&"the host of the server, where no agent ran".to_owned()), "{found:?}");
+        assert!(
+            found.not_seen.contains(&"the host of the server, whose counters were not read".to_owned()),
+            "{found:?}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use fathom_sys::netlink::MacAddress;
+use fathom_model::MacAddress;
 use fathom_wire::ChecksumSum;
 
 use crate::machine::{Send, Step, WINDOW, flag};
@@ -148,7 +148,7 @@ impl Ends {
     pub fn frame(&self, step: &Step, from: SocketAddr) -> Vec<u8> {
         let layout = Layout::of(self.server.ip());
         let (tail, flags) = self.tail(step.send, step.sack);
-        let mut frame = [self.next_hop.as_slice(), &self.own, &layout.ethertype.to_be_bytes()].concat();
+        let mut frame = [&self.next_hop.0[..], &self.own.0, &layout.ethertype.to_be_bytes()].concat();
         let n_segment = u16::try_from(tail.len()).expect("a segment is short") + TCP_HEADER.unsigned_abs();
         let mut header = self.ip_header(from.ip(), n_segment);
         if layout.is_v4() {

@@ -9,11 +9,10 @@ use std::{
 };
 
 use etherparse::{LinkExtSlice, NetSlice, SlicedPacket, TransportSlice};
-use fathom_model::Settings;
+use fathom_model::{MacAddress, Settings};
 use fathom_packet::craft::{
     CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, FrameTemplate, SizeMix, from_settings,
 };
-use fathom_wire::MacAddress;
 use proptest::prelude::*;
 
 fn setup() -> FrameContext {

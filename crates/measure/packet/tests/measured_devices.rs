@@ -23,7 +23,6 @@ use fathom_sys::{
     netlink::ethtool::Device,
     process::may_administer_network,
 };
-use fathom_wire::MacAddress;
 
 /// Attaches programs, and keeps the drop programs for their counts.
 #[derive(Default)]
@@ -36,7 +35,7 @@ impl ProgramGuard for Held {}
 
 fn of_packet(onward: device::DeviceRedirect) -> RedirectTarget {
     let device::DeviceRedirect { to, destination, source } = onward;
-    RedirectTarget { device: to, destination: MacAddress(destination), source: MacAddress(source) }
+    RedirectTarget { device: to, destination, source }
 }
 
 impl ProgramLoader for Kept {

@@ -6,7 +6,7 @@ use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
 
 use fathom_engine::{Error, Test, TestKind, TrialContext};
 use fathom_model::{
-    Endpoints, Histogram, Phases, Record, Role, Settings, Side,
+    Endpoints, Histogram, MacAddress, Phases, Record, Role, Settings, Side,
     names::{
         count::{
             FILL_EMPTY, INTENDED, RECEIVED, RING_FULL, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, SOCKET_DROPPED, UNSENT,
@@ -26,7 +26,7 @@ use fathom_sys::{
     packet::packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
 };
-use fathom_wire::{ChecksumSum, MacAddress};
+use fathom_wire::ChecksumSum;
 
 fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
     fathom_testkit::or_skip(outcome, fathom_sys::Error::is_permission)
@@ -48,7 +48,7 @@ struct Wire {
 
 const NEAR: &str = "near0";
 const FAR: &str = "far0";
-const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const FAR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 
 impl Wire {
     fn up() -> Option<Self> {
@@ -103,7 +103,7 @@ impl Wire {
             knows(up("out0", "198.18.1.254").index);
             up("in0", "198.18.0.254")
         });
-        let mac = MacAddress(into.unwrap().mac.unwrap()).to_string();
+        let mac = into.unwrap().mac.unwrap().to_string();
         Some((Self { near, far, far_address: "198.18.1.2", router: Some(router) }, mac))
     }
 

@@ -17,7 +17,7 @@ use fathom_engine::{
     },
 };
 use fathom_model::{
-    Endpoints, Phases, Record, Role, Settings, Side,
+    Endpoints, MacAddress, Phases, Record, Role, Settings, Side,
     names::count::{INTENDED, RECEIVED, SCHEDULE_LAG_NS_MAX, SENT},
     units::{Nanos, PerSec, rounded},
 };
@@ -35,7 +35,6 @@ use fathom_sys::{
     netlink::{Link, Netlink, Veth, VethEnd, namespace::NetNs},
     policy::Policy,
 };
-use fathom_wire::MacAddress;
 
 /// Far less than any machine can send: a sender that loses its core for 20 ms still sends every frame that was due.
 const RATE: f64 = 5_000.0;
@@ -88,7 +87,7 @@ fn up(name: &str, address: &str) -> Link {
     link
 }
 
-const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const FAR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 
 impl Policed {
     /// The same with the policer at a router in the middle, in front of a counter that sees frames as they arrive.
@@ -106,7 +105,7 @@ impl Policed {
             let out = up("out0", "198.18.1.254");
             Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
             let into = up("in0", "198.18.0.254");
-            (gate.attach(into.index, XdpMode::Native).unwrap(), MacAddress(into.mac.unwrap()))
+            (gate.attach(into.index, XdpMode::Native).unwrap(), into.mac.unwrap())
         };
         let (link, mac) = router.enter_with(forward).unwrap();
         let router = Some(Router { _namespace: router, mac });

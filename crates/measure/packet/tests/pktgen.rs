@@ -16,7 +16,7 @@ use std::{
 
 use fathom_engine::{Error as EngineError, Test, TestKind as _, TrialContext};
 use fathom_model::{
-    Endpoints, Phases, Record, Role, Settings, Side,
+    Endpoints, MacAddress, Phases, Record, Role, Settings, Side,
     names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SEND_REFUSED, SENT, SOCKET_DROPPED, UNSENT},
     units::{Bytes, Frames, Nanos, approximate},
 };
@@ -42,7 +42,7 @@ use fathom_sys::{
     },
     policy::Policy,
 };
-use fathom_wire::{MacAddress, Mark};
+use fathom_wire::Mark;
 
 const NEAR: &str = "near0";
 const FAR: &str = "far0";
@@ -82,7 +82,7 @@ impl Wire {
                 let link = netlink.link(name).unwrap();
                 netlink.add_address(link.index, address.parse().unwrap(), 24).unwrap();
                 netlink.set_up(link.index).unwrap();
-                MacAddress(link.mac.unwrap())
+                link.mac.unwrap()
             }
         };
         near.enter_with(set_up(NEAR, "198.18.0.1")).unwrap();
@@ -618,7 +618,7 @@ impl Capture {
 fn asked(wire: &Wire, options: &[(&str, &str)], n: u64) -> Vec<Vec<u8>> {
     let from = wire.near.enter_with(|| Netlink::open().unwrap().link(NEAR).unwrap().mac.unwrap()).unwrap();
     let end = |mac, last, port| FrameEndpoint { mac, ipv4: Some(Ipv4Addr::new(198, 18, 0, last)), ipv6: None, port };
-    let ends = FrameEndpoints { source: end(MacAddress(from), 1, PORT), target: end(wire.to, 2, 9) };
+    let ends = FrameEndpoints { source: end(from, 1, PORT), target: end(wire.to, 2, 9) };
     let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
     let blueprint = craft::from_settings(&settings, &FrameContext { ends, mtu_bytes: 1500, seed: 42 }).unwrap();
     let frame = |number: u64| {
@@ -776,7 +776,7 @@ fn face(wire: &Wire, words: &[&str]) -> (String, String, Option<i32>) {
     let know = || {
         let mut netlink = Netlink::open().unwrap();
         let index = netlink.link(NEAR).unwrap().index;
-        netlink.add_neighbour(index, "198.18.0.2".parse().unwrap(), wire.to.0).unwrap();
+        netlink.add_neighbour(index, "198.18.0.2".parse().unwrap(), wire.to).unwrap();
     };
     wire.near.enter_with(know).unwrap();
     let run = || Command::new(program).args(["as", "pktgen"]).args(words).env("FATHOM_ALLOW", "198.18.0.0/24").output();

@@ -9,13 +9,12 @@ use std::{
     str::FromStr,
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::{MacAddress, units::Nanos};
 
 use super::{
     status::{Ipv4Range, Params, PktgenAddresses},
     value::{FLAGS, FlagState, SizeWeight, WordError, XmitMode, spaced},
 };
-use fathom_wire::MacAddress;
 
 /// A command for a device: a parameter and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]

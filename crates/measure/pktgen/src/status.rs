@@ -8,10 +8,9 @@ use std::{
     str::FromStr,
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::{MacAddress, units::Nanos};
 
 use crate::value::{SizeWeight, XmitMode, spaced};
-use fathom_wire::MacAddress;
 
 /// A complete status.
 #[derive(Debug, Clone, PartialEq, Eq)]

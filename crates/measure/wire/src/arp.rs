@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Ethernet, MacAddress};
+use super::Ethernet;
+use fathom_model::MacAddress;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 /// An ARP request: hardware type Ethernet, protocol IPv4, addresses of six and four bytes.

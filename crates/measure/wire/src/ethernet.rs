@@ -1,6 +1,6 @@
-//! Ethernet II: addresses and `EtherType` (IEEE 802.3).
+//! Ethernet II: its header and `EtherType` (IEEE 802.3).
 
-use std::{fmt, str::FromStr};
+use fathom_model::MacAddress;
 
 /// The `EtherType` of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -11,15 +11,6 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// The length of a VLAN tag in bytes.
 pub const TAG_LENGTH: usize = 4;
-
-/// The MAC address of a network device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MacAddress(pub [u8; 6]);
-
-/// A text that is not six hexadecimal bytes with colons between them.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a MAC address such as 02:00:00:00:00:01")]
-pub struct MacError(String);
 
 /// An Ethernet header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,46 +45,9 @@ impl Ethernet {
     }
 }
 
-impl MacAddress {
-    /// Whether it is a group address, so that frames to it reach several devices.
-    #[must_use]
-    pub const fn is_group(self) -> bool {
-        self.0[0] & 1 == 1
-    }
-}
-
-impl fmt::Display for MacAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
-    }
-}
-
-impl FromStr for MacAddress {
-    type Err = MacError;
-
-    fn from_str(text: &str) -> Result<Self, MacError> {
-        let byte = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
-        let bytes: Option<Vec<u8>> = text.trim().split(':').map(byte).collect();
-        let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
-        bytes.map(Self).ok_or_else(|| MacError(text.to_owned()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_read_as_they_are_printed() {
-        let address = MacAddress([0x02, 0, 0xab, 0, 0, 0x0f]);
-        assert_eq!(address.to_string(), "02:00:ab:00:00:0f");
-        assert_eq!("02:00:ab:00:00:0f\n".parse(), Ok(address));
-        for text in
-            ["", "02:00:ab:00:00", "02:00:ab:00:00:0f:00", "2:0:ab:0:0:f", "02-00-ab-00-00-0f", "+2:00:00:00:00:000"]
-        {
-            assert!(text.parse::<MacAddress>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_header_is_parsed_from_its_bytes() {

@@ -13,7 +13,7 @@ mod udp;
 
 pub use arp::Arp;
 pub use checksum::ChecksumSum;
-pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, MacError};
+pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet};
 pub use ethernet::{TAG_LENGTH, TAGS};
 pub use ipv4::IS_FRAGMENT;
 pub use ipv4::{Ipv4, PROTOCOL_UDP};

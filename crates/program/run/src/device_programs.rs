@@ -9,7 +9,6 @@ use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     process::own_program,
 };
-use fathom_wire::MacAddress;
 
 /// Attaches programs of crate `packet` to interfaces in native mode: in the slower generic mode it would be a different device.
 pub struct PacketPrograms;
@@ -23,7 +22,7 @@ impl ProgramGuard for AttachedProgram {}
 /// Converts a redirect to the type of crate `packet`.
 fn packet_onward(onward: device::DeviceRedirect) -> RedirectTarget {
     let device::DeviceRedirect { to, destination, source } = onward;
-    RedirectTarget { device: to, destination: MacAddress(destination), source: MacAddress(source) }
+    RedirectTarget { device: to, destination, source }
 }
 
 impl ProgramLoader for PacketPrograms {

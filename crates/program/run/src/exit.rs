@@ -60,6 +60,12 @@ impl UserError {
         Self { exit, what: what.into(), lines: Vec::new() }
     }
 
+    /// Returns the same error with another exit code.
+    #[must_use]
+    pub fn with_exit(self, exit: Exit) -> Self {
+        Self { exit, ..self }
+    }
+
     /// Adds a line such as `why    it is neither this machine, …`. A label that repeats is printed once.
     #[must_use]
     pub fn with_line(mut self, label: &'static str, text: impl Into<String>) -> Self {

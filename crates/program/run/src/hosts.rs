@@ -199,7 +199,6 @@ impl Hosts {
             journal,
         };
         let (labs, mut errors) = PlanLabs::of(plan, &state)?;
-        let mut places = BTreeMap::new();
         let run = (host_use == HostUse::Exclusive).then(|| run_name(run_id));
         // A served host has a limit of controllers, and hosts of this machine belong to its user.
         let is_held =
@@ -210,25 +209,7 @@ impl Hosts {
         let lacking: Vec<String> = errors.keys().cloned().collect();
         let is_direct = |name: &str| heads.is_direct(name) && !lacking.iter().any(|one| one == name);
         let starting = agents::Starting { plan, labs: &labs, pods: pods.as_ref(), is_direct: &is_direct };
-        starting.start_all(is_stopped, |name, started| {
-            let (stream, place) = match started {
-                Ok(started) => started,
-                Err(error) => {
-                    errors.insert(name, error);
-                    return Ok(());
-                }
-            };
-            hosts.record(&stream)?;
-            let link = HostLink { name: name.clone(), stream, run: run_of(&plan.hosts[&name]) };
-            match hosts.fleet.begin(link) {
-                Ok(()) => drop(places.insert(name, place)),
-                Err(error) => {
-                    let error = agents::start_error(&name, &plan.hosts[&name], &error, None);
-                    errors.insert(name, error);
-                }
-            }
-            Ok(())
-        })?;
+        let places = hosts.start_direct(starting, &run_of, is_stopped, &mut errors)?;
         hosts.pods = pods;
         // A run without one of its hosts does not take the others from other runs. They are greeted all the same, to tell all errors.
         let claims = if errors.is_empty() { HostClaims::Made } else { HostClaims::Left };
@@ -243,6 +224,38 @@ impl Hosts {
         hosts.labs = labs;
         hosts.name_same_machines(&mut errors);
         Ok((hosts, errors))
+    }
+
+    /// Starts the agents that no head starts. Returns the places of those that run; the errors of the others are added.
+    fn start_direct(
+        &mut self,
+        starting: agents::Starting<'_>,
+        run_of: &dyn Fn(&HostReach) -> Option<String>,
+        is_stopped: &dyn Fn() -> bool,
+        errors: &mut BTreeMap<String, UserError>,
+    ) -> anyhow::Result<BTreeMap<String, PathHost>> {
+        let (plan, mut places) = (starting.plan, BTreeMap::new());
+        starting.start_all(is_stopped, |name, started| {
+            let (stream, place) = match started {
+                Ok(started) => started,
+                Err(error) => {
+                    errors.insert(name, error);
+                    return Ok(());
+                }
+            };
+            self.record(&stream)?;
+            let reach = &plan.hosts[&name];
+            let link = HostLink { name: name.clone(), stream, run: run_of(reach) };
+            match self.fleet.begin(link) {
+                Ok(()) => drop(places.insert(name, place)),
+                Err(error) => {
+                    let error = agents::start_error(&name, reach, &error, None);
+                    errors.insert(name, error);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(places)
     }
 
     /// Names the other host in the errors of hosts that are the same machine as one of this run.

@@ -240,7 +240,7 @@ impl<const WORDS: usize> AsFd for PerCpuArray<WORDS> {
 ///
 /// The number comes from the kernel's own output. In some containers `/sys` lists fewer processors; a buffer sized by that list would be
 /// too short, and the kernel would write past its end.
-fn possible_cpus() -> Result<usize> {
+pub(super) fn possible_cpus() -> Result<usize> {
     let mut copies = vec![[u64::MAX]; CPUS_MAX];
     Rows::create(TYPE_PER_CPU_ARRAY, "fathom_cpus", 1)?.look_up(0, &mut copies)?;
     Ok(copies.iter().take_while(|copy| **copy == [0]).count())

@@ -6,6 +6,7 @@
 //! Needs `CAP_BPF` and `CAP_NET_ADMIN` (see bpf(2) and capabilities(7)).
 
 mod assembler;
+mod foreign_map;
 pub mod histogram;
 mod instruction;
 #[cfg(any(test, feature = "interpreter"))]
@@ -19,6 +20,7 @@ mod program;
 mod syscall;
 
 pub use assembler::{Assembler, Helper, LENGTH_OF_SEGMENTS, Label};
+pub use foreign_map::{ForeignMap, MapName};
 pub use instruction::{Condition, Instruction, MemoryOperand, Operand, Operation, Register, Width};
 pub use link::{IngressLink, XdpLink, XdpMode};
 pub use map::{Array, DeviceMap, PerCpuArray, SocketMap};

@@ -38,6 +38,7 @@ attributes! {
     }
     MapLookup = 1 { map_fd: u32, reserved: u32, key: u64, value: u64, flags: u64, }
     MapUpdate = 2 { map_fd: u32, reserved: u32, key: u64, value: u64, flags: u64, }
+    MapNextKey = 4 { map_fd: u32, reserved: u32, key: u64, next_key: u64, }
     ProgramLoad = 5 {
         prog_type: u32,
         insn_cnt: u32,
@@ -52,6 +53,7 @@ attributes! {
         prog_ifindex: u32,
         expected_attach_type: u32,
     }
+    ObjectGet = 7 { pathname: u64, bpf_fd: u32, file_flags: u32, }
     ProgramTestRun = 10 {
         prog_fd: u32,
         retval: u32,
@@ -70,7 +72,10 @@ attributes! {
         batch_size: u32,
         reserved: u32,
     }
+    NextMapId = 12 { start_id: u32, next_id: u32, open_flags: u32, }
     ProgramById = 13 { prog_id: u32, next_id: u32, open_flags: u32, }
+    MapById = 14 { map_id: u32, next_id: u32, open_flags: u32, }
+    MapInfoOf = 15 { map_fd: u32, length: u32, info: u64, }
     MapUpdateBatch = 26 {
         in_batch: u64,
         out_batch: u64,

@@ -18,7 +18,7 @@ pub mod xdp_features;
 
 pub use local_network::LocalNetwork;
 
-use fathom_model::units::Nanos;
+use fathom_model::{MacAddress, units::Nanos};
 
 use crate::{Error, Result, clock};
 use netlink_packet_core::{
@@ -43,9 +43,6 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd, BorrowedFd},
 };
-
-/// An Ethernet address, in wire order.
-pub type MacAddress = [u8; 6];
 
 /// The next hop of packets to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -289,7 +286,7 @@ impl Netlink {
         let mut message = LinkMessage::default();
         message.attributes = vec![
             LinkAttribute::IfName(name.to_owned()),
-            LinkAttribute::Address(mac.to_vec()),
+            LinkAttribute::Address(mac.0.to_vec()),
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]),
         ];
         let call = format!("RTM_NEWLINK(bridge {name})");
@@ -423,7 +420,7 @@ impl Netlink {
         message.header.ifindex = index;
         message.header.state = NeighbourState::Permanent;
         message.attributes =
-            vec![NeighbourAttribute::Destination(address.into()), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+            vec![NeighbourAttribute::Destination(address.into()), NeighbourAttribute::LinkLayerAddress(mac.0.to_vec())];
         let call = format!("RTM_NEWNEIGH(link {index}, {address})");
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
@@ -438,7 +435,7 @@ impl Netlink {
         message.header.ifindex = port;
         message.header.state = NeighbourState::Noarp;
         message.header.flags = NeighbourFlags::Controller;
-        message.attributes = vec![NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+        message.attributes = vec![NeighbourAttribute::LinkLayerAddress(mac.0.to_vec())];
         let call = format!("RTM_NEWNEIGH(bridge port {port})");
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
@@ -621,7 +618,7 @@ fn veth_end(veth: &Veth<'_>, end: &VethEnd<'_>) -> LinkMessage {
         LinkAttribute::NumTxQueues(veth.n_queues),
         LinkAttribute::NumRxQueues(veth.n_queues),
     ];
-    message.attributes.extend(end.mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
+    message.attributes.extend(end.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
     message
 }
 
@@ -632,7 +629,7 @@ fn mac_of(answer: Message, index: u32, address: IpAddr) -> Option<MacAddress> {
         && message.attributes.contains(&NeighbourAttribute::Destination(address.into()));
     is_it.then_some(())?;
     message.attributes.into_iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::try_from(bytes).ok(),
+        NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::from_bytes(&bytes),
         _ => None,
     })
 }
@@ -648,7 +645,7 @@ fn neighbour_of(answer: Message) -> Option<NeighbourEntry> {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(known)) => address = Some(IpAddr::V4(known)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(known)) => address = Some(IpAddr::V6(known)),
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddress::try_from(bytes).ok(),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddress::from_bytes(&bytes),
             _ => {}
         }
     }
@@ -720,7 +717,7 @@ fn link_of(message: Message) -> Option<Link> {
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Address(bytes) => link.mac = MacAddress::try_from(bytes).ok(),
+            LinkAttribute::Address(bytes) => link.mac = MacAddress::from_bytes(&bytes),
             LinkAttribute::Mtu(mtu) => link.mtu_bytes = mtu,
             LinkAttribute::CarrierChanges(n) => link.carrier_changes = Some(n),
             LinkAttribute::Xdp(xdp) => {
@@ -775,7 +772,7 @@ mod tests {
     fn the_loopback_device_is_found_by_name_and_in_the_list() {
         let mut netlink = Netlink::open().unwrap();
         let loopback = netlink.link("lo").unwrap();
-        assert_eq!((loopback.index, loopback.mac), (1, Some([0; 6])));
+        assert_eq!((loopback.index, loopback.mac), (1, Some(MacAddress::default())));
         assert_eq!(netlink.links().unwrap()[0].name, "lo");
     }
 

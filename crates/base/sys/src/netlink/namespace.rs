@@ -268,7 +268,7 @@ mod tests {
             return;
         }
         let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
-        let mac = Some([2, 0, 0, 0, 0, 1]);
+        let mac = Some(fathom_model::MacAddress([2, 0, 0, 0, 0, 1]));
         let veth = Veth {
             near: VethEnd { name: "eth0", mac },
             far: VethEnd { name: "eth0", mac: None },

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU16, sync::Arc};
 
-use fathom_model::units::{Bytes, Nanos};
+use fathom_model::{
+    MacAddress,
+    units::{Bytes, Nanos},
+};
 use fathom_sys::{
     netlink::{
         Link, Netlink,
@@ -94,7 +97,7 @@ impl Steering {
     /// The largest MTU of all links.
     pub(super) fn largest_mtu(&mut self) -> Result<Bytes, DeviceError> {
         let links = self.netlink.links().map_err(|error| DeviceError::kernel("look at the links", error))?;
-        let is_on_path = |link: &&Link| link.mac.is_some_and(|mac| mac != [0; 6]);
+        let is_on_path = |link: &&Link| link.mac.is_some_and(|mac| mac != MacAddress::default());
         // Loopback and tun carry nothing for targets.
         let mtu = links.iter().filter(is_on_path).map(|link| link.mtu_bytes).max();
         Ok(Bytes(mtu.unwrap_or(1500).into()))

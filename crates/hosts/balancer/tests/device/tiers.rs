@@ -2,6 +2,7 @@
 
 use etherparse::PacketBuilder;
 use fathom_balancer::{BalancerCounters, device::DeviceTarget};
+use fathom_model::MacAddress;
 use fathom_sys::netlink::BridgeIndex;
 
 use super::*;
@@ -63,7 +64,7 @@ impl TwoWays {
     /// Joins all but the clients by a bridge.
     fn plug_all(&self) {
         let mut switch = self.switch.enter_with(Netlink::open).unwrap().unwrap();
-        switch.add_bridge("br0", [2, 0, 0, 0, 0, 1]).unwrap();
+        switch.add_bridge("br0", MacAddress([2, 0, 0, 0, 0, 1])).unwrap();
         let bridge = switch.link("br0").unwrap().index;
         switch.set_up(bridge).unwrap();
         let all = [(&self.entrances[..], ENTRANCE), (&self.behind[..], BEHIND), (&self.targets[..], TARGET)];

@@ -18,7 +18,7 @@ use fathom_fleet::{
     protocol::{self, Decoder, FROM_AGENT_MAX, FromAgent, RoleId, ToAgent},
 };
 use fathom_model::{
-    Endpoints, OptionDoc, PeerAddresses, Phases, Record, Role, Settings, Side, ValueKind,
+    Endpoints, MacAddress, OptionDoc, PeerAddresses, Phases, Record, Role, Settings, Side, ValueKind,
     units::{Bytes, Nanos},
 };
 use fathom_sys::{
@@ -56,8 +56,8 @@ const AGENT: &str = "198.18.0.2";
 /// A host on another wire of the agent, and the agent's address there.
 const THIRD: &str = "198.18.1.3";
 const AGENT_BESIDE_THIRD: &str = "198.18.1.2";
-const CONTROLLER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
-const THIRD_MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
+const CONTROLLER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 9, 1]);
+const THIRD_MAC: MacAddress = MacAddress([2, 0, 0, 0, 9, 3]);
 /// The same for IPv6.
 const CONTROLLER_V6: &str = "fd00:18::1";
 const AGENT_V6: &str = "fd00:18::2";
@@ -166,7 +166,7 @@ fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
     let (mut inbox, mut seen) = (ReceiveBuffer::default(), Vec::new());
     while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
         let frames = inbox.frames().map(|(frame, _)| frame.to_vec());
-        seen.extend(frames.filter(|frame| !is_of_kernel(frame) && frame[6..12] != THIRD_MAC));
+        seen.extend(frames.filter(|frame| !is_of_kernel(frame) && frame[6..12] != THIRD_MAC.0));
     }
     assert_eq!(capture.take_counts().unwrap().dropped.0, 0, "all that came was looked at");
     seen

@@ -13,8 +13,10 @@ mod topology;
 
 use std::{fmt, num::NonZeroU32, process::Command, str::FromStr};
 
-use fathom_model::units::{PerSec, approximate, rounded};
-use fathom_sys::netlink::MacAddress;
+use fathom_model::{
+    MacAddress,
+    units::{PerSec, approximate, rounded},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};

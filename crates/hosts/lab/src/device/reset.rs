@@ -1,5 +1,7 @@
 //! Resets of TCP connections, made from a segment of one (RFC 9293, sections 3.1 and 3.5.2).
 
+use fathom_wire::ChecksumSum;
+
 /// The bytes of an Ethernet header without a tag.
 const ETHERNET: usize = 14;
 /// The bytes of a TCP header without options.
@@ -86,7 +88,7 @@ fn reset(frame: &[u8], segment: &Segment, direction: Direction, (sequence, ackno
     let mut pseudo = frame[segment.addresses.clone()].to_vec();
     pseudo.extend([0, 6, 0, 20]);
     pseudo.extend(&tcp);
-    tcp[16..18].copy_from_slice(&checksum(&pseudo).to_be_bytes());
+    tcp[16..18].copy_from_slice(&ChecksumSum::default().add_bytes(&pseudo).checksum().to_be_bytes());
     let ip = &mut reset[ETHERNET..];
     if segment.is_v6 {
         ip[4..6].copy_from_slice(&20_u16.to_be_bytes());
@@ -98,18 +100,11 @@ fn reset(frame: &[u8], segment: &Segment, direction: Direction, (sequence, ackno
         ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
         ip[8] = TTL;
         ip[10..12].fill(0);
-        let sum = checksum(ip).to_be_bytes();
+        let sum = ChecksumSum::default().add_bytes(ip).checksum().to_be_bytes();
         ip[10..12].copy_from_slice(&sum);
     }
     reset.extend(tcp);
     reset
-}
-
-/// The checksum of the Internet (RFC 1071) over an even number of bytes.
-fn checksum(bytes: &[u8]) -> u16 {
-    let sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]
@@ -161,6 +156,7 @@ mod tests {
                 let mut covered = reset[addresses.clone()].to_vec();
                 covered.extend([0, 6, 0, 20]);
                 covered.extend(&reset[tcp..]);
+                let checksum = |bytes: &[u8]| ChecksumSum::default().add_bytes(bytes).checksum();
                 assert_eq!(checksum(&covered), 0, "a sum over its own checksum is zero");
                 assert!(is_v6 || checksum(&reset[ETHERNET..34]) == 0);
             }

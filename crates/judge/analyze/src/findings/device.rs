@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, percent},
 };
 
-use super::{FindingRule, time_exceeded::TIME_EXCEEDED};
+use super::{FindingRule, local_shaper::LOCAL_SHAPER, time_exceeded::TIME_EXCEEDED};
 use crate::{
     change::{Change, lower_rate},
     conservation::device,
@@ -78,6 +78,36 @@ pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
     expected: "show why: no route, or a time to live that ran out",
 };
 
+/// A queue of the device in front of one of its links.
+pub(crate) const QUEUE: DeviceDrops = DeviceDrops {
+    id: "device-queue",
+    place: device::QUEUE,
+    short: "device queue",
+    what: "dropped what did not fit into the queue in front of its link",
+    command: "tc -s qdisc show",
+    expected: "show the queue that drops, and its rate",
+};
+
+/// The queue of the device for a program that decides about packets (NFQUEUE).
+pub(crate) const PACKET_QUEUE: DeviceDrops = DeviceDrops {
+    id: "device-packet-queue",
+    place: device::PACKET_QUEUE,
+    short: "device nfqueue",
+    what: "dropped what did not fit into a packet queue, since the program behind it did not keep up",
+    command: "cat /proc/net/netfilter/nfnetlink_queue",
+    expected: "show the drops of each queue; add queues, or make them longer",
+};
+
+/// A drop that the device counts itself.
+pub(crate) const OWN: DeviceDrops = DeviceDrops {
+    id: "device-drops",
+    place: device::OWN,
+    short: "device drops",
+    what: "counts drops itself",
+    command: "ip -s link",
+    expected: "show whether its interfaces drop too; its own counter tells why",
+};
+
 /// The output side of the device.
 pub(crate) const OUTPUT: DeviceDrops = DeviceDrops {
     id: "device-output",
@@ -94,8 +124,13 @@ impl FindingRule for DeviceDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        // A router counts the packets whose time to live ran out, and tells their sender.
-        if self.id == FORWARDING.id { &[TIME_EXCEEDED] } else { &[] }
+        match self.place {
+            // A router counts the packets whose time to live ran out, and tells their sender.
+            device::FORWARDING => &[TIME_EXCEEDED],
+            device::QUEUE => &[LOCAL_SHAPER],
+            device::PACKET_QUEUE => &["queue-share"],
+            _ => &[],
+        }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -135,7 +170,7 @@ impl FindingRule for DeviceDrops {
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         match self.place {
             // What is full has room at a lower rate.
-            device::RING | device::OUTPUT => lower_rate(seen),
+            device::RING | device::QUEUE | device::PACKET_QUEUE | device::OUTPUT => lower_rate(seen),
             // A rule or a program may be a policer, or drop at any rate.
             device::RULE | device::PROGRAM => lower_rate(seen).map(Change::into_clue),
             _ => None,

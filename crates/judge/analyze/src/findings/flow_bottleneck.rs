@@ -16,6 +16,7 @@ use crate::{
     evidence::{TestEvidence, text_evidence},
     flows::{QUEUE_MIN, judged_samples},
     resent::{LOSS_MATTERS, most_resent, path_overflows},
+    same_way::carries_more,
 };
 
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
@@ -61,6 +62,10 @@ impl FindingRule for FlowBottleneck {
             (held, all) => format!("{held} of {all} connections"),
         };
         let path = FlowPath::of(seen, &held);
+        // Losses at random keep queues full of what has to be sent again, too.
+        if self.0 == Bottleneck::Queue && path.rate.is_some_and(|rate| carries_more(seen, rate.get())) {
+            return Vec::new();
+        }
         let is_own_queue = self.0 == Bottleneck::Queue && path.rtt < path.rtt_min + QUEUE_MIN && !path_overflows(seen);
         let severity =
             if self.0 == Bottleneck::Pacing || is_own_queue { Severity::Remark } else { Severity::HoldsBack };

@@ -17,6 +17,7 @@ use crate::{
     flat::UsualRate,
     flows::{QUEUE_MIN, QUEUE_PART},
     resent::{LOSS_MATTERS, most_resent},
+    same_way::carries_more,
 };
 
 /// With more bytes in a transaction, the window of the receiver may divide it into round trips (RFC 1122, section 4.2.3.3: without scaling).
@@ -48,7 +49,8 @@ impl FindingRule for FullOfRequests {
             return Vec::new();
         };
         let sign = Losses::of(seen).map(Sign::Losses).or_else(|| Queue::of(seen).map(Sign::Queue));
-        let Some(sign) = sign.filter(|_| !seen.hosts().any(is_full)) else { return Vec::new() };
+        let is_full_elsewhere = seen.hosts().any(is_full) || carries_more(seen, usual.rate * 8.0);
+        let Some(sign) = sign.filter(|_| !is_full_elsewhere) else { return Vec::new() };
         let Some(rate) = BitsPerSec::new(usual.rate * 8.0) else { return Vec::new() };
         let differs = percent(usual.deviation);
         let title = format!("the path is full: {at} received a steady {rate} (± {differs}), and {}", sign.text());

@@ -30,7 +30,16 @@ impl FindingRule for LocalShaper {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        seen.hosts().filter_map(|host| on_host(seen, host)).collect()
+        let of_ends = seen.hosts().map(|host| (host, seen.interface(host)));
+        // A device has an interface towards each end.
+        let of_device = |device| {
+            let interfaces = seen.growth_by_instance(device, host::QDISC_OVERLIMITS);
+            interfaces.into_iter().map(move |(interface, _)| (device, interface))
+        };
+        of_ends
+            .chain(seen.via().into_iter().flat_map(of_device))
+            .filter_map(|place| at_interface(seen, place))
+            .collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -40,8 +49,7 @@ impl FindingRule for LocalShaper {
     }
 }
 
-fn on_host(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-    let interface = seen.interface(host);
+fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Option<Finding> {
     let n = seen.growth(host, host::QDISC_OVERLIMITS, Some(interface));
     let share = seen.growing_time(host, host::QDISC_OVERLIMITS, interface).filter(|share| *share >= PACES)?;
     let fact = |name: &str| seen.environment(host)?.get(interface, name);

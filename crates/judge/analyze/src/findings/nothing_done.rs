@@ -1,8 +1,12 @@
 //! A test had no result: no answer, nothing arrived, or all attempts failed.
 
 use fathom_model::{
-    Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side, names::count, plan::HostReach,
-    probe::ProbeRecord, run::TestRun, units::grouped,
+    Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side,
+    names::{count, host::DEV_RX_FRAMES},
+    plan::HostReach,
+    probe::ProbeRecord,
+    run::TestRun,
+    units::{grouped, ratio},
 };
 
 use super::FindingRule;
@@ -13,6 +17,8 @@ use crate::{
 
 /// The id of this rule's findings. The state of a run depends on it.
 pub(crate) const NOTHING_DONE: &str = "nothing-done";
+/// An interface that received at least this share of what was sent received the packets.
+const CAME: f64 = 0.9;
 /// The counter in its evidence if errors are the reason.
 const ERRORS: &str = "errors";
 
@@ -64,8 +70,59 @@ impl FindingRule for NothingDone {
     }
 }
 
-/// Suggests a path MTU probe. The served host answered the controller's small packets, so the path may lose large ones.
+/// Where all packets of a test were lost, as far as others that passed tell.
+enum Vanished<'a> {
+    /// They came to this interface of this host.
+    Behind(&'a str, &'a str),
+    /// Connections between the same hosts carry data.
+    ButTcpPasses,
+}
+
+impl<'a> Vanished<'a> {
+    /// As for packets of which none arrived; `None` if nothing tells.
+    fn of(seen: &TestEvidence<'a>) -> Option<Self> {
+        let (from, to) = seen.one_way().filter(|_| matches!(seen.test.layer, Layer::Udp | Layer::Frames))?;
+        let receiver = seen.host_of(to)?;
+        let interface = seen.interface(receiver);
+        let n_came = seen.growth(receiver, DEV_RX_FRAMES, Some(interface));
+        // Other packets come to an interface too, but not as many.
+        if seen.test.layer == Layer::Udp
+            && ratio(n_came, seen.total(from, count::SENT)).is_some_and(|share| share >= CAME)
+        {
+            return Some(Self::Behind(receiver, interface));
+        }
+        let passes = |other: &&TestRun| {
+            let is_same_way =
+                (&other.from, &other.to, &other.path) == (&seen.test.from, &seen.test.to, &seen.test.path);
+            other.layer == Layer::Tcp && is_same_way && main_rate(other).and_then(|rate| rate.value) > Some(0.0)
+        };
+        seen.run.tests.iter().find(passes).map(|_| Self::ButTcpPasses)
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Behind(host, interface) => {
+                format!(" behind {interface} of {host}, to which they came: a filter there drops them")
+            }
+            Self::ButTcpPasses => ", and TCP between the same hosts passes: something on the way drops UDP".to_owned(),
+        }
+    }
+}
+
+/// Suggests to look at the filter behind the interface, or a path MTU probe. The served host answered the controller's small packets, so the path
+/// may lose large ones.
 fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
+    match Vanished::of(seen) {
+        Some(Vanished::Behind(host, _)) => {
+            return Some(
+                NextStep::new("nft list ruleset")
+                    .on(host)
+                    .expected("show the rule that drops them, if it is one of nftables"),
+            );
+        }
+        Some(Vanished::ButTcpPasses) => return None,
+        None => {}
+    }
     let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
     let is_served = matches!(seen.run.plan.hosts.get(to), Some(HostReach::Tls { .. }));
     let address = seen.run.hosts.get(to)?.address.as_ref().filter(|_| is_served)?;
@@ -132,8 +189,11 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
             let n_lost = grouped(n_sent - total(counter));
             format!("nothing arrived in the measured time: {n_lost} of {} {units} were lost", grouped(n_sent))
         }
-        (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
-        (None, Layer::Frames) if n_sent > 0 => format!("nothing arrived: all {} frames were lost", grouped(n_sent)),
+        (None, Layer::Udp | Layer::Frames) if n_sent > 0 => {
+            let units = if seen.test.layer == Layer::Udp { "datagrams" } else { "frames" };
+            let place = Vanished::of(seen).map_or_else(String::new, |vanished| vanished.text());
+            format!("nothing arrived: all {} {units} were lost{place}", grouped(n_sent))
+        }
         (None, Layer::Http | Layer::App) => "nothing was done: not one request was answered".to_owned(),
         _ => "nothing was done: no data arrived and no exchange was completed".to_owned(),
     };

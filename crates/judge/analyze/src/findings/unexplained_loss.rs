@@ -1,9 +1,9 @@
 //! Datagrams or frames were lost where no host has a counter.
 
 use fathom_model::{
-    Finding, Histogram, Layer, NextStep, Severity, Side, Unit,
+    Finding, Histogram, Layer, NextStep, Severity, Side, Summary, Unit,
     names::{count, distribution, host},
-    units::{Nanos, approximate, grouped, percent, ratio, rounded},
+    units::{BitsPerSec, Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
 use super::{
@@ -20,6 +20,7 @@ use crate::{
     conservation::unit_name,
     context::paired_tests,
     evidence::{TestEvidence, counter_evidence, explained_ratio},
+    same_way::{carried_bits, share_a_limit},
     summaries::main_rate,
 };
 
@@ -103,10 +104,12 @@ impl FindingRule for UnexplainedLoss {
         let host = &seen.test.from;
         let shape = LossShape::of(seen, n, share);
         let units = unit_name(seen.test.layer).unwrap_or("packets");
-        let lost = format!("{} of the {units} were lost where no counter of these hosts shows it", percent(share));
+        let share_text =
+            if share < 1.0 && percent(share) == percent(1.0) { "nearly all".to_owned() } else { percent(share) };
+        let lost = format!("{share_text} of the {units} were lost where no counter of these hosts shows it");
         let severity = if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
         vec![
-            seen.finding(shape.id(), severity, shape.short().to_owned(), format!("{lost}{}", shape.text(seen)))
+            seen.finding(shape.id(), severity, shape.short().to_owned(), shape.title(seen, &lost))
                 .tests(tests.map(|test| test.name.clone()))
                 .evidence([
                     counter_evidence(host, count::SENT, sum.n_sent),
@@ -185,6 +188,8 @@ enum LossShape {
     Bursts { longest: u64 },
     /// One long gap of so many in a row, and how long it lasted.
     Outage { longest: u64, span: Nanos },
+    /// All that was lost is beyond a rate that other tests of the same way met too, whatever they offered.
+    SharedLimit,
     /// The test does not record it.
     Unknown,
 }
@@ -226,15 +231,20 @@ impl LossShape {
         }
     }
 
-    /// Finds the pattern of a test that does not record which ones are lost, such as one of frames: those that arrive have waited in the queue.
+    /// Finds the pattern of a test that does not record which ones are lost, such as one of frames: those that arrive have waited in the queue,
+    /// or other tests met the same limit.
     fn without_runs(seen: &TestEvidence<'_>, share: f64) -> Self {
         let delay = all_alike(&merged(seen, distribution::LATENCY)).filter(|_| share >= EVEN_SHARE_MIN);
-        delay.map_or(Self::Unknown, |delay| Self::FullQueue { delay })
+        match delay {
+            Some(delay) => Self::FullQueue { delay },
+            None if share_a_limit(seen) => Self::SharedLimit,
+            None => Self::Unknown,
+        }
     }
 
     const fn id(self) -> &'static str {
         match self {
-            Self::Even { .. } | Self::FullQueue { .. } => RATE_LIMIT,
+            Self::Even { .. } | Self::FullQueue { .. } | Self::SharedLimit => RATE_LIMIT,
             Self::Outage { .. } => "outage",
             _ => LOSS,
         }
@@ -242,40 +252,51 @@ impl LossShape {
 
     const fn short(self) -> &'static str {
         match self {
-            Self::Even { .. } | Self::FullQueue { .. } => "rate limit",
+            Self::Even { .. } | Self::FullQueue { .. } | Self::SharedLimit => "rate limit",
             Self::Outage { .. } => "outage",
             _ => "lost",
         }
     }
 
-    fn text(self, seen: &TestEvidence<'_>) -> String {
+    /// The cause, if the pattern names one, and the loss.
+    fn title(self, seen: &TestEvidence<'_>, lost: &str) -> String {
+        let passes = || passes(seen);
         match self {
             Self::Even { queue: Some(delay) } => {
-                let passes = passes(seen);
-                format!(", at equal distances and with {delay} in a queue: a shaper on the way {passes}")
+                format!("a shaper on the way {}, with {delay} in its queue: {lost}, at equal distances", passes())
             }
             Self::Even { queue: None } => {
-                format!(", at equal distances: a policer or a shaper on the way {}", passes(seen))
+                format!("a policer or a shaper on the way {}: {lost}, at equal distances", passes())
             }
             Self::FullQueue { delay } => {
-                format!(", each time behind {delay} in a queue, which was full: a shaper on the way {}", passes(seen))
+                format!("a shaper on the way {}, with {delay} in its full queue: {lost}", passes())
             }
-            Self::Independent { longest } => format!(", independently, never more than {} in a row", grouped(longest)),
-            Self::Bursts { longest } => format!(", in bursts of up to {}", grouped(longest)),
+            Self::SharedLimit => format!("a policer or a shaper on the way {}, whatever is offered: {lost}", passes()),
+            Self::Independent { longest } => {
+                format!("{lost}, independently, never more than {} in a row", grouped(longest))
+            }
+            Self::Bursts { longest } => format!("{lost}, in bursts of up to {}", grouped(longest)),
             Self::Outage { longest, span } => {
-                format!("; the longest gap is {} in a row, about {span} without any", grouped(longest))
+                format!("{lost}; the longest gap is {} in a row, about {span} without any", grouped(longest))
             }
-            Self::Unknown => String::new(),
+            Self::Unknown => lost.to_owned(),
         }
     }
 }
 
 /// Says which rate passes, to follow the name of what lets it.
 fn passes(seen: &TestEvidence<'_>) -> String {
-    let passed = seen.test.summaries.iter().find(|summary| summary.metric.unit == Unit::BitsPerSec);
-    let passed = passed.or_else(|| main_rate(seen.test));
-    let passed = passed.and_then(|summary| Some(summary.metric.show(summary.value?)));
-    passed.map_or_else(|| "lets a rate pass".to_owned(), |rate| format!("lets {rate} pass"))
+    let of_unit = |unit| seen.test.summaries.iter().find(|summary| summary.metric.unit == unit);
+    let shown = |summary: &Summary| Some(summary.metric.show(summary.value?));
+    if let Some(rate) = of_unit(Unit::BitsPerSec).and_then(shown) {
+        return format!("lets {rate} pass");
+    }
+    let rate = main_rate(seen.test).and_then(shown);
+    match (carried_bits(seen).and_then(BitsPerSec::new), rate) {
+        (Some(bits), Some(rate)) => format!("lets {bits} pass ({rate})"),
+        (None, Some(rate)) => format!("lets {rate} pass"),
+        (_, None) => "lets a rate pass".to_owned(),
+    }
 }
 
 /// Returns a distribution of all trials.
@@ -409,13 +430,18 @@ mod tests {
         spaced(&mut policed, distribution::LOSS_SPACING, &[(1, 48_000), (2, 1_000), (9_000, 1)]);
         let finding = policed.finding(RATE_LIMIT).unwrap();
         assert!(
-            finding.title.contains("at equal distances: a policer or a shaper on the way lets"),
+            finding.title.starts_with("a policer or a shaper on the way lets")
+                && finding.title.ends_with("at equal distances"),
             "{}",
             finding.title
         );
         spaced(&mut policed, distribution::ONE_WAY_DELAY, &[(100_000, 10), (50_000_000, 90_000)]);
         let finding = policed.finding(RATE_LIMIT).unwrap();
-        assert!(finding.title.contains("in a queue: a shaper on the way lets"), "{}", finding.title);
+        assert!(
+            finding.title.starts_with("a shaper on the way lets") && finding.title.contains("49.9 ms in its queue"),
+            "{}",
+            finding.title
+        );
         let mut alternating = lossy(100_000, 40_000, Some(2));
         spaced(&mut alternating, distribution::LOSS_BURST, &[(1, 20_000), (2, 20_000)]);
         spaced(&mut alternating, distribution::LOSS_SPACING, &[(1, 40_000)]);
@@ -440,7 +466,7 @@ mod tests {
         let ms = |millis: u64| Nanos::from_millis(millis).0;
         let found = limited(&[(ms(23), 700), (ms(26), 350), (ms(40), 100)]);
         assert_eq!(found.id, RATE_LIMIT);
-        assert!(found.title.contains("each time behind 23.0 ms in a queue, which was full"), "{}", found.title);
+        assert!(found.title.contains(", with 23.0 ms in its full queue: "), "{}", found.title);
         let busy: Vec<(u64, u64)> = (1..30).map(|delay| (ms(delay), 40)).collect();
         assert_eq!(limited(&busy).id, LOSS, "whoever forwards them waits for a core");
         assert_eq!(limited(&[(ms(1) / 2, 1_000)]).id, LOSS, "hardly a queue");
@@ -455,7 +481,10 @@ mod tests {
             builder.finding(RATE_LIMIT).map(|finding| finding.title)
         };
         let title = of_frames(&[(22_800_000, 480), (2_000_000, 20)]).unwrap();
-        assert!(title.contains("each time behind 22.8 ms in a queue, which was full: a shaper on the way"), "{title}");
+        assert!(
+            title.starts_with("a shaper on the way lets") && title.contains("22.8 ms in its full queue"),
+            "{title}"
+        );
         assert_eq!(of_frames(&[(30_000, 500)]), None, "no queue");
     }
 

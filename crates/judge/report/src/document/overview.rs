@@ -102,7 +102,7 @@ pub(super) fn state(run: &Run) -> State {
 fn important(run: &Run) -> Vec<&Finding> {
     let mut all: Vec<&Finding> = run.findings.iter().filter(|found| found.severity != Severity::Remark).collect();
     if let Some((_, others)) = all.split_first_mut() {
-        others.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        others.sort_by_key(|finding| finding.severity != Severity::Invalidates);
     }
     all.truncate(IMPORTANT_MAX);
     all
@@ -119,11 +119,18 @@ fn layers(run: &Run) -> Option<String> {
         let of_test = |finding: &&Finding| finding.tests.contains(&test.name);
         run.findings.iter().find(|finding| finding.severity == Severity::HoldsBack && of_test(finding))
     };
-    let lowest =
-        run.tests.iter().filter_map(|test| Some((test.layer, held_back(test)?))).max_by_key(|(layer, _)| *layer);
+    let lacking = run.tests.iter().filter(|test| !reaches_a_limit(test));
+    let lowest = lacking.filter_map(|test| Some((test.layer, held_back(test)?))).max_by_key(|(layer, _)| *layer);
     let first =
         lowest.map(|(layer, finding)| format!("the first layer to lack is {} ({})", layer.name(), finding.short));
     (!reached.is_empty()).then(|| reached.into_iter().chain(first).collect::<Vec<_>>().join("; "))
+}
+
+/// Returns true if a test is so close to a limit that it lacks hardly anything.
+fn reaches_a_limit(test: &TestRun) -> bool {
+    const REACHED: f64 = 0.9;
+    let limits = test.limits.iter().filter(|limit| limit.kind != LimitKind::Promise);
+    limits.filter_map(|limit| limit.used).any(|used| used >= REACHED)
 }
 
 /// Returns what a test without sockets says beside others of its layer.

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 
 use fathom_engine::Error;
-use fathom_model::units::{Bytes, Nanos};
+use fathom_model::{
+    MacAddress,
+    units::{Bytes, Nanos},
+};
 use fathom_sys::{
     clock,
-    netlink::MacAddress,
     packet::packet_socket::{ReceiveBuffer, Receiver},
 };
 
@@ -74,7 +76,7 @@ impl Claim {
                     && mac != self.mac
                     && sources::has_address(&self.slots, address)
                 {
-                    return Err(is_taken(address, &format!("{} answers for it", fathom_wire::MacAddress(mac))));
+                    return Err(is_taken(address, &format!("{mac} answers for it")));
                 }
             }
         }

@@ -54,6 +54,7 @@ use self::{
     sources::SourceNetwork,
     starts::Starts,
     target::Target,
+    trial::Trial,
 };
 use crate::{
     PassProgram, attachment,
@@ -181,7 +182,15 @@ impl PreparedLoad {
         if let (Some(why), Some(unusual)) = (&slow.unavailable, &unusual) {
             return Err(refusal(format!("{unusual}, and user space cannot follow it: {why}")));
         }
-        trial::run((&program, &setup), &device, &mut slow, &mut claim, &mut outbox)?;
+        let trial = Trial {
+            program: &program,
+            setup: &setup,
+            device: &device,
+            slow: &mut slow,
+            claim: &mut claim,
+            outbox: &mut outbox,
+        };
+        trial.run()?;
         if !setup.rules.closes {
             opening::run(Scan::new(&program, &setup, options.timeout), &mut slow, &mut claim, &mut outbox)?;
         }

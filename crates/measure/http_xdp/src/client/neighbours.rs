@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fathom_sys::netlink::MacAddress;
-use fathom_wire::{Arp, ChecksumSum, ETHERTYPE_IPV6, Ethernet, MacAddress as WireMac};
+use fathom_model::MacAddress;
+use fathom_wire::{Arp, ChecksumSum, ETHERTYPE_IPV6, Ethernet};
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ARP_REQUEST: u16 = 1;
@@ -12,8 +12,6 @@ const ARP_REPLY: u16 = 2;
 const ARP_HEADER: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// The bytes of an ARP packet.
 const ARP_LENGTH: usize = 28;
-const NOBODY: MacAddress = [0; 6];
-const ALL: MacAddress = [0xff; 6];
 const PROTOCOL_ICMP6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
@@ -48,14 +46,14 @@ pub(super) fn parse(frame: &[u8]) -> Option<Said> {
     let (ethernet, packet) = Ethernet::parse(frame)?;
     match ethernet.ethertype {
         ETHERTYPE_ARP => parse_arp(packet),
-        ETHERTYPE_IPV6 => parse_discovery(packet, ethernet.source.0),
+        ETHERTYPE_IPV6 => parse_discovery(packet, ethernet.source),
         _ => None,
     }
 }
 
 fn parse_arp(packet: &[u8]) -> Option<Said> {
     let packet: &[u8; ARP_LENGTH] = packet.first_chunk()?;
-    let mac = *packet[8..].first_chunk()?;
+    let mac = MacAddress(*packet[8..].first_chunk()?);
     let address = |at: usize| Some(Ipv4Addr::from(*packet[at..].first_chunk::<4>()?));
     let (sender, target) = (address(14)?, address(24)?);
     if packet[..6] != ARP_HEADER {
@@ -88,7 +86,9 @@ fn parse_discovery(packet: &[u8], mac: MacAddress) -> Option<Said> {
 /// 5.4.2).
 pub(super) fn probe(mac: MacAddress, address: IpAddr) -> Vec<u8> {
     match address {
-        IpAddr::V4(address) => arp(ALL, ARP_REQUEST, (mac, Ipv4Addr::UNSPECIFIED), (NOBODY, address)),
+        IpAddr::V4(address) => {
+            arp(MacAddress::BROADCAST, ARP_REQUEST, (mac, Ipv4Addr::UNSPECIFIED), (MacAddress::default(), address))
+        }
         IpAddr::V6(address) => {
             let [.., x, y, z] = address.octets();
             let group = Ipv6Addr::from_bits(
@@ -96,7 +96,7 @@ pub(super) fn probe(mac: MacAddress, address: IpAddr) -> Vec<u8> {
             );
             discovery(
                 (mac, Ipv6Addr::UNSPECIFIED),
-                ([0x33, 0x33, 0xff, x, y, z], group),
+                (MacAddress([0x33, 0x33, 0xff, x, y, z]), group),
                 (SOLICITATION, 0),
                 address,
                 None,
@@ -108,9 +108,9 @@ pub(super) fn probe(mac: MacAddress, address: IpAddr) -> Vec<u8> {
 /// Tells everybody on the link who has an address.
 pub(super) fn announcement(mac: MacAddress, address: IpAddr) -> Vec<u8> {
     match address {
-        IpAddr::V4(address) => Arp::announcement(WireMac(mac), address).to_vec(),
+        IpAddr::V4(address) => Arp::announcement(mac, address).to_vec(),
         IpAddr::V6(address) => {
-            let all = ([0x33, 0x33, 0, 0, 0, 1], ALL_NODES);
+            let all = (MacAddress([0x33, 0x33, 0, 0, 0, 1]), ALL_NODES);
             discovery((mac, address), all, (ADVERTISEMENT, OVERRIDE), address, Some(TARGET_OPTION))
         }
     }
@@ -130,10 +130,10 @@ pub(super) fn answer(mac: MacAddress, target: IpAddr, (by, by_mac): (IpAddr, Mac
 }
 
 fn arp(to: MacAddress, operation: u16, sender: (MacAddress, Ipv4Addr), target: (MacAddress, Ipv4Addr)) -> Vec<u8> {
-    let ethernet = Ethernet { destination: WireMac(to), source: WireMac(sender.0), ethertype: ETHERTYPE_ARP };
+    let ethernet = Ethernet { destination: to, source: sender.0, ethertype: ETHERTYPE_ARP };
     let mut frame = [&ethernet.bytes()[..], &ARP_HEADER, &operation.to_be_bytes()].concat();
     for (mac, address) in [sender, target] {
-        frame.extend(mac.into_iter().chain(address.octets()));
+        frame.extend(mac.0.into_iter().chain(address.octets()));
     }
     frame.resize(Arp::LENGTH, 0);
     frame
@@ -149,13 +149,13 @@ fn discovery(
     let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
     message.extend(target.octets());
     if let Some(option) = option {
-        message.extend([option, 1].into_iter().chain(mac));
+        message.extend([option, 1].into_iter().chain(mac.0));
     }
     let length = u16::try_from(message.len()).expect("a message is short");
     let sum = ChecksumSum::default().add_bytes(&source.octets()).add_bytes(&to.octets());
     let sum = sum.add_word(PROTOCOL_ICMP6.into()).add_word(length).add_bytes(&message);
     message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
-    let ethernet = Ethernet { destination: WireMac(to_mac), source: WireMac(mac), ethertype: ETHERTYPE_IPV6 };
+    let ethernet = Ethernet { destination: to_mac, source: mac, ethertype: ETHERTYPE_IPV6 };
     let header = [&[0x60, 0, 0, 0], &length.to_be_bytes()[..], &[PROTOCOL_ICMP6, HOPS]].concat();
     [&ethernet.bytes()[..], &header, &source.octets(), &to.octets(), &message].concat()
 }
@@ -164,8 +164,8 @@ fn discovery(
 mod tests {
     use super::*;
 
-    const OURS: MacAddress = [2, 0, 0, 0, 0, 1];
-    const THEIRS: MacAddress = [2, 0, 0, 0, 0, 2];
+    const OURS: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+    const THEIRS: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 
     #[test]
     fn what_we_say_is_what_others_understand() {

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use fathom_engine::Error;
-use fathom_model::units::Nanos;
+use fathom_model::{MacAddress, units::Nanos};
 use fathom_sys::{
     clock,
-    netlink::{Link, MacAddress, Netlink},
+    netlink::{Link, Netlink},
     socket,
 };
 

@@ -20,83 +20,115 @@ const SYN_AGAIN: Nanos = Nanos::from_millis(200);
 /// The slot of the attempts.
 const SLOT: u32 = 0;
 
-/// Asks one request through the program and closes the connection; the program has been told that nothing follows.
-pub(super) fn run(
-    (program, setup): (&LoadProgram, &LoadSetup),
-    device: &str,
-    slow: &mut SlowPath,
-    claim: &mut Option<Claim>,
-    outbox: &mut Outbox,
-) -> Result<(), Error> {
-    let row = program.rows.row(SLOT);
-    let mut furthest = State::SynSent;
-    for _ in 0..N_ATTEMPTS {
+/// A load before it runs.
+pub(super) struct Trial<'a> {
+    pub(super) program: &'a LoadProgram,
+    pub(super) setup: &'a LoadSetup,
+    pub(super) device: &'a str,
+    pub(super) slow: &'a mut SlowPath,
+    pub(super) claim: &'a mut Option<Claim>,
+    pub(super) outbox: &'a mut Outbox,
+}
+
+/// What became of an attempt.
+enum Attempt {
+    Answered,
+    /// The connection ended without an answer.
+    Refused,
+    /// Nothing happened any more in this state.
+    Silent(State),
+}
+
+impl Trial<'_> {
+    /// Asks one request through the program and closes the connection; the program has been told that nothing follows.
+    pub(super) fn run(mut self) -> Result<(), Error> {
+        let mut furthest = State::SynSent;
+        for _ in 0..N_ATTEMPTS {
+            match self.attempt()? {
+                Attempt::Answered => return Ok(()),
+                Attempt::Refused => return Err(refused_by_server(&self.slow.counts(self.program)?, self.setup)),
+                Attempt::Silent(State::SynSent) => {}
+                Attempt::Silent(state) => furthest = state,
+            }
+        }
+        if self.slow.n_too_long()? > 0 {
+            return Err(too_long(self.device));
+        }
+        let Self { setup, device, .. } = self;
+        Err(if furthest == State::SynSent { no_answer(setup, device) } else { not_sent(device) })
+    }
+
+    fn attempt(&mut self) -> Result<Attempt, Error> {
+        let row = self.program.rows.row(SLOT);
         let mut connection = rows::read(row);
-        let mut step = Step::default();
-        connection.open(clock::now().0, setup.rules, &mut step);
+        let mut syn = Step::default();
+        connection.open(clock::now().0, self.setup.rules, &mut syn);
         rows::open(row, &connection);
-        send(setup, &connection, &step, outbox)?;
-        let mut syn_again_at = clock::now() + SYN_AGAIN;
-        let has_ended = wait_until(|| {
-            if let Some(claim) = claim {
-                claim.answer(outbox)?;
-            }
-            slow.tend((program, setup), outbox)?;
-            if rows::read(row).state == State::SynSent && clock::now() >= syn_again_at {
-                send(setup, &connection, &step, outbox)?;
-                syn_again_at = clock::now() + SYN_AGAIN;
-            }
-            Ok(slow.counts(program)?.n(Event::Answered) > 0 || rows::read(row).state == State::Closed)
-        })?;
+        self.send(&connection, &syn)?;
+        let has_ended = self.wait_for_answer(&connection, &syn)?;
+        let is_answered = self.is_answered()?;
         connection = rows::read(row);
-        let is_answered = slow.counts(program)?.n(Event::Answered) > 0;
-        if connection.state == State::Idle {
-            step = connection.close(clock::now().0);
+        let state = connection.state;
+        if state == State::Idle {
+            let fin = connection.close(clock::now().0);
             rows::start(row, &connection);
-            send(setup, &connection, &step, outbox)?;
+            self.send(&connection, &fin)?;
         }
         if is_answered {
             wait_until(|| {
-                slow.tend((program, setup), outbox)?;
+                self.slow.tend((self.program, self.setup), self.outbox)?;
                 Ok(rows::read(row).state == State::Closed)
             })?;
         }
-        end(program, setup, outbox)?;
-        if is_answered {
+        self.end()?;
+        Ok(match (is_answered, has_ended) {
+            (true, _) => Attempt::Answered,
+            (false, true) => Attempt::Refused,
+            (false, false) => Attempt::Silent(state),
+        })
+    }
+
+    /// Sends the SYN again until it is answered; returns whether the request was answered or the connection ended.
+    fn wait_for_answer(&mut self, connection: &Connection, syn: &Step) -> Result<bool, Error> {
+        let row = self.program.rows.row(SLOT);
+        let mut syn_again_at = clock::now() + SYN_AGAIN;
+        wait_until(|| {
+            if let Some(claim) = self.claim.as_mut() {
+                claim.answer(self.outbox)?;
+            }
+            self.slow.tend((self.program, self.setup), self.outbox)?;
+            if rows::read(row).state == State::SynSent && clock::now() >= syn_again_at {
+                self.send(connection, syn)?;
+                syn_again_at = clock::now() + SYN_AGAIN;
+            }
+            Ok(self.is_answered()? || rows::read(row).state == State::Closed)
+        })
+    }
+
+    fn is_answered(&self) -> Result<bool, Error> {
+        Ok(self.slow.counts(self.program)?.n(Event::Answered) > 0)
+    }
+
+    /// Ends whatever is left of an attempt.
+    fn end(&mut self) -> Result<(), Error> {
+        let row = self.program.rows.row(SLOT);
+        if rows::read(row).state == State::Closed {
             return Ok(());
         }
-        if has_ended {
-            return Err(refused_by_server(&slow.counts(program)?, setup));
-        }
-        if connection.state != State::SynSent {
-            furthest = connection.state;
-        }
+        rows::take(row);
+        clock::sleep_until(clock::now() + STEP);
+        let mut connection = rows::read(row);
+        let step = connection.give_up();
+        rows::open(row, &connection);
+        rows::give_back_closed(row);
+        self.send(&connection, &step)
     }
-    if slow.n_too_long()? > 0 {
-        return Err(too_long(device));
-    }
-    Err(if furthest == State::SynSent { no_answer(setup, device) } else { not_sent(device) })
-}
 
-/// Ends whatever is left of an attempt.
-fn end(program: &LoadProgram, setup: &LoadSetup, outbox: &mut Outbox) -> Result<(), Error> {
-    let row = program.rows.row(SLOT);
-    if rows::read(row).state == State::Closed {
-        return Ok(());
+    fn send(&mut self, connection: &Connection, step: &Step) -> Result<(), Error> {
+        debug_assert_ne!(step.send, Send::Nothing, "each of these steps sends something");
+        self.outbox.push(self.setup.ends.frame(step, self.setup.slots.place(SLOT, connection.port_idx)))?;
+        self.outbox.flush()
     }
-    rows::take(row);
-    clock::sleep_until(clock::now() + STEP);
-    let mut connection = rows::read(row);
-    let step = connection.give_up();
-    rows::open(row, &connection);
-    rows::give_back_closed(row);
-    send(setup, &connection, &step, outbox)
-}
-
-fn send(setup: &LoadSetup, connection: &Connection, step: &Step, outbox: &mut Outbox) -> Result<(), Error> {
-    debug_assert_ne!(step.send, Send::Nothing, "each of these steps sends something");
-    outbox.push(setup.ends.frame(step, setup.slots.place(SLOT, connection.port_idx)))?;
-    outbox.flush()
 }
 
 /// Waits until something has happened, at most for [`PATIENCE`]; returns whether it has.

@@ -96,7 +96,7 @@ impl<Rows: AsFd, Books: AsFd, Histograms: AsFd, Control: AsFd, Sockets: AsFd>
     fn write_headers(&mut self, n_tail: i16) {
         let (layout, ends) = (self.layout, &self.setup.ends);
         let n_segment = (TCP_HEADER + n_tail).unsigned_abs();
-        let mut header = [ends.next_hop.as_slice(), &ends.own, &layout.ethertype.to_be_bytes()].concat();
+        let mut header = [&ends.next_hop.0[..], &ends.own.0, &layout.ethertype.to_be_bytes()].concat();
         header.extend(self.setup.ends.ip_header(self.setup.slots.first, n_segment));
         let (own, at) =
             (usize::try_from(layout.source + layout.address - 4).expect("offsets are positive"), layout.source);

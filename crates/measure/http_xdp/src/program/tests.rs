@@ -5,6 +5,7 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
+use fathom_model::MacAddress;
 use fathom_sys::bpf::XdpAction;
 
 use super::*;
@@ -32,7 +33,7 @@ fn setup(version: usize, n: u32) -> LoadSetup {
             is_open_load: false,
             port_mask: slots.port_mask(),
         },
-        ends: Ends { server, next_hop: [2, 0, 0, 0, 0, 1], own: [2, 0, 0, 0, 0, 2], request },
+        ends: Ends { server, next_hop: MacAddress([2, 0, 0, 0, 0, 1]), own: MacAddress([2, 0, 0, 0, 0, 2]), request },
         slots,
         answer: Some(ExpectedAnswer {
             length: u32::try_from(ANSWER.len()).unwrap(),
@@ -50,7 +51,7 @@ fn from_server(setup: &LoadSetup, (flags, sequence, acknowledgement): (u8, u32, 
     let layout = crate::frame::Layout::of(place.ip());
     let server = Ends { server: place, ..setup.ends.clone() };
     let length = u16::try_from(20 + payload.len()).unwrap();
-    let mut frame = [setup.ends.own.as_slice(), &setup.ends.next_hop, &layout.ethertype.to_be_bytes()].concat();
+    let mut frame = [&setup.ends.own.0[..], &setup.ends.next_hop.0, &layout.ethertype.to_be_bytes()].concat();
     frame.extend(server.ip_header(setup.ends.server.ip(), length));
     frame.extend(setup.ends.server.port().to_be_bytes());
     frame.extend(place.port().to_be_bytes());

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use fathom_engine::Error;
-use fathom_model::Note;
+use fathom_model::{MacAddress, Note};
 use fathom_sys::{
     bpf::XdpMode,
     netlink::{
@@ -37,7 +37,7 @@ pub(super) fn find(name: &str) -> Result<Link, Error> {
             format!("choose one of: {}", names.join(", ")),
         ));
     };
-    if link.mac.is_none_or(|mac| mac == [0; 6]) {
+    if link.mac.is_none_or(|mac| mac == MacAddress::default()) {
         return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
     }
     if !link.is_up {

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use fathom_model::MacAddress;
 use fathom_sys::{
     bpf::{Instruction, TestRun, XdpAction},
-    netlink::MacAddress,
     policy::Network,
 };
 use fathom_wire::ChecksumSum;
@@ -15,8 +15,8 @@ use crate::{
     machine::{Send, Step, flag},
 };
 
-const OWN: MacAddress = [2, 0, 0, 0, 0, 1];
-const CLIENT: MacAddress = [2, 0, 0, 0, 0, 2];
+const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const CLIENT: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 const PORT: u16 = 8_080;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const APART: i32 = 0x3fff_ffff;
@@ -92,7 +92,7 @@ struct Received {
 
 impl Received {
     fn read(frame: &[u8]) -> Self {
-        let macs: [[u8; 6]; 2] = [*frame[..6].as_array().unwrap(), *frame[6..12].as_array().unwrap()];
+        let macs = [0, 6].map(|at| MacAddress::from_bytes(&frame[at..at + 6]).unwrap());
         assert!(macs == [OWN, CLIENT] || macs == [CLIENT, OWN], "{frame:x?}");
         let half = |at: i16| u16::from_be_bytes(*frame[usize(at)..].first_chunk().unwrap());
         let word = |at: i16| u32::from_be_bytes(*frame[usize(at)..].first_chunk().unwrap());

@@ -12,6 +12,7 @@ use crate::{
     program::{ExpectedAnswer, LoadSetup},
     slots::Slots,
 };
+use fathom_model::MacAddress;
 
 /// Which Internet protocol a load is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +126,7 @@ pub(super) fn setup(over: Over, rules: Rules, answer_length: u32) -> LoadSetup {
     request.resize(usize::try_from(rules.request_length).unwrap() - 4, b'y');
     request.extend(b"\r\n\r\n");
     LoadSetup {
-        ends: Ends { server, next_hop: [2, 0, 0, 0, 0, 1], own: [2, 0, 0, 0, 0, 2], request },
+        ends: Ends { server, next_hop: MacAddress([2, 0, 0, 0, 0, 1]), own: MacAddress([2, 0, 0, 0, 0, 2]), request },
         slots,
         answer: Some(ExpectedAnswer {
             length: answer_length,
@@ -149,7 +150,7 @@ pub(super) fn from_server(
     let layout = Layout::of(to.ip());
     let ends = Ends { server: to, ..setup.ends.clone() };
     let n_segment = u16::try_from(20 + options.len() + payload.len()).unwrap();
-    let mut frame = [setup.ends.own.as_slice(), &setup.ends.next_hop, &layout.ethertype.to_be_bytes()].concat();
+    let mut frame = [&setup.ends.own.0[..], &setup.ends.next_hop.0, &layout.ethertype.to_be_bytes()].concat();
     frame.extend(ends.ip_header(setup.ends.server.ip(), n_segment));
     frame.extend(setup.ends.server.port().to_be_bytes());
     frame.extend(to.port().to_be_bytes());

@@ -138,70 +138,85 @@ fn arguments(reader: &mut JmxReader, own: &Properties, scope: &JmxScope<'_>) -> 
 /// Sets the body, or the query.
 fn content(reader: &mut JmxReader, request: &mut ImportedRequest, own: &Properties, arguments: Vec<Argument>) {
     let files = own.members_in("HTTPsampler.Files", "HTTPFileArgs.files");
-    let file_of = |reader: &mut JmxReader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
     let has_no_names = !arguments.is_empty() && arguments.iter().all(|argument| argument.name.is_empty());
-    if own.is_on("HTTPSampler.postBodyRaw") || (has_no_names && files.is_empty()) {
-        let mut body = ImportText::default();
-        // JMeter keeps the line ends of the machine on which the plan was written, as they are in the file.
-        for argument in arguments {
-            body.append(argument.value);
-        }
-        if !body.is_empty() {
-            request.body = ImportedBody::Text(body);
-            set_type(request, "text/plain; charset=UTF-8");
-        }
-    } else if WITH_QUERY.contains(&request.method.as_str()) {
-        if let Some(query) = joined(arguments) {
-            let has_query = encode::split_once(&request.url, '?').is_some();
-            request.url.push_str(if has_query { "&" } else { "?" });
-            request.url.append(query.clone());
-            // JMeter then sends them twice.
-            if request.method == "DELETE" {
-                request.body = ImportedBody::Text(query);
-            }
-        }
+    let is_raw = own.is_on("HTTPSampler.postBodyRaw") || (has_no_names && files.is_empty());
+    let is_multipart =
+        own.is_on("HTTPSampler.DO_MULTIPART_POST") || files.iter().any(|file| file.text("File.paramname").is_some());
+    match files {
+        _ if is_raw => raw_body(request, arguments),
+        _ if WITH_QUERY.contains(&request.method.as_str()) => query(request, arguments),
+        _ if is_multipart => request.body = multipart(reader, arguments, files),
+        [file] => file_body(reader, request, file),
+        _ => form(request, arguments),
+    }
+}
+
+fn raw_body(request: &mut ImportedRequest, arguments: Vec<Argument>) {
+    let mut body = ImportText::default();
+    // JMeter keeps the line ends of the machine on which the plan was written, as they are in the file.
+    for argument in arguments {
+        body.append(argument.value);
+    }
+    if !body.is_empty() {
+        request.body = ImportedBody::Text(body);
+        set_type(request, "text/plain; charset=UTF-8");
+    }
+}
+
+fn query(request: &mut ImportedRequest, arguments: Vec<Argument>) {
+    if let Some(query) = joined(arguments) {
+        let has_query = encode::split_once(&request.url, '?').is_some();
+        request.url.push_str(if has_query { "&" } else { "?" });
+        request.url.append(query.clone());
+        // JMeter then sends them twice.
         if request.method == "DELETE" {
-            set_type(request, FORM);
+            request.body = ImportedBody::Text(query);
         }
-    } else if own.is_on("HTTPSampler.DO_MULTIPART_POST")
-        || files.iter().any(|file| file.text("File.paramname").is_some())
-    {
-        let mut parts: Vec<FormPart> = Vec::new();
-        for argument in arguments {
-            let content = FormPartContent::Text(argument.value);
-            parts.push(FormPart { name: argument.name, content, media_type: None, file_name: None });
-        }
-        for file in files {
-            let path = file_of(reader, file);
-            parts.push(FormPart {
-                name: reader.text(file.text("File.paramname").unwrap_or_default()),
-                content: FormPartContent::File(path),
-                media_type: file.text("File.mimetype").map(str::to_owned),
-                file_name: None,
-            });
-        }
-        request.body = ImportedBody::Multipart(parts);
-    } else if let [file] = files {
-        request.body = ImportedBody::File(file_of(reader, file));
-        if let Some(media) = file.text("File.mimetype") {
-            set_type(request, media);
-        }
-    } else {
-        // A parameter marked as encoded is decoded first, and then encoded with the rest.
-        let named = arguments.into_iter().filter(|argument| !argument.name.is_empty());
-        let fields: Vec<_> = named
-            .map(
-                |Argument { name, value, encode, .. }| {
-                    if encode { (name, value) } else { (encode::unform(name), encode::unform(value)) }
-                },
-            )
-            .collect();
-        if !fields.is_empty() {
-            request.body = ImportedBody::Form(fields);
-        }
-        // Even without any field.
+    }
+    if request.method == "DELETE" {
         set_type(request, FORM);
     }
+}
+
+fn multipart(reader: &mut JmxReader, arguments: Vec<Argument>, files: &[Properties]) -> ImportedBody {
+    let field = |Argument { name, value, .. }| FormPart {
+        name,
+        content: FormPartContent::Text(value),
+        media_type: None,
+        file_name: None,
+    };
+    let mut parts: Vec<FormPart> = arguments.into_iter().map(field).collect();
+    for file in files {
+        let path = reader.text(file.text("File.path").unwrap_or_default());
+        parts.push(FormPart {
+            name: reader.text(file.text("File.paramname").unwrap_or_default()),
+            content: FormPartContent::File(path),
+            media_type: file.text("File.mimetype").map(str::to_owned),
+            file_name: None,
+        });
+    }
+    ImportedBody::Multipart(parts)
+}
+
+fn file_body(reader: &mut JmxReader, request: &mut ImportedRequest, file: &Properties) {
+    request.body = ImportedBody::File(reader.text(file.text("File.path").unwrap_or_default()));
+    if let Some(media) = file.text("File.mimetype") {
+        set_type(request, media);
+    }
+}
+
+fn form(request: &mut ImportedRequest, arguments: Vec<Argument>) {
+    // A parameter marked as encoded is decoded first, and then encoded with the rest.
+    let named = arguments.into_iter().filter(|argument| !argument.name.is_empty());
+    let field = |Argument { name, value, encode, .. }| {
+        if encode { (name, value) } else { (encode::unform(name), encode::unform(value)) }
+    };
+    let fields: Vec<_> = named.map(field).collect();
+    if !fields.is_empty() {
+        request.body = ImportedBody::Form(fields);
+    }
+    // Even without any field.
+    set_type(request, FORM);
 }
 
 /// Sets the content type of a body, unless the plan does.

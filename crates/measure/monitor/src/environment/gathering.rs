@@ -4,7 +4,7 @@ use fathom_model::units::{BitsPerSec, Bytes, approximate};
 use fathom_sys::{
     Result,
     netlink::{
-        Link, MacAddress, Netlink,
+        Link, Netlink,
         ethtool::{Coalescing, Device, Duplex, PauseMode},
         qdisc::{Qdisc, QdiscPlace},
     },
@@ -60,7 +60,7 @@ fn facts(link: Link) -> InterfaceFacts {
         mtu: Some(Bytes(u64::from(link.mtu_bytes))),
         queues: queues(device, &link),
         offloads: features.into_iter().filter(|feature| feature.active).map(|feature| feature.name).collect(),
-        mac: link.mac.map(mac_text),
+        mac: link.mac.map(|mac| mac.to_string()),
         operstate: Some(if link.is_up && link.has_carrier { "up" } else { "down" }.to_owned()),
         qdisc: link.qdisc,
         name: link.name,
@@ -106,10 +106,6 @@ fn queues(device: Option<&Device>, link: &Link) -> Queues {
         }
         None => Queues { rx: link.n_rx_queues, tx: link.n_tx_queues, combined: None },
     }
-}
-
-fn mac_text(mac: MacAddress) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 #[cfg(test)]

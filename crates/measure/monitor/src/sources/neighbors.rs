@@ -5,8 +5,8 @@
 
 use std::{collections::BTreeMap, io, net::IpAddr, path::Path};
 
-use fathom_model::names::host;
-use fathom_sys::netlink::{MacAddress, NeighbourEntry, Netlink};
+use fathom_model::{MacAddress, names::host};
+use fathom_sys::netlink::{NeighbourEntry, Netlink};
 
 use super::{
     CounterSink, Source,
@@ -98,7 +98,11 @@ mod tests {
     #[test]
     fn an_address_with_another_ethernet_address_than_before_has_changed() {
         let names = [(2, "eth0".to_owned())].into();
-        let entry = |link, last| NeighbourEntry { link, address: [198, 18, 0, 2].into(), mac: [2, 0, 0, 0, 0, last] };
+        let entry = |link, last| NeighbourEntry {
+            link,
+            address: [198, 18, 0, 2].into(),
+            mac: MacAddress([2, 0, 0, 0, 0, last]),
+        };
         let mut neighbors = Neighbors::new();
         for (link, last) in [(2, 1), (2, 1), (2, 9), (2, 1), (7, 5)] {
             neighbors.follow(&entry(link, last), &names);
@@ -114,7 +118,7 @@ mod tests {
         let mut neighbors = Neighbors::new();
         for n in 0..5_000_u16 {
             let [high, low] = n.to_be_bytes();
-            let entry = NeighbourEntry { link: 2, address: [10, 0, high, low].into(), mac: [2; 6] };
+            let entry = NeighbourEntry { link: 2, address: [10, 0, high, low].into(), mac: MacAddress([2; 6]) };
             neighbors.follow(&entry, &names);
         }
         assert_eq!(neighbors.known.len(), NEIGHBORS_MAX);

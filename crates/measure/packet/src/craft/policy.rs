@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{FrameEndpoints, FrameSet, FrameTemplate};
-use fathom_wire::{MacAddress, Udp};
+use fathom_model::MacAddress;
+use fathom_wire::Udp;
 
 /// Why frames may be sent only in labs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

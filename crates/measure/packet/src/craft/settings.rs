@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_capture::CaptureFileError;
-use fathom_model::{OptionDoc, Settings, ValueKind};
+use fathom_model::{MacAddress, OptionDoc, Settings, ValueKind};
 
 use super::{
     ChangePer, CraftError, FrameEndpoints, FrameSet, FrameTemplate,
@@ -17,7 +17,7 @@ use super::{
     spec::FrameSpec,
     stack::{FrameEndpoint, HeaderStack},
 };
-use fathom_wire::{Ethernet, FrameSize, MacAddress, TAG_LENGTH, Udp};
+use fathom_wire::{Ethernet, FrameSize, TAG_LENGTH, Udp};
 
 /// The conditions that frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<FrameOutline, Craf
     }
     let (v4, v6) = (Some(Ipv4Addr::UNSPECIFIED), Some(Ipv6Addr::UNSPECIFIED));
     let with = |ipv4, ipv6| {
-        let end = FrameEndpoint { mac: MacAddress([0; 6]), ipv4, ipv6, port: 0 };
+        let end = FrameEndpoint { mac: MacAddress::default(), ipv4, ipv6, port: 0 };
         from_settings(settings, &FrameContext { ends: FrameEndpoints { source: end, target: end }, mtu_bytes, seed: 0 })
     };
     let blueprint = with(v4, v6)?;

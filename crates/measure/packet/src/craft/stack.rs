@@ -7,7 +7,7 @@ use super::{
     header::{CLIENT_PORTS, FieldSpec, HeaderKind, HeaderSpec, NextHeaderField, SERVER_PORTS},
     spec::{FrameSpec, LocatedFault, Payload, SpecFault, SpecHeader, TextSpan, Value},
 };
-use fathom_wire::MacAddress;
+use fathom_model::MacAddress;
 
 /// The two hosts that frames go between. They provide the defaults of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

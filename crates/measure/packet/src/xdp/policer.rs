@@ -93,11 +93,11 @@ fn attempt(a: &mut Assembler, cells: GcraParams, exits: ExitLabels) {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::units::Nanos;
+    use fathom_model::{MacAddress, units::Nanos};
     use fathom_sys::bpf::XdpAction;
 
     use super::{super::test_frames::*, *};
-    use fathom_wire::{MacAddress, Mark, MarkOffsets};
+    use fathom_wire::{Mark, MarkOffsets};
 
     fn limit(rate: f64, burst: u32) -> PolicerLimit {
         PolicerLimit { rate: PerSec::new(rate).unwrap(), burst }

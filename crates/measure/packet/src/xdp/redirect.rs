@@ -1,5 +1,6 @@
 //! Redirects frames from one wire to another without the network stack: the upper limit of a device.
 
+use fathom_model::MacAddress;
 use fathom_sys::{
     Result,
     bpf::{
@@ -10,7 +11,6 @@ use fathom_sys::{
 };
 
 use super::FrameMatch;
-use fathom_wire::MacAddress;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedirectTarget {

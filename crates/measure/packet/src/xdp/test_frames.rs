@@ -2,10 +2,10 @@
 
 use std::net::Ipv4Addr;
 
-use fathom_model::units::Bytes;
+use fathom_model::{MacAddress, units::Bytes};
 
 use crate::craft::{FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, SizeMix};
-use fathom_wire::{FrameSize, MacAddress, Mark};
+use fathom_wire::{FrameSize, Mark};
 
 pub(super) const PORT: u16 = 9;
 pub(super) const TRIAL: u32 = 0x0bad_cafe;

@@ -32,6 +32,8 @@ use crate::connection_setup::ConnectTargets;
 const CONNECTING_MAX: usize = 128;
 /// How long all connects may take: less than a controller waits for a role to be ready.
 const OPENING_MAX: Nanos = Nanos::from_secs(75);
+/// How long the first of them may take: by then three SYNs have had no answer.
+const FIRST_MAX: Nanos = Nanos::from_secs(5);
 /// The task of the initiator.
 pub(super) struct RrInitiator<R> {
     config: Arc<RrConfig>,
@@ -111,8 +113,10 @@ impl<R: Reactor> OpenFlows<R> {
     fn open_all(&mut self, asking: &RrInitiator<R>, worker: usize) -> Result<(), Error> {
         let mut numbers = asking.config.spread.flows_of(worker);
         let (n, mut n_begun, mut n_open) = (self.flows.len(), 0, 0);
-        let deadline = clock::now() + OPENING_MAX;
+        let began = clock::now();
         while n_open < n {
+            let patience = if n_open == 0 { FIRST_MAX } else { OPENING_MAX };
+            let deadline = began + patience;
             while n_begun - n_open < CONNECTING_MAX
                 && let Some(number) = numbers.next()
             {
@@ -121,10 +125,10 @@ impl<R: Reactor> OpenFlows<R> {
             }
             let now = clock::now();
             if now >= deadline {
-                return Err(Error::Peer { what: format!("took {n_open} of {n} connections within {OPENING_MAX}") });
+                return Err(Error::Peer { what: format!("took {n_open} of {n} connections within {patience}") });
             }
-            let patience = WaitLimit { until: deadline.min(now + TICK), batch: None };
-            self.reactor.wait(patience).map_err(waiting)?;
+            let limit = WaitLimit { until: deadline.min(now + TICK), batch: None };
+            self.reactor.wait(limit).map_err(waiting)?;
             while let Some(completion) = self.reactor.next() {
                 let idx = completion.token.0 as usize;
                 match completion.event {

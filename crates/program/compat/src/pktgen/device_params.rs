@@ -5,9 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fathom_model::units::Nanos;
+use fathom_model::{MacAddress, units::Nanos};
 use fathom_pktgen::{FLAGS, FlagState, Ipv4Range, Params, PktgenAddresses, PktgenSetting, Value, VlanTag, XmitMode};
-use fathom_wire::MacAddress;
 
 use super::job::JobDevice;
 
@@ -80,7 +79,7 @@ fn defaults(name: &str, own: MacAddress) -> Params {
         skb_priority: 0,
         addresses: PktgenAddresses::V4 { dst: (None, None), src: (None, None) },
         src_mac: own,
-        dst_mac: MacAddress([0; 6]),
+        dst_mac: MacAddress::default(),
         udp_src: (DISCARD, DISCARD),
         udp_dst: (DISCARD, DISCARD),
         src_mac_count: 0,

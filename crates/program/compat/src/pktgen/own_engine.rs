@@ -9,7 +9,7 @@ use std::{
 
 use fathom_engine::{StopFlag, Test, TrialContext};
 use fathom_model::{
-    Endpoints, Phases, Record, Role, Side,
+    Endpoints, MacAddress, Phases, Record, Role, Side,
     names::count::{SEND_REFUSED, SENT},
     units::Nanos,
 };
@@ -24,7 +24,6 @@ use fathom_sys::{
     policy::Policy,
     process::{signal, threads},
 };
-use fathom_wire::MacAddress;
 
 use super::{
     device_params,
@@ -136,7 +135,7 @@ impl ReadyDevice {
         let interface = device.interface();
         let missing = |what: String| UserError::new(Exit::Preflight, what);
         let link = netlink.link(interface).map_err(|_| missing(format!("there is no device {interface}")))?;
-        let load = DeviceLoad::of(device, MacAddress(link.mac.unwrap_or_default()))?;
+        let load = DeviceLoad::of(device, link.mac.unwrap_or_default())?;
         let own = own_address(&mut netlink, &link, &load.params)?;
         let kind = registry::kind(KIND)?;
         let role = Role {

@@ -6,12 +6,12 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use fathom_model::{
-    Settings,
+    MacAddress, Settings,
     units::{Nanos, approximate},
 };
 use fathom_packet::craft::{SizeMix, SizeMixError};
 use fathom_pktgen::{Ipv4Range, Params, PktgenAddresses, SizeWeight, VlanTag, XmitMode};
-use fathom_wire::{Ethernet, MacAddress, Mark, Udp};
+use fathom_wire::{Ethernet, Mark, Udp};
 
 use super::device_params::CHECKSUM;
 

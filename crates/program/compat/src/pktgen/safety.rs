@@ -3,10 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use fathom_model::MacAddress;
 use fathom_packet::kinds::frames::neighbour_towards;
 use fathom_pktgen::{FlagState, Params, PktgenAddresses, PktgenSetting, Value};
 use fathom_sys::netlink::Netlink;
-use fathom_wire::MacAddress;
 
 use super::{
     device_params,
@@ -27,7 +27,7 @@ pub(super) fn check(job: &PktgenJob, allowed: &AllowList) -> anyhow::Result<()> 
     let own: Vec<IpAddr> = netlink.addresses()?.into_iter().map(|(_, address)| address).collect();
     for device in &job.devices {
         // The device's own MAC address does not matter here, because no other source is permitted.
-        let Params { addresses, .. } = device_params::params(device, MacAddress([0; 6]));
+        let Params { addresses, .. } = device_params::params(device, MacAddress::default());
         check_destinations(device, &addresses, allowed)?;
         check_sources(&addresses, allowed, &own)?;
         check_route(device, destinations(&addresses), &mut netlink)?;

@@ -9,7 +9,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::{MacAddress, units::Nanos};
 use fathom_sys::{
     clock,
     netlink::{BridgeIndex, Netlink, Veth, VethEnd, namespace::NetNs},
@@ -51,7 +51,7 @@ impl Rack {
         let switch = NetNs::new().unwrap();
         let bridge = switch.enter_with(|| {
             let mut netlink = Netlink::open().unwrap();
-            netlink.add_bridge("switch", [2, 0, 0, 0, 1, 0]).unwrap();
+            netlink.add_bridge("switch", MacAddress([2, 0, 0, 0, 1, 0])).unwrap();
             let bridge = netlink.link("switch").unwrap().index;
             netlink.set_up(bridge).unwrap();
             BridgeIndex(bridge)
@@ -302,7 +302,7 @@ fn plugged_in(switch: &NetNs, bridge: BridgeIndex, number: u8) -> NetNs {
         let mut netlink = Netlink::open().unwrap();
         let veth = Veth {
             near: VethEnd { name: &port, mac: None },
-            far: VethEnd { name: "eth0", mac: Some([2, 0, 0, 0, 0, number + 1]) },
+            far: VethEnd { name: "eth0", mac: Some(MacAddress([2, 0, 0, 0, 0, number + 1])) },
             far_namespace: Some(net.as_fd()),
             mtu_bytes: MTU_BYTES,
             n_queues: 1,

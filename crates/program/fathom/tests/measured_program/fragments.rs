@@ -115,7 +115,7 @@ fn measure(stage: &TestBed, lab: &RunningLab<'_>, targets: &Targets) -> Run {
     lab.exec("b", &["ip", "address", "replace", &format!("{second}/{bits}"), "dev", "eth0", "nodad"])
         .ends()
         .succeeded();
-    let mac = lab.mac("b").map(|byte| format!("{byte:02x}")).join(":");
+    let mac = lab.mac("b").to_string();
     // Devices of a lab ask for no neighbors.
     lab.exec("dut", &["ip", "neighbor", "replace", second, "lladdr", &mac, "dev", "eth1"]).ends().succeeded();
     let sockets = lab.enter_with("b", || {

@@ -2,12 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use fathom_model::units::{Bytes, Nanos};
+use fathom_model::{
+    MacAddress,
+    units::{Bytes, Nanos},
+};
 use fathom_sys::{
     netlink::{BridgeIndex, Netlink, Veth, VethEnd, namespace::NetNs},
     packet::packet_socket::{ReceiveBuffer, Receiver},
 };
-use fathom_wire::MacAddress;
 
 use crate::test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root};
 
@@ -24,7 +26,7 @@ impl SwitchedHosts {
         let switch = NetNs::new().unwrap();
         let bridge = switch.enter_with(|| {
             let mut netlink = Netlink::open().unwrap();
-            netlink.add_bridge("br0", [2, 0, 0, 0, 7, 0xfe]).unwrap();
+            netlink.add_bridge("br0", MacAddress([2, 0, 0, 0, 7, 0xfe])).unwrap();
             let index = netlink.link("br0").unwrap().index;
             netlink.set_up(index).unwrap();
             index
@@ -33,7 +35,7 @@ impl SwitchedHosts {
         let host = |nth: u8| {
             let host = NetNs::new().unwrap();
             let port = format!("port{nth}");
-            let near = VethEnd { name: "e0", mac: Some([2, 0, 0, 0, 7, nth]) };
+            let near = VethEnd { name: "e0", mac: Some(MacAddress([2, 0, 0, 0, 7, nth])) };
             let far = VethEnd { name: &port, mac: None };
             let veth = Veth { near, far, far_namespace: Some(switch.as_fd()), mtu_bytes: 1500, n_queues: 1 };
             host.enter_with(|| {
@@ -149,7 +151,7 @@ fn pktgen_leaves_for_single_neighbours_by_the_device_that_leads_to_them() {
     let know = || {
         let mut netlink = Netlink::open().unwrap();
         let index = netlink.link("e0").unwrap().index;
-        netlink.add_neighbour(index, SERVED.parse().unwrap(), [2, 0, 0, 0, 7, 2]).unwrap();
+        netlink.add_neighbour(index, SERVED.parse().unwrap(), MacAddress([2, 0, 0, 0, 7, 2])).unwrap();
     };
     switch.hosts[0].enter_with(know).unwrap();
     ends(&[&job[..], &[third]].concat()).refused(3, &["02:00:00:00:07:03 is not on the way to 198.18.7.2"]);

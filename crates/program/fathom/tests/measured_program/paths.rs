@@ -126,6 +126,35 @@ fn a_device_that_translates_addresses_is_compared_with_the_direct_way() {
 }
 
 #[test]
+fn the_maps_of_a_device_s_programs_are_counters_of_the_device() {
+    if lacks_root() {
+        return;
+    }
+    // Alone: no other balancer has maps of these names.
+    let stage = TestBed::new();
+    let words = ["path", "udp", "--rate", "1kpps", "--lab", "targets:1", "--device", "balancer:path=tc"];
+    let maps = ["--device-map", "fathom_targets:0=sent_on", "--device-map", "fathom_passed"];
+    let run = stage.fathom([&words[..], &maps, SHORT].concat()).run();
+    for test in &run.tests {
+        let grown: u64 =
+            test.trials.iter().map(|trial| trial.hosts["device counters"].growth("sent_on", "").unwrap()).sum();
+        let sent: u64 = test
+            .trials
+            .iter()
+            .flat_map(|trial| trial.records.values())
+            .filter_map(|record| record.totals.get("sent"))
+            .sum();
+        let is_through = test.path.as_deref() == Some("via");
+        assert!(if is_through { grown >= sent && sent > 0 } else { grown == 0 }, "{}: {grown} of {sent}", test.name);
+    }
+    let refused = |map: &str, code: i32, told: &[&str]| {
+        stage.fathom([&words[..], &["--device-map", map], SHORT].concat()).refused(code, told);
+    };
+    refused("no_such_map", 3, &["the map `no_such_map` of the device cannot be read", "bpftool map"]);
+    refused("fathom_targets:x=1", 2, &["is no map", "xdp_stats:1=dropped"]);
+}
+
+#[test]
 fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     if lacks_root() {
         return;

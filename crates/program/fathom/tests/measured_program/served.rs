@@ -10,7 +10,7 @@ use std::{
 
 use fathom_model::{TestRun, units::Nanos};
 use fathom_sys::process::signal::Signal;
-use fathom_wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
+use fathom_wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, PROTOCOL_UDP};
 
 use crate::{
     evaluation::is_whole,
@@ -155,7 +155,7 @@ fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
         source: "198.18.0.1".parse().unwrap(),
         destination: B.parse().unwrap(),
     };
-    let ethernet = Ethernet { destination: MacAddress(to), source: MacAddress(from), ethertype: ETHERTYPE_IPV4 };
+    let ethernet = Ethernet { destination: to, source: from, ethertype: ETHERTYPE_IPV4 };
     let frame = [&ethernet.bytes()[..], &packet.bytes(), &[0; 46 - Ipv4::LENGTH]].concat();
     // The header of a pcap file, and the header of a record.
     let words = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1, 0, 0, 60, 60];

@@ -16,7 +16,7 @@ use std::{
 };
 
 use fathom_lab::{Lab, StateFolder};
-use fathom_model::{Run, Severity, units::Nanos};
+use fathom_model::{MacAddress, Run, Severity, units::Nanos};
 use fathom_sys::{
     clock,
     netlink::Netlink,
@@ -242,7 +242,7 @@ impl RunningLab<'_> {
     }
 
     /// Returns the MAC address of a host's first interface.
-    pub(crate) fn mac(&self, host: &str) -> [u8; 6] {
+    pub(crate) fn mac(&self, host: &str) -> MacAddress {
         let lab = self.lab();
         let name = &lab.host(host).unwrap().interfaces()[0].name;
         self.enter_with(host, || Netlink::open().unwrap().link(name).unwrap()).mac.unwrap()

@@ -1,4 +1,4 @@
-//! The commands of a device under test: start, stop, set, and counters. Each has a limit of time, and what was started is stopped.
+//! The commands of a device under test: start, stop, set, and counters, the maps of its programs among them. Each has a limit of time, and what was started is stopped.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,7 +10,7 @@ use fathom_model::{
 use fathom_sys::{clock, netlink::namespace::Namespaces, process::signal};
 use serde_json::Value;
 
-use super::shell_command::ShellCommand;
+use super::{device_maps::DeviceMap, shell_command::ShellCommand};
 use crate::exit::{Exit, UserError};
 
 /// The longest time of a command: a rule set of thousands of rules, or a device that starts.
@@ -91,22 +91,33 @@ impl DeviceControl {
         self.run(Purpose::Set, command).map(drop)
     }
 
-    /// Returns the counters of the device; `None` without a command for them.
+    /// Returns the counters of the device; `None` without a command or a map for them.
     ///
     /// # Errors
-    /// If the command fails, does not end, or does not print one JSON object of whole numbers.
+    /// If the command fails, does not end, or does not print one JSON object of whole numbers; if a map cannot be read.
     pub(super) fn counters(&self) -> Result<Option<DeviceCounters>, CommandFailure> {
-        let Some(command) = &self.commands.counters else { return Ok(None) };
+        if self.commands.counters.is_none() && self.commands.maps.is_empty() {
+            return Ok(None);
+        }
         let at = clock::now();
+        let mut values =
+            self.commands.counters.as_ref().map_or(Ok(BTreeMap::new()), |command| self.printed(command))?;
+        for map in &self.commands.maps {
+            values.extend(counts_of_map(map)?);
+        }
+        Ok(Some(DeviceCounters { at, values }))
+    }
+
+    /// Returns the counters that a command prints.
+    fn printed(&self, command: &str) -> Result<BTreeMap<String, u64>, CommandFailure> {
         let printed = self.run(Purpose::Count, command)?;
-        let values = numbers(&printed).map_err(|why| {
+        numbers(&printed).map_err(|why| {
             let text: String = printed.chars().take(200).collect();
             let what = format!("the counters of the device are not one JSON object of whole numbers: {why}");
-            let error = UserError::new(Exit::Preflight, what).with_line("of", command.clone());
+            let error = UserError::new(Exit::Preflight, what).with_line("of", command);
             let error = error.with_line("printed", text.trim().escape_debug().to_string());
             CommandFailure { error, is_interruption: false }
-        })?;
-        Ok(Some(DeviceCounters { at, values }))
+        })
     }
 
     /// Runs a command for this purpose. Returns what it printed.
@@ -184,6 +195,21 @@ impl DeviceCounters {
         });
         HostRecord { at_ns: vec![self.at, after.at], series: series.collect(), ..HostRecord::default() }
     }
+}
+
+/// Reads a map of the device's programs.
+fn counts_of_map(text: &str) -> Result<BTreeMap<String, u64>, CommandFailure> {
+    let failed = |error| CommandFailure { error, is_interruption: false };
+    let map: DeviceMap = text.parse().map_err(failed)?;
+    map.counts().map_err(|error| {
+        let what = format!("the map `{text}` of the device cannot be read");
+        let fix = if error.is_permission() {
+            "root"
+        } else {
+            "bpftool map    # the maps of this machine, with their names and ids"
+        };
+        failed(UserError::new(Exit::Preflight, what).with_line("why", error.source.to_string()).with_line("fix", fix))
+    })
 }
 
 /// Parses one JSON object of counts.

@@ -5,6 +5,7 @@ mod benchmark_spec;
 mod checked_plan;
 mod comparisons;
 mod device_commands;
+mod device_maps;
 mod estimate;
 mod events;
 mod held_change;
@@ -19,6 +20,7 @@ mod turns;
 
 pub use benchmark_spec::METHODS;
 pub use checked_plan::{CheckedPlan, read_plan, to_toml as plan_text};
+pub use device_maps::DeviceMap;
 pub use estimate::rounded_text;
 pub use rounds::{check_hosts, execute};
 

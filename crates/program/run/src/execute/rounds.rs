@@ -226,11 +226,16 @@ fn device_control(plan: &Plan, hosts: &Hosts) -> Result<DeviceControl, UserError
 
 /// Records the description of every host before the first trial.
 fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
+    // Nothing was measured yet that a lost host could leave incomplete.
+    let failed = |error: Error| match &error {
+        Error::Disconnected { .. } => fleet_error(&error).with_exit(Exit::Preflight),
+        _ => fleet_error(&error),
+    };
     let names: Vec<String> = hosts.by_name.keys().cloned().collect();
     let environments = hosts.environments(&names);
     for (name, environment) in names.into_iter().zip(environments) {
-        let environment = environment.map_err(|error| fleet_error(&error))?;
-        let mut host = hosts.fleet.describe(&name).map_err(|error| fleet_error(&error))?;
+        let environment = environment.map_err(failed)?;
+        let mut host = hosts.fleet.describe(&name).map_err(failed)?;
         let place = &hosts.by_name[&name];
         host.address = Some(place.address.to_string());
         host.interface.clone_from(&place.interface);

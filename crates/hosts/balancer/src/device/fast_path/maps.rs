@@ -1,9 +1,9 @@
 //! What the program and the balancer share: the tables, the ways to the targets, and the counters.
 
+use fathom_model::MacAddress;
 use fathom_sys::{
     Result,
     bpf::{Array, PerCpuArray},
-    netlink::MacAddress,
 };
 
 /// Why the program passes a packet for a virtual address up to the queues. The number is the row of its counter.
@@ -86,8 +86,8 @@ impl Way {
         let mut bytes = [0; 24];
         bytes[..4].copy_from_slice(&link.to_ne_bytes());
         bytes[4..8].copy_from_slice(&frame_max.to_ne_bytes());
-        bytes[8..14].copy_from_slice(destination);
-        bytes[14..20].copy_from_slice(source);
+        bytes[8..14].copy_from_slice(&destination.0);
+        bytes[14..20].copy_from_slice(&source.0);
         let word = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().expect("three words"));
         [word(0), word(8), word(16)]
     }

@@ -14,9 +14,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use fathom_model::MacAddress;
 use fathom_sys::{
     bpf::Program,
-    netlink::{Link, MacAddress, Netlink, ethtool::CounterGrowth},
+    netlink::{Link, Netlink, ethtool::CounterGrowth},
 };
 use serde::Serialize;
 

@@ -4,12 +4,10 @@
 
 use std::net::IpAddr;
 
-use fathom_sys::{
-    bpf::{
-        Assembler, Helper, Instruction, Label, Operation,
-        Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
-    },
-    netlink::MacAddress,
+use fathom_model::MacAddress;
+use fathom_sys::bpf::{
+    Assembler, Helper, Instruction, Label, Operation,
+    Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
 };
 
 use super::{
@@ -120,7 +118,7 @@ pub(super) fn program(
 fn accept(a: &mut Assembler, interfaces: &[MacAddress], others: Label) {
     let is_ours = a.label();
     a.load(R2, R7.word(0)).load(R4, R7.half(4));
-    for [first, second, third, fourth, fifth, sixth] in interfaces.iter().copied() {
+    for MacAddress([first, second, third, fourth, fifth, sixth]) in interfaces.iter().copied() {
         let other = a.label();
         a.load_constant(R3, u32::from_ne_bytes([first, second, third, fourth]).into()).jump_if(R2.differs(R3), other);
         a.jump_if(R4.equals(i32::from(u16::from_ne_bytes([fifth, sixth]))), is_ours).bind(other);

@@ -60,8 +60,8 @@ fn at_each_hook(test: impl Fn(DataPath) + Sync) {
 }
 
 /// The Ethernet address of the target with this mark, by IP version.
-fn mac(mark: u32, is_ipv6: bool) -> [u8; 6] {
-    [2, 0, 0, 0, u8::from(is_ipv6), u8::try_from(mark).unwrap()]
+fn mac(mark: u32, is_ipv6: bool) -> MacAddress {
+    MacAddress([2, 0, 0, 0, u8::from(is_ipv6), u8::try_from(mark).unwrap()])
 }
 
 /// A program with its tables, where this process may load one.
@@ -98,7 +98,7 @@ impl Tested {
         for placed in table.iter().flat_map(|table| &table.targets) {
             for is_ipv6 in [false, true] {
                 let destination = mac(placed.target.mark, is_ipv6);
-                let way = Way { link: 1, frame_max: FRAME_MAX, destination, source: [2, 0xff, 0, 0, 0, 0] };
+                let way = Way { link: 1, frame_max: FRAME_MAX, destination, source: MacAddress([2, 0xff, 0, 0, 0, 0]) };
                 let row = 2 * placed.counter_idx + u32::from(is_ipv6);
                 self.fast_path.maps.ways.set(row, &Way::row(Some(&way))).unwrap();
             }
@@ -252,7 +252,7 @@ fn the_program_chooses_the_target_that_the_queues_would_choose() {
             let Decision::Forward { mark } = decision else { panic!("{decision:?}: {before:x?}") };
             let is_ipv6 = before[ETHERNET] >> 4 == 6;
             assert_eq!(value, tested.redirects(), "{before:x?}");
-            assert_eq!(after[..12], [mac(mark, is_ipv6), [2, 0xff, 0, 0, 0, 0]].concat(), "{before:x?}");
+            assert_eq!(after[..12], [mac(mark, is_ipv6).0, [2, 0xff, 0, 0, 0, 0]].concat(), "{before:x?}");
             let mut expected = before[ETHERNET..].to_vec();
             if is_ipv6 {
                 expected[7] -= 1;
@@ -377,7 +377,7 @@ fn an_interface_that_is_replaced_is_told_as_detached() {
     };
     let tried = NetNs::new().unwrap().enter_with(|| {
         let mut netlink = Netlink::open().unwrap();
-        let index = add(&mut netlink, [2, 0, 0, 0, 0, 1]);
+        let index = add(&mut netlink, MacAddress([2, 0, 0, 0, 0, 1]));
         let settings = DeviceSettings { interfaces: vec!["v0".to_owned()], ..settings(DataPath::Xdp) };
         let fast_path = prepared(&settings, 65_537)?;
         let told = || {
@@ -387,7 +387,7 @@ fn an_interface_that_is_replaced_is_told_as_detached() {
         };
         let before = told();
         netlink.delete_link(index).unwrap();
-        add(&mut netlink, [2, 0, 0, 0, 0, 1]);
+        add(&mut netlink, MacAddress([2, 0, 0, 0, 0, 1]));
         Some((before, told()))
     });
     let Some((before, after)) = tried.unwrap() else { return };

@@ -8,13 +8,13 @@ mod send;
 
 use std::net::IpAddr;
 
+use fathom_model::MacAddress;
 use fathom_sys::{
     bpf::{
         Assembler, Instruction, Label, PerCpuArray,
         Register::{R1, R2, R6, R7, R8, R10},
         XdpAction,
     },
-    netlink::MacAddress,
     policy::Network,
 };
 

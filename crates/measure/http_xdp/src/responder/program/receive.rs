@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
+use fathom_model::MacAddress;
 use fathom_sys::{
     bpf::{
         Assembler, Helper, Label, Operation, PerCpuArray,
         Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
     },
-    netlink::MacAddress,
     policy::Network,
 };
 
@@ -24,7 +24,7 @@ const ETHERTYPE_AT: i16 = 12;
 
 /// Jumps to `pass` unless the frame is for this Ethernet address: a switch also floods frames that are for other hosts.
 pub(super) fn accept(a: &mut Assembler, own: MacAddress, pass: Label) {
-    let [first, second, third, fourth, fifth, sixth] = own;
+    let [first, second, third, fourth, fifth, sixth] = own.0;
     a.load(R2, R7.word(0)).load_constant(R3, u32::from_ne_bytes([first, second, third, fourth]).into());
     a.jump_if(R2.differs(R3), pass);
     a.load(R2, R7.half(4)).jump_if(R2.differs(i32::from(u16::from_ne_bytes([fifth, sixth]))), pass);

@@ -10,8 +10,9 @@ use fathom_engine::{Error, pace::WorkShare};
 
 use super::super::unsupported;
 use crate::craft::{ChangePer, FieldValues, FrameSet, FrameTemplate, interleaved};
+use fathom_model::MacAddress;
 use fathom_pktgen::{DevicePorts, FlagState, PktgenSetting, SizeWeight, Value};
-use fathom_wire::{ChecksumSum, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, Mark, PROTOCOL_UDP, Udp};
+use fathom_wire::{ChecksumSum, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Mark, PROTOCOL_UDP, Udp};
 
 /// Packets as pktgen builds them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::{
     },
     SpecFault,
 };
-use fathom_wire::MacAddress;
+use fathom_model::MacAddress;
 
 /// The values of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

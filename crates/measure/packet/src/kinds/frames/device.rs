@@ -8,7 +8,7 @@ use std::{
 
 use fathom_engine::Error;
 use fathom_model::{
-    Record, Role,
+    MacAddress, Record, Role,
     names::count::VETH_RING_DROPPED,
     names::host::{
         DEV_RX_DROPPED, DEV_RX_ERRORS, DEV_RX_FIFO, DEV_RX_FRAMES, DEV_TX_DROPPED, DEV_TX_ERRORS, DEV_TX_FRAMES,
@@ -22,7 +22,6 @@ use fathom_sys::{
 };
 
 use super::{super::addresses::HostAddresses, NAME};
-use fathom_wire::MacAddress;
 
 /// How long all counters must be stable to be final.
 const QUIET: Nanos = Nanos::from_millis(50);
@@ -62,7 +61,7 @@ impl TestDevice {
         let system = |cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause);
         let mut netlink = Netlink::open().map_err(system)?;
         let link = netlink.link(name).map_err(system)?;
-        let Some(mac) = link.mac.map(MacAddress) else {
+        let Some(mac) = link.mac else {
             return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
         };
         let driver = ethtool::Device::open(name).map_err(system)?;
@@ -193,10 +192,10 @@ pub fn neighbour_towards(netlink: &mut Netlink, device: u32, name: &str, host: I
         return Err(unsupported(what, &format!("ip route get {host}")));
     }
     if host.is_loopback() {
-        return Ok(MacAddress([0; 6]));
+        return Ok(MacAddress::default());
     }
     let next = hop.gateway.unwrap_or(host);
-    let mac = netlink.neighbour(device, next).map_err(failed)?.map(MacAddress);
+    let mac = netlink.neighbour(device, next).map_err(failed)?;
     mac.ok_or_else(|| {
         let what = format!("the Ethernet address of {next}, on the way to {host}, is not known on {name}");
         unsupported(what, &format!("ping -c 1 {next}"))

@@ -11,7 +11,7 @@ use fathom_engine::{
     pace::{ArrivalProcess, WorkShare},
 };
 use fathom_model::{
-    Endpoints, Note, Record, Role, Settings, Side,
+    Endpoints, MacAddress, Note, Record, Role, Settings, Side,
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, UNSENT},
     units::{Nanos, approximate},
 };
@@ -31,7 +31,7 @@ use crate::{
     craft::{FrameContext, FrameEndpoint, FrameEndpoints},
 };
 use fathom_pktgen::DevicePorts;
-use fathom_wire::{MacAddress, Mark};
+use fathom_wire::Mark;
 
 /// An initiator, ready to send.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) ->
     let address: Ipv4Addr = responder_value(role, endpoint::ADDRESS)?;
     let ipv6: Option<Ipv6Addr> = role.peer.get(endpoint::ADDRESS_V6).and_then(|text| text.parse().ok());
     let of_target = FrameEndpoint {
-        mac: MacAddress([0; 6]),
+        mac: MacAddress::default(),
         ipv4: Some(address),
         ipv6,
         port: responder_value(role, endpoint::PORT)?,

@@ -14,14 +14,14 @@ use std::{
 
 use fathom_engine::{CommandDoc, EndCondition, Error, Test, TestKind, TrialContext, WorkerPool};
 use fathom_model::{
-    Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    Better, Derivation, Endpoints, Layer, MacAddress, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{MetricName, UnitAndSense},
 };
 use fathom_sys::{clock, netlink::Netlink, policy::Policy};
 
 use super::addresses::HostAddresses;
 use crate::craft::{self, FrameContext, FrameEndpoint as Station, FrameEndpoints};
-use fathom_wire::{MacAddress, Mark};
+use fathom_wire::Mark;
 use injector::FrameInjector;
 use reader::SocketReader;
 use rules::FilterRules;
@@ -211,7 +211,7 @@ fn input_device(role: &Role) -> Result<InputDevice, Error> {
     let failed = |cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause);
     let (link, addresses) = look().map_err(failed)?;
     let address = addresses.v4.ok_or_else(missing)?;
-    let mac = link.mac.map(MacAddress);
+    let mac = link.mac;
     let mac = mac.ok_or_else(|| unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"))?;
     if !link.is_up {
         return Err(unsupported(format!("{name} is down"), &format!("ip link set {name} up")));

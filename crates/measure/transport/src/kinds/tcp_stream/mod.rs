@@ -199,10 +199,13 @@ impl TestKind for TcpStream {
     }
 
     fn evaluation(&self) -> &'static [EvaluationRow] {
-        if self.direction == Direction::Up {
-            &[EvaluationRow { name: "tcp_stream", options: &[("flows", "1")], is_optional: false }]
-        } else {
-            &[]
+        match self.direction {
+            Direction::Up => &[EvaluationRow { name: "tcp_stream", options: &[("flows", "1")], is_optional: false }],
+            // A way may be slow in one direction alone.
+            Direction::Down => {
+                &[EvaluationRow { name: "tcp_stream_down", options: &[("flows", "1")], is_optional: false }]
+            }
+            Direction::Both => &[],
         }
     }
 

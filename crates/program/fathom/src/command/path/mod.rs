@@ -5,7 +5,7 @@
 mod sweep;
 mod ways;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_lab::device;
 use fathom_model::{
     ComparisonPlan, DeviceCommands, Layer, Settings, TestPlan, TrialTimes, plan::SearchPlan, units::Nanos,
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::options;
 use fathom_run::{
+    execute::DeviceMap,
     exit::{Exit, UserError},
     registry,
 };
@@ -113,6 +114,13 @@ fn arguments() -> Vec<Arg> {
             "COMMAND",
             "prints the counters of the device as one JSON object of whole numbers",
         ),
+        of_device(
+            "device-map",
+            "MAP",
+            "a map of the device's eBPF programs on this machine that counts: a pinned path, an id or a name; MAP:1=dropped,2=passed names its keys; repeatable",
+        )
+        .action(ArgAction::Append)
+        .value_parser(|text: &str| text.parse::<DeviceMap>().map(|_| text.to_owned())),
         of_device("device-host", "HOST", "the host of --hosts that is the device: its counters are read")
             .requires("hosts"),
     ];
@@ -257,6 +265,7 @@ fn device_commands(matches: &ArgMatches) -> DeviceCommands {
         start: text("device-start"),
         stop: text("device-stop"),
         counters: text("device-counters"),
+        maps: matches.get_many::<String>("device-map").unwrap_or_default().cloned().collect(),
     }
 }
 

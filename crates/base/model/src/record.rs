@@ -344,8 +344,9 @@ impl HostRecord {
         self.series_of(name).find(|series| series.of == of).map(Series::growth)
     }
 
-    /// The most programs that a record names. Where it names fewer, all others used less than a hundredth of a core each.
-    pub const PROGRAMS_MAX: usize = 3;
+    /// The most programs that a record names: a server may have a process for each core. Where it names fewer, all others used less than a
+    /// hundredth of a core each.
+    pub const PROGRAMS_MAX: usize = 16;
 
     /// Returns the time from the first to the last sample.
     #[must_use]

@@ -205,15 +205,12 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the instances of a host's counter that grew, with their growth, the largest first.
     pub(crate) fn growth_by_instance(&self, host: &str, counter: &str) -> Vec<(&'a str, u64)> {
-        let mut all: BTreeMap<&str, u64> = BTreeMap::new();
-        for record in self.trials.iter().filter_map(|trial| trial.hosts.get(host)) {
-            for series in record.series.iter().filter(|series| series.name == counter) {
-                *all.entry(&series.of).or_default() += series.growth();
-            }
-        }
-        let mut all: Vec<_> = all.into_iter().filter(|(_, growth)| *growth > 0).collect();
-        all.sort_by_key(|(_, growth)| Reverse(*growth));
-        all
+        growth_by_instance(&self.trials, host, counter)
+    }
+
+    /// Returns the cores of a host for which a counter grew, with its growth, the largest first, in the trials by which cores are judged.
+    pub(crate) fn growth_by_core(&self, host: &str, counter: &str) -> Vec<(&'a str, u64)> {
+        growth_by_instance(&self.trials_of_cores(host), host, counter)
     }
 
     /// Returns the share of the measured time in which a counter of a host grew, by its samples.
@@ -280,10 +277,31 @@ impl<'a> TestEvidence<'a> {
         fathom_statistics::mean(&values).map(fathom_model::units::rounded)
     }
 
+    /// Returns the trials by which the cores of a host are judged: all of them, or the median one by the load of its busiest core, where another
+    /// core of more than two is the busiest in each. Connections of another trial come from other ports, so that RSS may give them to another core;
+    /// a mean of trials would hide that one was full in each.
+    pub(crate) fn trials_of_cores(&self, host: &str) -> Vec<&'a Trial> {
+        let busiest = |trial: &'a Trial| {
+            let loads = self.core_loads(host, &[trial]);
+            let busiest = loads.first().filter(|_| loads.len() > 2)?;
+            Some((busiest.busy(), busiest.core.clone(), trial))
+        };
+        let mut of_trials: Vec<_> = self.trials.iter().copied().filter_map(busiest).collect();
+        of_trials.sort_by(|a, b| a.0.total_cmp(&b.0));
+        match of_trials.get(of_trials.len().saturating_sub(1) / 2) {
+            Some((.., median)) if of_trials.iter().any(|(_, core, _)| *core != of_trials[0].1) => vec![*median],
+            _ => self.trials.clone(),
+        }
+    }
+
     /// Returns how the cores of a host spent the measured time, the busiest first.
     pub(crate) fn cores(&self, host: &str) -> Vec<CoreLoad> {
+        self.core_loads(host, &self.trials_of_cores(host))
+    }
+
+    fn core_loads(&self, host: &str, trials: &[&'a Trial]) -> Vec<CoreLoad> {
         let mut spent: BTreeMap<&str, BTreeMap<&'static str, u64>> = BTreeMap::new();
-        for trial in &self.trials {
+        for trial in trials {
             let Some((record, (first, last))) = self.measured_samples(trial, host) else { continue };
             for counter in CPU_STATES {
                 for series in record.series.iter().filter(|series| series.name == counter) {
@@ -298,7 +316,7 @@ impl<'a> TestEvidence<'a> {
         if cores.is_empty() {
             return cores;
         }
-        if let Some(own) = self.own_cpu(host) {
+        if let Some(own) = self.own_cpu(host, trials) {
             attribute_core_work(&mut cores, &own);
             // In a test of frames, kernel threads may work for the test. Only user time of other programs is certainly not its
             // own.
@@ -361,6 +379,18 @@ impl<'a> TestEvidence<'a> {
             .filter(|(_, program)| program.program.listens.contains(&port))
             .filter(|(_, program)| self.is_tested_address(program.program).unwrap_or(true))
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
+    }
+
+    /// Returns the programs that listen on the port of the tested server on its host: a server may have many processes.
+    pub(crate) fn server_processes(&self) -> Vec<Program<'a>> {
+        let Some((host, server)) = self.server() else { return Vec::new() };
+        let port = self.server_port();
+        let serves = |program: &Program<'_>| {
+            program.program.pid == server.program.pid
+                || port.is_some_and(|port| program.program.listens.contains(&port))
+                    && self.is_tested_address(program.program).unwrap_or(true)
+        };
+        self.programs(host).into_iter().filter(serves).collect()
     }
 
     /// Returns true if threads of the test waited so long for a core of a host that its values are those of a disturbed machine.
@@ -436,13 +466,13 @@ impl<'a> TestEvidence<'a> {
     /// share.
     ///
     /// `None` if a side does not know it. Time without a fixed core is stored under an empty name.
-    fn own_cpu(&self, host: &str) -> Option<BTreeMap<&'a str, f64>> {
+    fn own_cpu(&self, host: &str, trials: &[&'a Trial]) -> Option<BTreeMap<&'a str, f64>> {
         let one_machine = self.is_one_machine();
         let mut own: BTreeMap<&str, f64> = BTreeMap::new();
         // A round that ended before its measured part has no share.
         let is_measured =
             |trial: &&&Trial| trial.records.values().all(|record| record.measured_ns.1 > record.measured_ns.0);
-        let measured: Vec<_> = self.trials.iter().filter(is_measured).collect();
+        let measured: Vec<_> = trials.iter().filter(is_measured).collect();
         for trial in &measured {
             for (_, record) in host_records(trial).filter(|(of, _)| one_machine || *of == host) {
                 if record.cpu_ns_by_core.is_empty() {
@@ -604,4 +634,49 @@ pub(crate) fn explained_ratio(n_dropped: u64, n_lost: Option<u64>) -> Option<f64
 fn authority(url: &str) -> Option<&str> {
     let authority = url.split_once("://")?.1.split(['/', '?', ' ', ',']).next()?;
     Some(authority.rsplit_once('@').map_or(authority, |(_, host)| host))
+}
+/// The instances of a host's counter that grew in these trials, with their growth, the largest first.
+fn growth_by_instance<'a>(trials: &[&'a Trial], host: &str, counter: &str) -> Vec<(&'a str, u64)> {
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    for record in trials.iter().filter_map(|trial| trial.hosts.get(host)) {
+        for series in record.series.iter().filter(|series| series.name == counter) {
+            *all.entry(&series.of).or_default() += series.growth();
+        }
+    }
+    let mut all: Vec<_> = all.into_iter().filter(|(_, growth)| *growth > 0).collect();
+    all.sort_by_key(|(_, growth)| Reverse(*growth));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_core_that_is_full_in_each_trial_is_seen_although_it_is_another_one_each_time() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000, 1000]);
+        for (core, percent) in [("cpu0", [5, 25, 68, 0]), ("cpu1", [2, 2, 0, 0]), ("cpu2", [3, 2, 0, 0])] {
+            builder.cpu("target", core, percent);
+        }
+        let busiest = |builder: &RunBuilder| {
+            let run = builder.analyzed();
+            let cores = TestEvidence::new(&run, &run.tests[0], &builder.context).cores("target");
+            (cores[0].core.clone(), cores[0].busy())
+        };
+        assert_eq!(busiest(&builder).0, "cpu0");
+        for (round, trial) in builder.run.tests[0].trials.iter_mut().enumerate() {
+            let host = trial.hosts.get_mut("target").unwrap();
+            let other = format!("cpu{round}");
+            for series in &mut host.series {
+                let swapped = if series.of == "cpu0" { Some(&*other) } else { (series.of == other).then_some("cpu0") };
+                if let Some(swapped) = swapped {
+                    series.of = swapped.to_owned();
+                }
+            }
+        }
+        let (_, busy) = busiest(&builder);
+        assert!(busy > 0.95, "{busy}");
+    }
 }

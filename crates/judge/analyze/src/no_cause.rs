@@ -204,7 +204,7 @@ fn buffers(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 fn queues(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let held = |host| seen.growing_time(host, counter::QDISC_OVERLIMITS, seen.interface(host));
     let most = seen.hosts().filter_map(held).reduce(f64::max);
-    if let Some(share) = most {
+    if let Some(share) = most.filter(|share| *share < HOLDS_BACK && !is_said(seen, "local-shaper")) {
         inspection.rule_out("queues with a rate at the hosts", format!("holding back {} of the time", percent(share)));
     }
 }
@@ -215,7 +215,7 @@ fn quota(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
         Some((seen.growth(host, counter::CGROUP_THROTTLED_NS, None), seen.sampled_time(host)?))
     };
     let most = seen.hosts().filter_map(stopped).filter_map(|(lost, span)| ratio(lost, span.0)).reduce(f64::max);
-    if let Some(share) = most {
+    if let Some(share) = most.filter(|share| *share < HOLDS_BACK && !is_said(seen, "cpu-quota")) {
         inspection.rule_out("CPU quotas", percent(share));
     }
 }

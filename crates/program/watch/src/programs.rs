@@ -10,6 +10,8 @@ use fathom_monitor::{ProgramTimes, socket_inodes};
 
 use crate::pace::ReadingPace;
 
+/// A person looks at the first ones.
+const SHOWN_MAX: usize = 3;
 /// A little less than a second, so that an interval of 1 s that ends early is not left out.
 const READ_EVERY: Nanos = Nanos::from_millis(900);
 /// The most descriptors of a program that are looked at: some milliseconds of work.
@@ -44,11 +46,16 @@ impl ProgramReadings {
         }
     }
 
-    /// Returns the programs with the most CPU time since about this time, which is before the newest reading.
+    /// Returns the few programs with the most CPU time since about this time, which is before the newest reading.
     pub(crate) fn busiest_since(&self, time: Nanos) -> Vec<ProgramTime> {
         let nearest = self.readings.iter().min_by_key(|(at, _)| at.since(time).max(time.since(*at)));
         let (Some((from, earlier)), Some((to, later))) = (nearest, self.readings.back()) else { return Vec::new() };
-        if from == to { Vec::new() } else { later.busiest_since(earlier, to.since(*from)) }
+        if from == to {
+            return Vec::new();
+        }
+        let mut busiest = later.busiest_since(earlier, to.since(*from));
+        busiest.truncate(SHOWN_MAX);
+        busiest
     }
 
     /// Returns the busiest programs between the newest two readings, each with the inodes of its sockets.

@@ -63,9 +63,17 @@ pub(super) fn doubled_sysctl(seen: &TestEvidence<'_>, host: &str, name: &str, le
     now.map_or(least, |now| now.saturating_mul(2).max(least))
 }
 
-/// Returns the number of packets that a host received in the test, as counted by its devices.
+/// Returns the number of packets that a host received in the test, as counted by its interface: bonds, bridges and VLANs count those of the
+/// devices below them once more.
 pub(super) fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
-    seen.growth(host, host::DEV_RX_FRAMES, None)
+    seen.growth(host, host::DEV_RX_FRAMES, Some(seen.interface(host)))
+}
+
+/// Returns false for the sender of datagrams or frames: it cannot lose what it sends where packets arrive.
+pub(super) fn may_lose_at_arrival(seen: &TestEvidence<'_>, host: &str) -> bool {
+    let is_of_packets = seen.packets_lost().is_some() && seen.test.conservation.is_some();
+    let receives = |side| seen.host_of(side).is_none_or(|receiver| receiver == host);
+    !is_of_packets || !seen.test.links.is_empty() || seen.one_way().is_none_or(|(_, to)| receives(to))
 }
 
 /// A UDP socket gets this buffer unless the test or the host says otherwise (`SK_RMEM_MAX` of `include/net/sock.h`, Linux 6.18).
@@ -306,7 +314,8 @@ impl FindingRule for DeviceReceiveDrops {
             };
             dropped.into_finding(seen)
         };
-        seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
+        let hosts = seen.hosts().filter(|host| !seen.is_of_device(host) && may_lose_at_arrival(seen, host));
+        hosts.filter_map(on_host).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -543,9 +552,11 @@ mod tests {
     fn frames_that_a_test_drops_on_purpose_are_no_drops_of_a_device() {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(1000, 1000)]);
-        builder.host_counter("client", (host::DEV_RX_FRAMES, "eth0"), 1000);
         builder.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 1000);
         builder.run.tests[0].layer = Layer::Frames;
+        assert_eq!(builder.finding("device-receive-drops"), None, "the sender receives none of them");
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 1000);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 1000);
         assert!(builder.finding("device-receive-drops").is_some());
         builder.run.tests[0].to = None;
         assert_eq!(builder.finding("device-receive-drops"), None);

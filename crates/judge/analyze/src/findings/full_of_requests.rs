@@ -2,7 +2,10 @@
 
 use fathom_model::{
     Evidence, Finding, Layer, NextStep, Part, Severity, Side,
-    names::{count, distribution, host::DEV_RX_BYTES},
+    names::{
+        count, distribution,
+        host::{DEV_RX_BYTES, TCP_RETRANS_SEGMENTS, TCP_SYN_RETRANS},
+    },
     units::{BitsPerSec, Nanos, approximate, percent, ratio},
 };
 
@@ -114,6 +117,11 @@ impl<'a> Losses<'a> {
             Self { share, of: "requests", host: &seen.test.from, are: "had no answer" }
         } else {
             let (host, share) = most_resent(seen)?;
+            // SYNs that a full accept queue drops say nothing about the path.
+            let resent = |counter| seen.growth(host, counter, None);
+            if 2 * resent(TCP_SYN_RETRANS) > resent(TCP_RETRANS_SEGMENTS) {
+                return None;
+            }
             Self { share, of: "segments", host, are: "were retransmitted" }
         };
         Some(losses).filter(|losses| losses.share > LOSS_MATTERS)

@@ -2,7 +2,10 @@
 
 use fathom_model::{
     Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side,
-    names::{count, host::DEV_RX_FRAMES},
+    names::{
+        count,
+        host::{DEV_RX_FRAMES, IP_REASSEMBLY_FAILS},
+    },
     plan::HostReach,
     probe::ProbeRecord,
     run::TestRun,
@@ -17,8 +20,8 @@ use crate::{
 
 /// The id of this rule's findings. The state of a run depends on it.
 pub(crate) const NOTHING_DONE: &str = "nothing-done";
-/// An interface that received at least this share of what was sent received the packets.
-const CAME: f64 = 0.9;
+/// An interface that received so many of what was sent received the packets.
+const CAME: std::ops::Range<f64> = 0.9..1.5;
 /// The counter in its evidence if errors are the reason.
 const ERRORS: &str = "errors";
 
@@ -85,10 +88,10 @@ impl<'a> Vanished<'a> {
         let receiver = seen.host_of(to)?;
         let interface = seen.interface(receiver);
         let n_came = seen.growth(receiver, DEV_RX_FRAMES, Some(interface));
-        // Other packets come to an interface too, but not as many.
-        if seen.test.layer == Layer::Udp
-            && ratio(n_came, seen.total(from, count::SENT)).is_some_and(|share| share >= CAME)
-        {
+        // Other packets come to an interface too, but not as many, and the first fragments of datagrams whose others were lost.
+        let came = ratio(n_came, seen.total(from, count::SENT)).is_some_and(|share| CAME.contains(&share));
+        let is_in_parts = seen.growth(receiver, IP_REASSEMBLY_FAILS, None) > 0;
+        if seen.test.layer == Layer::Udp && came && !is_in_parts {
             return Some(Self::Behind(receiver, interface));
         }
         let passes = |other: &&TestRun| {

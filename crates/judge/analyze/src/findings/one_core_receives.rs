@@ -70,7 +70,9 @@ impl OneCoreReceives {
         if share < NEARLY_ALL || !load.is_full() || in_interrupts < load.busy() / 2.0 {
             return None;
         }
-        let queues = active_queues(seen, host);
+        // A core that polls is hardly interrupted, and the queues of others say nothing about it.
+        let mut queues = active_queues(seen, host);
+        queues.retain(|queue| queue.core.is_some_and(|of| format!("cpu{of}") == core));
         let mut evidence = vec![
             ratio_evidence(host, format!("{counter} {core}"), share),
             ratio_evidence(host, format!("busy {core}"), load.busy()),
@@ -121,7 +123,7 @@ fn receive_queues(seen: &TestEvidence<'_>, host: &str) -> Option<u64> {
 /// A core at its limit handles more packets with each interrupt than an idle one, so that interrupts alone would hide it.
 fn receiving_core<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str, f64, &'static str)> {
     [host::SOFTNET_PROCESSED, host::SOFTIRQ_NET_RX].into_iter().find_map(|counter| {
-        let grown = seen.growth_by_instance(host, counter);
+        let grown = seen.growth_by_core(host, counter);
         let (core, most) = grown.first()?;
         Some((*core, ratio(*most, grown.iter().map(|(_, n)| n).sum())?, counter))
     })

@@ -142,13 +142,14 @@ fn share_of_others(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> O
     if seen.via().is_some() {
         return of_named_programs(seen.programs(host).into_iter().filter(|other| !is_server(seen, other)), cores.len());
     }
-    let of_server = seen.server().filter(|(at, _)| *at == host).map_or(0.0, |(_, server)| server.cores);
+    let is_here = seen.server().is_some_and(|(at, _)| at == host);
+    let of_server: f64 = seen.server_processes().iter().filter(|_| is_here).map(|process| process.cores).sum();
     let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
     Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
 }
 
 fn is_server(seen: &TestEvidence<'_>, other: &Program<'_>) -> bool {
-    seen.server().is_some_and(|(_, server)| server.program == other.program)
+    seen.server_processes().iter().any(|process| process.program.pid == other.program.pid)
 }
 
 /// Returns true if a program beside the tested server may be one that it asks, as a proxy asks the servers behind it: it listens on a port.
@@ -250,6 +251,32 @@ mod tests {
         };
         assert_eq!(severity(400), Severity::Disturbs);
         assert_eq!(severity(100), Severity::Remark, "it hardly needs one");
+    }
+
+    #[test]
+    fn all_processes_of_the_tested_server_belong_to_it() {
+        let found = |listens: [u16; 2]| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            builder.cpu("client", "cpu0", [60, 35, 5, 0]);
+            builder.own_cpu("client", &[("cpu0", 20)]);
+            let test = &mut builder.run.tests[0];
+            test.options.set("url", "http://127.0.0.1:8080/");
+            let trial = &mut test.trials[0];
+            trial.records.values_mut().for_each(|record| record.run_delay_ns = Some(Nanos::from_millis(100)));
+            let span = trial.hosts["client"].span();
+            let worker = |(pid, port): (u32, u16)| ProgramTime {
+                name: "nginx".to_owned(),
+                cpu_ns: Nanos(span.0 * 12 / 25),
+                pid,
+                listens: vec![port],
+                ..ProgramTime::default()
+            };
+            trial.hosts.get_mut("client").unwrap().programs = (1..).zip(listens).map(worker).collect();
+            builder.finding("other-programs").map(|finding| finding.severity)
+        };
+        assert_eq!(found([8080, 8080]), None);
+        assert!(found([8080, 0]).is_some(), "another one is none of them");
     }
 
     #[test]

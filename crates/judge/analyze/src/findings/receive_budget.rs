@@ -3,7 +3,7 @@
 use fathom_model::{
     Finding, NextStep, Severity,
     names::host,
-    units::{approximate, grouped, percent},
+    units::{approximate, grouped, percent, ratio},
 };
 
 use super::{FindingRule, drops::doubled_sysctl};
@@ -16,6 +16,8 @@ use crate::{
 const PER_SECOND_MIN: f64 = 10.0;
 /// Fewer dropped packets explain nothing.
 const PACKETS_MIN: u64 = 10;
+/// Less than this share of the packets holds nothing back.
+const SHARE_MIN: f64 = 1e-3;
 /// Twice `net.core.netdev_budget`, which is 300 packets unless the host sets another value (`net/core/hotdata.c`, Linux 6.18).
 const BUDGET_DOUBLED: u64 = 600;
 
@@ -42,7 +44,7 @@ impl FindingRule for ReceiveBudget {
 
 impl ReceiveBudget {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let grown = seen.growth_by_instance(host, host::SOFTNET_SQUEEZED);
+        let grown = seen.growth_by_core(host, host::SOFTNET_SQUEEZED);
         let (core, n) = grown.first()?;
         let per_second = approximate(*n) * 1e9 / approximate(seen.sampled_time(host)?.0);
         if per_second < PER_SECOND_MIN {
@@ -64,12 +66,14 @@ impl ReceiveBudget {
         let next = NextStep::new(format!("sysctl -w net.core.netdev_budget={budget}")).expected(
             "let a core take more packets in one turn; raise net.core.netdev_budget_usecs by the same factor",
         );
-        let severity = if has_time { Severity::HoldsBack } else { Severity::Remark };
+        let received = seen.growth(host, host::DEV_RX_FRAMES, Some(seen.interface(host)));
+        let matters = ratio(n_dropped, received + n_dropped).is_some_and(|share| share >= SHARE_MIN);
+        let severity = if has_time && matters { Severity::HoldsBack } else { Severity::Remark };
         Some(
             seen.finding(self.id(), severity, "rx budget", title((core, host), *n, n_dropped, &load))
                 .evidence(evidence)
                 .explains(explained_ratio(n_dropped, seen.packets_lost()).filter(|_| has_time))
-                .next(has_time.then(|| next.on(host))),
+                .next((has_time && matters).then(|| next.on(host))),
         )
     }
 }

@@ -27,7 +27,10 @@ impl FindingRule for RefusedDatagrams {
         if seen.test.layer != Layer::Udp || !is_nothing || has_errors_of(seen, &Cause::Forbidden) {
             return Vec::new();
         }
-        let refused = seen.hosts().map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
+        // A host that sends nothing got its messages for something else.
+        let sender = seen.one_way().and_then(|(from, _)| seen.host_of(from));
+        let hosts = seen.hosts().filter(|host| sender.is_none_or(|sender| sender == *host));
+        let refused = hosts.map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
         let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
         let other = seen.hosts().find(|other| *other != host);
         let next = NextStep::new("ss -lun; nft list ruleset")

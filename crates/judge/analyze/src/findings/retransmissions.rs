@@ -21,6 +21,8 @@ use crate::{
 const NEEDLESS: f64 = 0.5;
 /// A counter explains why segments were sent again needlessly from this share of them on.
 const EXPLAINS: f64 = 0.25;
+/// The most segments that one counted drop holds, with room for ACKs that were lost with them: GSO joins 45 of 1,448 bytes in 64 KiB.
+const SEGMENTS_OF_A_DROP: u64 = 100;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
 const DROPS: [(&str, &str); 9] = [
     (DEV_TX_DROPPED, "at a device"),
@@ -117,10 +119,22 @@ impl FindingRule for Retransmissions {
 /// dropped itself may be the work of its cores, and does not count.
 pub(super) fn path_limits_window(seen: &TestEvidence<'_>) -> bool {
     const LIMITS: f64 = 0.01;
-    let is_own = || seen.hosts().any(|host| DROPS.iter().any(|(counter, _)| seen.growth(host, counter, None) > 0));
+    let is_own = || {
+        let again = seen.hosts().map(|host| seen.growth(host, TCP_RETRANS_SEGMENTS, None)).max().unwrap_or(0);
+        let places = seen.hosts().flat_map(|host| DROPS.map(|(counter, _)| dropped(seen, host, counter)));
+        places.max().is_some_and(|n| n > 0 && n.saturating_mul(SEGMENTS_OF_A_DROP) >= again)
+    };
     most_resent(seen).is_some_and(|(host, share)| {
         share >= LIMITS && !matches!(ResendReason::of(seen, host), ResendReason::Needless(..))
     }) && !is_own()
+}
+
+/// What a host dropped by a counter: that of an interface is of the test's one, beside which others drop frames of unknown protocols.
+fn dropped(seen: &TestEvidence<'_>, host: &str, counter: &str) -> u64 {
+    let interface = seen.interface(host);
+    let of_interface = seen.growth(host, counter, Some(interface));
+    let is_of_interfaces = seen.growth_by_instance(host, counter).iter().any(|(of, _)| *of == interface);
+    if is_of_interfaces { of_interface } else { seen.growth(host, counter, None) }
 }
 
 /// Drops at one place of a host.
@@ -149,9 +163,12 @@ impl<'a> ResendReason<'a> {
             return Self::Needless(known, again, needless_why(seen, host, known));
         }
         let of_host = |host: &'a str| {
-            DROPS.map(|(counter, place)| Drops { n: seen.growth(host, counter, None), host, counter, place })
+            DROPS.map(|(counter, place)| Drops { n: dropped(seen, host, counter), host, counter, place })
         };
-        let most = seen.hosts().flat_map(of_host).filter(|drops| drops.n > 0).max_by_key(|drops| drops.n);
+        // What was dropped at once may hold many segments, but a few drops are those of other packets.
+        let is_enough = |drops: &Drops<'_>| drops.n > 0 && drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again;
+        let hosts = seen.hosts().chain(seen.via());
+        let most = hosts.flat_map(of_host).filter(is_enough).max_by_key(|drops| drops.n);
         most.map_or(Self::Unknown, Self::Dropped)
     }
 

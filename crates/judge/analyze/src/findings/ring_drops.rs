@@ -4,7 +4,7 @@ use fathom_model::{Finding, Layer, NextStep, names::host};
 
 use super::{
     FindingRule,
-    drops::{DropReport, packets_received},
+    drops::{DropReport, may_lose_at_arrival, packets_received},
 };
 use crate::{
     change::{Change, lower_rate},
@@ -32,7 +32,8 @@ impl FindingRule for RingDrops {
         if seen.test.layer == Layer::Frames && seen.test.to.is_none() {
             return Vec::new();
         }
-        seen.hosts().filter_map(|host| self.on_host(seen, host)).collect()
+        let hosts = seen.hosts().filter(|host| may_lose_at_arrival(seen, host));
+        hosts.filter_map(|host| self.on_host(seen, host)).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {

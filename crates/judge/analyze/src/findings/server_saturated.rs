@@ -26,6 +26,8 @@ const IDLE_MIN: f64 = 0.5;
 /// Looks at the CPU time of the process that listens on the tested port. It must run on a host of this run.
 pub(crate) struct ServerSaturated;
 
+/// A process of a server that uses less of a core does not work.
+const BUSY_PROCESS: f64 = 0.05;
 /// The share of a server's CPU time that its other threads and its children may have had, at most.
 const OTHERS_MAX: f64 = 0.07;
 
@@ -49,7 +51,19 @@ impl FindingRule for ServerSaturated {
         let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores.min(1.0)));
         let program = format!("the server {name} (pid {pid})");
         let mut evidence = vec![server.evidence(host)];
-        let title = if has_one_thread(server.program) {
+        let processes = seen.server_processes();
+        let title = if processes.iter().filter(|process| process.cores >= BUSY_PROCESS).count() > 1 {
+            // With no core to spare, more of them would gain nothing.
+            let Some(idle) = idle_cores(seen, host) else { return Vec::new() };
+            evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
+            let used: f64 = processes.iter().map(|process| process.cores).sum();
+            format!(
+                "the server {name} has {} processes that work, and the busiest (pid {pid}) used {} of a core while others were idle: together \
+                 they used {used:.1} cores",
+                processes.len(),
+                percent(server.cores.min(1.0))
+            )
+        } else if has_one_thread(server.program) {
             format!("{program} has one thread, and it used {used} of a core")
         } else if let Some(idle) = idle_cores(seen, host).filter(|_| is_waited_for && server.cores >= FULL_CORE) {
             evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));

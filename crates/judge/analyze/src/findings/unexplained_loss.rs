@@ -83,8 +83,8 @@ impl FindingRule for UnexplainedLoss {
         match cause {
             PLANNED_EVENT => share > 2.0 * missing_share(seen),
             NEIGHBOR_UNRESOLVED => 2 * n_waited() < n_lost,
-            // A link that is down loses all for a while, and no single ones.
-            LINK_DOWN => matches!(
+            // A link that is down loses all for a while, and no single ones; so does a loop, and a trace of the route provokes its messages too.
+            LINK_DOWN | TIME_EXCEEDED => matches!(
                 LossShape::of(seen, n_lost, share),
                 LossShape::Independent { .. } | LossShape::Even { .. } | LossShape::FullQueue { .. }
             ),

@@ -203,6 +203,12 @@ impl<'a> TestEvidence<'a> {
         self.trials.iter().any(|trial| hosts(trial).any(|record| record.series_of(counter).next().is_some()))
     }
 
+    /// Returns true if a counter of a host was sampled for this instance, whether it grew or not.
+    pub(crate) fn has_counter_of(&self, host: &str, counter: &str, of: &str) -> bool {
+        let records = || self.trials.iter().filter_map(|trial| trial.hosts.get(host));
+        records().any(|record| record.series_of(counter).any(|series| series.of == of))
+    }
+
     /// Returns the instances of a host's counter that grew, with their growth, the largest first.
     pub(crate) fn growth_by_instance(&self, host: &str, counter: &str) -> Vec<(&'a str, u64)> {
         growth_by_instance(&self.trials, host, counter)

@@ -54,6 +54,7 @@ const PROGRAMS: &[Program] = &[
             "route get",
         ],
     },
+    Program { name: "ndisc6", options: &["-m"], words: &["*"] },
     Program { name: "nft", options: &["-a", "--handle"], words: &["list ruleset"] },
     Program { name: "nstat", options: &["-az"], words: &["Ip*"] },
     Program { name: "perf", options: &["-C"], words: &["top *"] },

@@ -31,21 +31,23 @@ fn command(run: &Run) -> Option<&str> {
     run.command.strip_prefix("fathom ")?.split(' ').next()
 }
 
-/// Appends an option to a command, in place of its former value, but before the arguments of a script.
-pub(crate) fn with(command: &str, option: &str) -> String {
+/// Appends options to a command, in place of their former values, but before the arguments of a script.
+pub(crate) fn with(command: &str, options: &str) -> String {
     let (before, words) = command.split_once(" -- ").map_or((command, None), |(before, words)| (before, Some(words)));
-    let flag = option.split(' ').next().unwrap_or_default();
+    let flags: Vec<&str> = options.split(' ').filter(|word| word.starts_with("--")).collect();
+    let is_given_with_value =
+        |word: &str| flags.iter().any(|flag| word.strip_prefix(flag).is_some_and(|rest| rest.starts_with('=')));
     let mut kept = Vec::new();
     let mut all = before.split(' ');
     while let Some(word) = all.next() {
-        if word == flag {
+        if flags.contains(&word) {
             all.next();
-        } else if word.strip_prefix(flag).is_none_or(|rest| !rest.starts_with('=')) {
+        } else if !is_given_with_value(word) {
             kept.push(word);
         }
     }
     let rest = words.map(|words| format!(" -- {words}")).unwrap_or_default();
-    format!("{} {option}{rest}", kept.join(" "))
+    format!("{} {options}{rest}", kept.join(" "))
 }
 
 /// Returns the command for one test of an evaluation between the same hosts.
@@ -116,5 +118,7 @@ mod tests {
         assert_eq!(of("fathom evaluate").as_deref(), Some("fathom evaluate --rounds 20"));
         assert_eq!(of("fathom run plan.toml").as_deref(), Some("fathom run plan.toml --rounds 20"));
         assert_eq!(of("ab -n 10 http://a/"), None);
+        let longer = repeat_run_command(&story("fathom tcp a --duration 300s").0, "--warmup 2s --duration 1200s");
+        assert_eq!(longer.as_deref(), Some("fathom tcp a --warmup 2s --duration 1200s"), "each option once");
     }
 }

@@ -35,7 +35,13 @@ impl NeighborChanges {
         let (interface, address) = of.split_once(' ')?;
         let is_of_test = of_test(of);
         let times = if *n == 1 { "once".to_owned() } else { format!("{} times", grouped(*n)) };
-        let next = NextStep::new(format!("arping -c 5 -I {interface} {address}"))
+        // arping speaks IPv4 only.
+        let command = if address.contains(':') {
+            format!("ndisc6 -m {address} {interface}")
+        } else {
+            format!("arping -c 5 -I {interface} {address}")
+        };
+        let next = NextStep::new(command)
             .expected("show whether two Ethernet addresses answer; then two hosts have this address");
         let severity = if is_of_test { Severity::Disturbs } else { Severity::Remark };
         let title = format!(

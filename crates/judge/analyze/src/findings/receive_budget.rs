@@ -3,7 +3,7 @@
 use fathom_model::{
     Finding, NextStep, Severity,
     names::host,
-    units::{approximate, grouped, percent, ratio},
+    units::{Nanos, approximate, grouped, percent, ratio},
 };
 
 use super::{FindingRule, drops::doubled_sysctl};
@@ -46,7 +46,7 @@ impl ReceiveBudget {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         let grown = seen.growth_by_core(host, host::SOFTNET_SQUEEZED);
         let (core, n) = grown.first()?;
-        let per_second = approximate(*n) * 1e9 / approximate(seen.sampled_time(host)?.0);
+        let per_second = approximate(*n) * 1e9 / approximate(sampled_time_of_cores(seen, host)?.0);
         if per_second < PER_SECOND_MIN {
             return None;
         }
@@ -76,6 +76,12 @@ impl ReceiveBudget {
                 .next((has_time && matters).then(|| next.on(host))),
         )
     }
+}
+
+/// The sampled time of the trials by which the cores of a host are judged.
+fn sampled_time_of_cores(seen: &TestEvidence<'_>, host: &str) -> Option<Nanos> {
+    let spans = seen.trials_of_cores(host).into_iter().filter_map(|trial| Some(trial.hosts.get(host)?.span()));
+    spans.reduce(|all, one| all + one).filter(|span| *span > Nanos::ZERO)
 }
 
 fn title((core, host): (&str, &str), n: u64, n_dropped: u64, load: &CoreLoad) -> String {

@@ -132,9 +132,9 @@ pub(super) fn path_limits_window(seen: &TestEvidence<'_>) -> bool {
 /// What a host dropped by a counter: that of an interface is of the test's one, beside which others drop frames of unknown protocols.
 fn dropped(seen: &TestEvidence<'_>, host: &str, counter: &str) -> u64 {
     let interface = seen.interface(host);
-    let of_interface = seen.growth(host, counter, Some(interface));
-    let is_of_interfaces = seen.growth_by_instance(host, counter).iter().any(|(of, _)| *of == interface);
-    if is_of_interfaces { of_interface } else { seen.growth(host, counter, None) }
+    // A counter without this instance is one of cores, or of the whole host.
+    let of = seen.has_counter_of(host, counter, interface).then_some(interface);
+    seen.growth(host, counter, of)
 }
 
 /// Drops at one place of a host.

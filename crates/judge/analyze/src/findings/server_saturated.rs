@@ -52,15 +52,15 @@ impl FindingRule for ServerSaturated {
         let program = format!("the server {name} (pid {pid})");
         let mut evidence = vec![server.evidence(host)];
         let processes = seen.server_processes();
-        let title = if processes.iter().filter(|process| process.cores >= BUSY_PROCESS).count() > 1 {
+        let n_working = processes.iter().filter(|process| process.cores >= BUSY_PROCESS).count();
+        let title = if n_working > 1 {
             // With no core to spare, more of them would gain nothing.
             let Some(idle) = idle_cores(seen, host) else { return Vec::new() };
             evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
             let used: f64 = processes.iter().map(|process| process.cores).sum();
             format!(
-                "the server {name} has {} processes that work, and the busiest (pid {pid}) used {} of a core while others were idle: together \
+                "the server {name} has {n_working} processes that work, and the busiest (pid {pid}) used {} of a core while others were idle: together \
                  they used {used:.1} cores",
-                processes.len(),
                 percent(server.cores.min(1.0))
             )
         } else if has_one_thread(server.program) {

@@ -1,6 +1,9 @@
 //! The rate did not become steady, or did not stay steady.
 
-use fathom_model::{Finding, NextStep, Severity, Side, units::percent};
+use fathom_model::{
+    Finding, NextStep, Severity, Side,
+    units::{Nanos, percent, rounded},
+};
 use fathom_statistics::{drift, mean};
 
 use super::{FindingRule, planned_event::PLANNED_EVENT};
@@ -72,9 +75,11 @@ fn rate_changes<'a>(seen: &TestEvidence<'a>) -> Option<(Vec<f64>, &'a str)> {
     (2 * agreed.len() > seen.trials().len()).then_some((agreed, counter))
 }
 
-/// Returns the options for rounds of ten seconds. `--duration` covers all rounds together.
+/// Returns the options for rounds of ten seconds, or four times as long as they were. `--duration` covers all rounds together.
 fn longer_run_command(seen: &TestEvidence<'_>) -> String {
-    format!("--warmup 2s --duration {}s", 10 * seen.run.plan.rounds.max(1))
+    let n_trials = u64::try_from(seen.trials().len()).unwrap_or(1).max(1);
+    let round = Nanos(4 * seen.measured_time().0 / n_trials).as_secs_f64().ceil().max(10.0);
+    format!("--warmup 2s --duration {}s", rounded(round) * u64::from(seen.run.plan.rounds.max(1)))
 }
 
 #[cfg(test)]

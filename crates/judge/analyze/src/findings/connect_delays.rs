@@ -1,7 +1,7 @@
 //! Connections waited for the retransmission of a SYN.
 
 use fathom_model::{
-    Evidence, Finding, Histogram, Layer, NextStep, Severity, Side,
+    Evidence, Finding, Histogram, Layer, NextStep, Severity, Side, Stage,
     names::{count, distribution, host},
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -111,6 +111,12 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let connections = seen.total(Side::Initiator, count::CONNECTIONS);
     let times = seen.distribution(Side::Initiator, distribution::CONNECT_TIME);
     let service = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
+    let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
+    let has_failed = records.any(|record| record.errors.iter().any(|(failure, _)| failure.stage == Stage::Connect));
+    // A test that opens no connections in its measured part waits for none: the SYNs are those of other programs.
+    if connections == 0 && times.count() == 0 && !has_failed {
+        return None;
+    }
     let delayed = times.count_above(NEARLY_TIMEOUT.0).max(again);
     let sum = |times: &Histogram| times.mean().unwrap_or(0.0) * approximate(times.count());
     let worked = sum(&service) + sum(&times);
@@ -147,6 +153,14 @@ fn connect_time(seen: &TestEvidence<'_>, from: &str) -> Option<Evidence> {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_syn_of_another_program_delays_no_stream() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 3);
+        assert_eq!(builder.finding("connect-delays"), None);
+    }
 
     fn connecting(again: u64) -> RunBuilder {
         let mut builder = RunBuilder::new();

@@ -52,9 +52,15 @@ impl DropReport<'_> {
             seen.finding(self.id, severity, self.short, format!("{}: {} dropped{of}", self.what, grouped(self.n)))
                 .evidence(self.evidence)
                 .explains(explains)
-                .next(self.next.filter(|_| is_cause).map(|next| next.on(self.host))),
+                .next(self.next.filter(|_| is_cause).map(|next| on_its_host(next, self.host))),
         )
     }
+}
+
+/// A test is repeated where it was started; all else is done where packets were dropped.
+fn on_its_host(next: NextStep, host: &str) -> NextStep {
+    let repeats = next.command.starts_with("fathom ") && !next.command.starts_with("fathom serve");
+    if repeats { next } else { next.on(host) }
 }
 
 /// Returns twice the current value of a `sysctl`, but at least `least`.

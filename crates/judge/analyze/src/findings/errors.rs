@@ -110,8 +110,8 @@ const KNOWN: &[KnownCause] = &[
                  missing)"
             )
         },
-        next: |seen, host| {
-            let command = NextStep::new(seen.repeat_test_command("--mss 536")?).on(host);
+        next: |seen, _| {
+            let command = NextStep::new(seen.repeat_test_command("--mss 536")?);
             Some(command.expected("pass if the MTU of the path is the reason"))
         },
     },

@@ -10,6 +10,7 @@ use super::{
     drops::{DropReport, packets_received},
     flow_limited::larger_receive_buffer,
     link_down::LINK_DOWN,
+    martians::is_all_there,
     planned_event::PLANNED_EVENT,
 };
 use crate::{
@@ -78,7 +79,7 @@ pub(crate) const REVERSE_PATH: HostDrops = HostDrops {
         format!("{host} dropped packets because its route back to their source uses another interface (rp_filter)")
     },
     next: |seen, host| {
-        NextStep::new(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", seen.interface(host)))
+        NextStep::new(format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", seen.interface(host).replace('.', "/")))
             .expected("accept packets whose way back is asymmetric; or repair the route")
     },
 };
@@ -345,8 +346,11 @@ impl HostDrops {
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
         // Single packets of other programs, or late ones of the test itself, are dropped on every host.
         let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN;
-        let is_all_there = seen.test.layer == Layer::Udp && seen.packets_lost() == Some(0);
-        if is_noise || is_all_there {
+        // A connect to an address without a route fails at once, and sends nothing again.
+        let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
+        let has_failed = records.any(|record| !record.errors.is_empty());
+        let is_of_others = self.share_of == ShareOf::Packets && !has_failed && is_all_there(seen);
+        if is_noise || is_of_others {
             return None;
         }
         let evidence =

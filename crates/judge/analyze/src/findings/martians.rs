@@ -74,7 +74,7 @@ impl Martians {
 }
 
 /// Returns true if the test lacks none of its packets: datagrams by their count, segments because none had to be sent again.
-fn is_all_there(seen: &TestEvidence<'_>) -> bool {
+pub(super) fn is_all_there(seen: &TestEvidence<'_>) -> bool {
     let resent = [host::TCP_RETRANS_SEGMENTS, host::TCP_SYN_RETRANS];
     let is_counted = || seen.hosts().all(|host| resent.iter().all(|counter| seen.has_counter(host, counter)));
     match seen.test.layer {

@@ -48,7 +48,12 @@ impl FindingRule for FlowBottleneck {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let all = &seen.test.flows;
-        let held: Vec<&FlowSummary> = all.iter().filter(|flow| flow.held_by == self.0).collect();
+        // So few losses are no finding of their own, but keep the congestion window small all the same.
+        let has_few_losses =
+            self.0 == Bottleneck::CongestionWindow && most_resent(seen).is_none_or(|(_, share)| share <= LOSS_MATTERS);
+        let is_held =
+            |flow: &&FlowSummary| flow.held_by == self.0 || has_few_losses && flow.held_by == Bottleneck::Loss;
+        let held: Vec<&FlowSummary> = all.iter().filter(is_held).collect();
         let Some(first) = held.first().filter(|_| 2 * held.len() >= all.len()) else { return Vec::new() };
         // A sender with a schedule has nothing to send between its times.
         let is_paced = self.0 == Bottleneck::Application && seen.test.options.text("rate").is_some();

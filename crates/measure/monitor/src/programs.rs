@@ -16,6 +16,8 @@ use fathom_model::{HostRecord, record::ProgramTime, units::Nanos};
 
 use crate::procfs::read_short;
 
+/// The first descriptors of a program, among which its listeners are: it opens them before its connections. A link takes a microsecond to read.
+const LISTENERS_WITHIN: usize = 1 << 14;
 /// Below this share of a core, a program is not named.
 pub(crate) const CORE_SHARE_MIN: f64 = 0.01;
 /// The clock ticks of /proc are hundredths of a second on every architecture (`USER_HZ`).
@@ -224,7 +226,7 @@ fn addresses_v6(table: &str) -> impl Iterator<Item = IpAddr> {
 /// Returns the TCP ports that a process listens on, in its network namespace; none if its descriptors may not be read.
 fn listening_ports(root: &Path, pid: u32) -> Vec<u16> {
     let process: PathBuf = root.join(format!("proc/{pid}"));
-    let inodes = socket_inodes(root, pid, usize::MAX);
+    let inodes = socket_inodes(root, pid, LISTENERS_WITHIN);
     if inodes.is_empty() {
         return Vec::new();
     }

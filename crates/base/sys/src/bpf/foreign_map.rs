@@ -1,6 +1,7 @@
 //! Maps of other programs, read as numbers: the counters of a device that works in XDP or `tc`.
 
 use std::{
+    collections::BTreeMap,
     ffi::CString,
     io,
     os::fd::{AsFd as _, OwnedFd},
@@ -22,8 +23,9 @@ const PER_CPU: [u32; 3] = [5, 6, 10];
 const READ_ONLY: u32 = 1 << 3;
 /// More rows are no counters.
 const ROWS_MAX: usize = 1 << 16;
-/// The longest key that is a number.
+/// The longest key that is a number, and the longest value that is a row of counters, in bytes.
 const KEY_MAX: u32 = 8;
+const VALUE_MAX: u32 = 4096;
 
 /// A map that belongs to another program. Nothing is written to it.
 #[derive(Debug)]
@@ -99,25 +101,28 @@ impl ForeignMap {
         let info = info_of(&fd).map_err(failed)?;
         let refused = |why: String| Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
         if !SHARED.contains(&info.map_type) && !info.is_per_cpu() {
-            return refused(format!("it is of type {}, and neither an array nor a hash", info.map_type));
+            return refused(format!("it is of type {}, neither an array nor a hash", info.map_type));
         }
         if info.key_size > KEY_MAX {
-            return refused(format!("its keys have {} bytes, and are no numbers", info.key_size));
+            return refused(format!("its keys are {} bytes long, and no numbers", info.key_size));
         }
-        if info.value_size != 4 && info.value_size % 8 != 0 {
-            return refused(format!("its values have {} bytes, and are no 64-bit numbers", info.value_size));
+        let is_counters =
+            info.value_size == 4 || (info.value_size % 8 == 0 && (8..=VALUE_MAX).contains(&info.value_size));
+        if !is_counters {
+            return refused(format!("its values are {} bytes long, and no row of 64-bit numbers", info.value_size));
         }
         Ok(Self { fd, info, named: name.text() })
     }
 
-    /// Returns the numbers of each row by its key, those of a row for each processor as their sum. Rows of zeros are left out.
+    /// Returns the numbers of each row by its key, those of a row for each processor as their sum. Rows of zeros are left out. Where the program
+    /// removes a row meanwhile, the kernel begins with the first one again: no row counts twice.
     ///
     /// # Errors
     /// If the kernel refuses to read, or there are more rows than counters.
-    pub fn rows(&self) -> Result<Vec<(u64, Vec<u64>)>> {
+    pub fn rows(&self) -> Result<BTreeMap<u64, Vec<u64>>> {
         let n_copies = if self.info.is_per_cpu() { possible_cpus()? } else { 1 };
         let failed = |error: io::Error| Error::new(format!("read the map {}", self.named), error);
-        let mut rows = Vec::new();
+        let mut rows = BTreeMap::new();
         let mut key = None;
         for _ in 0..=ROWS_MAX {
             let Some(next) = self.next_key(key).map_err(failed)? else { return Ok(rows) };
@@ -125,7 +130,7 @@ impl ForeignMap {
             if let Some(words) =
                 self.row(next, n_copies).map_err(failed)?.filter(|words| words.iter().any(|word| *word > 0))
             {
-                rows.push((self.number(next), words));
+                rows.insert(self.number(next), words);
             }
             key = Some(next);
         }
@@ -259,7 +264,7 @@ mod tests {
         array.set(3, &[7, 8]).unwrap();
         array.set(9, &[0, 1]).unwrap();
         let map = ForeignMap::open(&MapName::of(&name)).unwrap();
-        assert_eq!(map.rows().unwrap(), [(3, vec![7, 8]), (9, vec![0, 1])], "rows of zeros are left out");
+        assert_eq!(map.rows().unwrap(), [(3, vec![7, 8]), (9, vec![0, 1])].into(), "rows of zeros are left out");
         let again = ForeignMap::open(&MapName::Id(map.info.id)).unwrap();
         assert_eq!(again.rows().unwrap().len(), 2);
     }
@@ -269,7 +274,7 @@ mod tests {
         let name = own("twin");
         let Some(_first) = or_skip(PerCpuArray::<1>::create(&name, 1)) else { return };
         let only = ForeignMap::open(&MapName::of(&name)).unwrap();
-        assert_eq!(only.rows().unwrap(), []);
+        assert_eq!(only.rows().unwrap(), BTreeMap::new());
         let _second = PerCpuArray::<1>::create(&name, 1).unwrap();
         let error = ForeignMap::open(&MapName::of(&name)).unwrap_err();
         assert!(

@@ -83,7 +83,7 @@ pub(crate) const QUEUE: DeviceDrops = DeviceDrops {
     id: "device-queue",
     place: device::QUEUE,
     short: "device queue",
-    what: "dropped what did not fit into the queue in front of its link",
+    what: "dropped packets because the queue in front of its link was full",
     command: "tc -s qdisc show",
     expected: "show the queue that drops, and its rate",
 };
@@ -93,7 +93,7 @@ pub(crate) const PACKET_QUEUE: DeviceDrops = DeviceDrops {
     id: "device-packet-queue",
     place: device::PACKET_QUEUE,
     short: "device nfqueue",
-    what: "dropped what did not fit into a packet queue, since the program behind it did not keep up",
+    what: "dropped packets because an NFQUEUE queue was full, as the program behind it did not keep up",
     command: "cat /proc/net/netfilter/nfnetlink_queue",
     expected: "show the drops of each queue; add queues, or make them longer",
 };
@@ -103,7 +103,7 @@ pub(crate) const OWN: DeviceDrops = DeviceDrops {
     id: "device-drops",
     place: device::OWN,
     short: "device drops",
-    what: "counts drops itself",
+    what: "reports drops in its own counters",
     command: "ip -s link",
     expected: "show whether its interfaces drop too; its own counter tells why",
 };

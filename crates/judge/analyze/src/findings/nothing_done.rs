@@ -102,12 +102,15 @@ impl<'a> Vanished<'a> {
         seen.run.tests.iter().find(passes).map(|_| Self::ButTcpPasses)
     }
 
+    /// What became of them, after their number.
     fn text(&self) -> String {
         match self {
             Self::Behind(host, interface) => {
-                format!(" behind {interface} of {host}, to which they came: a filter there drops them")
+                format!("reached {interface} of {host} and none its socket: a filter on {host} drops them")
             }
-            Self::ButTcpPasses => ", and TCP between the same hosts passes: something on the way drops UDP".to_owned(),
+            Self::ButTcpPasses => {
+                "were lost, but TCP passes between the same hosts: something on the way drops UDP".to_owned()
+            }
         }
     }
 }
@@ -194,8 +197,8 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
         }
         (None, Layer::Udp | Layer::Frames) if n_sent > 0 => {
             let units = if seen.test.layer == Layer::Udp { "datagrams" } else { "frames" };
-            let place = Vanished::of(seen).map_or_else(String::new, |vanished| vanished.text());
-            format!("nothing arrived: all {} {units} were lost{place}", grouped(n_sent))
+            let became = Vanished::of(seen).map_or_else(|| "were lost".to_owned(), |vanished| vanished.text());
+            format!("nothing arrived: all {} {units} {became}", grouped(n_sent))
         }
         (None, Layer::Http | Layer::App) => "nothing was done: not one request was answered".to_owned(),
         _ => "nothing was done: no data arrived and no exchange was completed".to_owned(),

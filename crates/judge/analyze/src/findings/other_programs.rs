@@ -229,17 +229,23 @@ mod tests {
         assert!(disturbed.title.contains("the test waited for a core 10 % of the time"), "{}", disturbed.title);
     }
 
+    /// Requests to a server on the client's machine, whose core is full, and the time that the client's threads waited for it.
+    fn tested_server(waited: Nanos) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        builder.cpu("client", "cpu0", [60, 35, 5, 0]);
+        builder.own_cpu("client", &[("cpu0", 20)]);
+        let test = &mut builder.run.tests[0];
+        test.options.set("url", "http://127.0.0.1:8080/");
+        test.trials[0].records.values_mut().for_each(|record| record.run_delay_ns = Some(waited));
+        builder
+    }
+
     #[test]
     fn a_server_that_needs_a_core_and_shares_it_with_others_is_disturbed_although_the_client_never_waits() {
         let severity = |server_ms| {
-            let mut builder = RunBuilder::new();
-            builder.http(1000, 10);
-            builder.cpu("client", "cpu0", [60, 35, 5, 0]);
-            builder.own_cpu("client", &[("cpu0", 20)]);
-            let test = &mut builder.run.tests[0];
-            test.options.set("url", "http://127.0.0.1:8080/");
-            let trial = &mut test.trials[0];
-            trial.records.values_mut().for_each(|record| record.run_delay_ns = Some(Nanos::ZERO));
+            let mut builder = tested_server(Nanos::ZERO);
+            let trial = &mut builder.run.tests[0].trials[0];
             let server = ProgramTime {
                 name: "python3".to_owned(),
                 cpu_ns: Nanos::from_millis(server_ms),
@@ -256,14 +262,8 @@ mod tests {
     #[test]
     fn all_processes_of_the_tested_server_belong_to_it() {
         let found = |listens: [u16; 2]| {
-            let mut builder = RunBuilder::new();
-            builder.http(1000, 10);
-            builder.cpu("client", "cpu0", [60, 35, 5, 0]);
-            builder.own_cpu("client", &[("cpu0", 20)]);
-            let test = &mut builder.run.tests[0];
-            test.options.set("url", "http://127.0.0.1:8080/");
-            let trial = &mut test.trials[0];
-            trial.records.values_mut().for_each(|record| record.run_delay_ns = Some(Nanos::from_millis(100)));
+            let mut builder = tested_server(Nanos::from_millis(100));
+            let trial = &mut builder.run.tests[0].trials[0];
             let span = trial.hosts["client"].span();
             let worker = |(pid, port): (u32, u16)| ProgramTime {
                 name: "nginx".to_owned(),
@@ -282,14 +282,8 @@ mod tests {
     #[test]
     fn a_program_behind_the_tested_server_may_belong_to_the_service_and_disturbs_nothing() {
         let found = |listens: Vec<u16>| {
-            let mut builder = RunBuilder::new();
-            builder.http(1000, 10);
-            builder.cpu("client", "cpu0", [60, 35, 5, 0]);
-            builder.own_cpu("client", &[("cpu0", 20)]);
-            let test = &mut builder.run.tests[0];
-            test.options.set("url", "http://127.0.0.1:8080/");
-            let trial = &mut test.trials[0];
-            trial.records.values_mut().for_each(|record| record.run_delay_ns = Some(Nanos::from_millis(100)));
+            let mut builder = tested_server(Nanos::from_millis(100));
+            let trial = &mut builder.run.tests[0].trials[0];
             let program = |name: &str, millis, listens: &[u16]| ProgramTime {
                 name: name.to_owned(),
                 cpu_ns: Nanos::from_millis(millis),

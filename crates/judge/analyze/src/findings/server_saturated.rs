@@ -59,7 +59,7 @@ impl FindingRule for ServerSaturated {
             evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
             let used: f64 = processes.iter().map(|process| process.cores).sum();
             format!(
-                "the server {name} has {n_working} processes that work, and the busiest (pid {pid}) used {} of a core while others were idle: together \
+                "the server {name} has {n_working} processes that work, and the busiest (pid {pid}) used {} of a core while other cores were idle: together \
                  they used {used:.1} cores",
                 percent(server.cores.min(1.0))
             )

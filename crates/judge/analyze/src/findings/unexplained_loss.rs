@@ -271,7 +271,9 @@ impl LossShape {
             Self::FullQueue { delay } => {
                 format!("a shaper on the way {}, with {delay} in its full queue: {lost}", passes())
             }
-            Self::SharedLimit => format!("a policer or a shaper on the way {}, whatever is offered: {lost}", passes()),
+            Self::SharedLimit => {
+                format!("a policer or a shaper on the way {}, no matter how much is offered: {lost}", passes())
+            }
             Self::Independent { longest } => {
                 format!("{lost}, independently, never more than {} in a row", grouped(longest))
             }

@@ -160,13 +160,8 @@ impl PreparedLoad {
             // Before any connection is opened, since another engine is to find the server as it was.
             check_answer(answer.as_ref().map(|answer| answer.length), unusual.as_deref(), max)?;
         }
+        let rules = rules(&target, &options, &slots);
         let ends = Ends { server: target.server, next_hop: route.next_hop()?, own: route.mac, request: target.request };
-        let rules = Rules {
-            request_length: u32::try_from(ends.request.len()).expect("a request is short"),
-            closes: target.closes,
-            is_open_load: options.schedule.is_some(),
-            port_mask: slots.port_mask(),
-        };
         let is_server_stateless = target.own_answer.is_some();
         if let Some(answer) = answer.as_ref().filter(|_| is_server_stateless) {
             outbox.pad_frames((HEADERS_MAX + answer.length as usize).min(FRAME_MAX));
@@ -230,6 +225,16 @@ impl PreparedLoad {
         let results = pool.run(context, &mut (), |worker, load| load.run(&worker, &context.stop))?;
         let n_lost_by_driver = losses.as_ref().map(CounterGrowth::count);
         Ok(LoadRun { results, setup, varies, unusual, no_slow_path, device, n_lost_by_driver })
+    }
+}
+
+/// The rules by which the program answers.
+fn rules(target: &Target, options: &LoadOptions, slots: &Slots) -> Rules {
+    Rules {
+        request_length: u32::try_from(target.request.len()).expect("a request is short"),
+        closes: target.closes,
+        is_open_load: options.schedule.is_some(),
+        port_mask: slots.port_mask(),
     }
 }
 

@@ -151,7 +151,7 @@ fn the_maps_of_a_device_s_programs_are_counters_of_the_device() {
         stage.fathom([&words[..], &["--device-map", map], SHORT].concat()).refused(code, told);
     };
     refused("no_such_map", 3, &["the map `no_such_map` of the device cannot be read", "bpftool map"]);
-    refused("fathom_targets:x=1", 2, &["is no map", "xdp_stats:1=dropped"]);
+    refused("fathom_targets:x=1", 2, &["is not a map", "xdp_stats:1=dropped"]);
 }
 
 #[test]

@@ -203,10 +203,10 @@ fn counts_of_map(text: &str) -> Result<BTreeMap<String, u64>, CommandFailure> {
     let map: DeviceMap = text.parse().map_err(failed)?;
     map.counts().map_err(|error| {
         let what = format!("the map `{text}` of the device cannot be read");
-        let fix = if error.is_permission() {
-            "root"
-        } else {
-            "bpftool map    # the maps of this machine, with their names and ids"
+        let fix = match error.errno() {
+            Some(_) if error.is_permission() => "root",
+            Some(_) => "bpftool map    # the maps of this machine, with their names and ids",
+            None => "another map, or --device-counters with a command that prints the counts",
         };
         failed(UserError::new(Exit::Preflight, what).with_line("why", error.source.to_string()).with_line("fix", fix))
     })

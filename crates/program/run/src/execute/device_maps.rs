@@ -34,7 +34,7 @@ impl FromStr for DeviceMap {
         names.map(|names| Self { map: map.to_owned(), names }).ok_or_else(|| {
             UserError::new(
                 Exit::Usage,
-                format!("`{text}` is no map: a pinned path, an id or a name, and after a colon names of keys"),
+                format!("`{text}` is not a map: give a pinned path, an id or a name, and names of keys after a colon"),
             )
             .with_line("such as", "xdp_stats:1=dropped,2.1=passed_bytes")
         })
@@ -52,7 +52,7 @@ impl DeviceMap {
         Ok(self.named(&rows))
     }
 
-    fn named(&self, rows: &[(u64, Vec<u64>)]) -> BTreeMap<String, u64> {
+    fn named(&self, rows: &BTreeMap<u64, Vec<u64>>) -> BTreeMap<String, u64> {
         let short = self.map.rsplit('/').next().unwrap_or(&self.map);
         let words = rows.iter().flat_map(|(key, words)| {
             let name = move |word: usize| {
@@ -82,13 +82,13 @@ mod tests {
         text.parse().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn counts(text: &str, rows: &[(u64, Vec<u64>)]) -> Vec<(String, u64)> {
+    fn counts(text: &str, rows: &BTreeMap<u64, Vec<u64>>) -> Vec<(String, u64)> {
         map(text).named(rows).into_iter().collect()
     }
 
     #[test]
     fn numbers_have_the_names_that_were_given_or_those_of_their_places() {
-        let rows = [(1, vec![7, 700]), (2, vec![5, 500])];
+        let rows = [(1, vec![7, 700]), (2, vec![5, 500])].into();
         let named = |name: &str, count| (name.to_owned(), count);
         let all = [named("s[1].0", 7), named("s[1].1", 700), named("s[2].0", 5), named("s[2].1", 500)];
         assert_eq!(counts("/sys/fs/bpf/s", &rows), all);
@@ -97,14 +97,14 @@ mod tests {
             [named("bytes", 500), named("dropped", 7), named("late", 0)]
         );
         assert_eq!(counts("s:1=lost,2=lost", &rows), [named("lost", 12)]);
-        assert_eq!(counts("17", &[(3, vec![1])]), [named("17[3]", 1)]);
+        assert_eq!(counts("17", &[(3, vec![1])].into()), [named("17[3]", 1)]);
     }
 
     #[test]
     fn a_text_that_names_no_map_is_refused_with_the_form() {
         assert_eq!(map("/sys/fs/bpf/a:b:1=x").map, "/sys/fs/bpf/a:b");
         for text in ["", ":1=dropped", "stats:1=", "stats:x=dropped", "stats:1.a=dropped", "stats:1=a,2"] {
-            assert!(text.parse::<DeviceMap>().unwrap_err().to_string().contains("is no map"), "{text}");
+            assert!(text.parse::<DeviceMap>().unwrap_err().to_string().contains("is not a map"), "{text}");
         }
     }
 }

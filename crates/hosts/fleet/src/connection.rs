@@ -290,7 +290,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::protocol::{FromAgent, ToAgent};
+    use crate::protocol::{FromAgent, Hello, HostFacts, ToAgent};
 
     const TURN: Nanos = Nanos::from_millis(100);
 
@@ -348,7 +348,10 @@ mod tests {
             (0..100_000).take_while(|_| outbox.send(message).is_ok() && !outbox.is_full()).count()
         };
         let n_long = SEND_QUEUE_BYTES_MAX / 1_000_000;
-        let n_taken = many(&ToAgent::Environment { interfaces: vec!["x".repeat(1_000_000)] }, &outbox);
+        let n_taken = many(
+            &ToAgent::Hello(Hello { tool: "x".repeat(1_000_000), facts: HostFacts::default(), run: None }),
+            &outbox,
+        );
         assert!((n_long..n_long + 4).contains(&n_taken), "{n_taken}");
 
         let (near, _far) = UnixStream::pair().unwrap();

@@ -12,7 +12,7 @@ use fathom_model::{
 };
 
 use crate::{
-    path::is_memory,
+    path::{devices, is_memory},
     window::{hosts_of_side, is_complete, members, record_of},
 };
 
@@ -328,14 +328,22 @@ fn distinct<'a>(hosts: impl Iterator<Item = &'a &'a str>) -> Vec<&'a str> {
     })
 }
 
-/// Returns the growth of a host's counter. Interface counters are limited to the interfaces on the path.
+/// Returns the growth of a host's counter. Interface counters are limited to the interfaces on the path; of the devices below them only the queues
+/// count, since a device on top of others may count their drops once more.
 fn growth_on_path(trials: &[&Trial], name: &str, host: Option<&Host>, counter: &str) -> u64 {
     let interfaces: Vec<&String> =
         host.map_or_else(Vec::new, |host| host.interface.iter().chain(&host.further_interfaces).collect());
     if interfaces.is_empty() || !host::OF_INTERFACES.contains(&counter) {
         return host_growth(trials, name, counter, None);
     }
-    interfaces.into_iter().map(|interface| host_growth(trials, name, counter, Some(interface))).sum()
+    let growth = |device: &str| host_growth(trials, name, counter, Some(device));
+    let with_those_below = |interface: &String| match (counter, host) {
+        (host::QDISC_DROPPED | host::QDISC_IN_DROPPED, Some(host)) => {
+            devices(&host.environment, interface).into_iter().map(growth).sum::<u64>()
+        }
+        _ => growth(interface),
+    };
+    interfaces.into_iter().map(with_those_below).sum()
 }
 
 fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {

@@ -500,6 +500,19 @@ impl<'a> TestEvidence<'a> {
         (!own.is_empty()).then_some(own)
     }
 
+    /// Returns the cores to which the threads of the test on a host are bound; `None` if one is bound to none, or if that is not known.
+    pub(crate) fn bound_to(&self, host: &str) -> Option<Vec<&'a str>> {
+        let own = self.own_cpu(host, &self.trials_of_cores(host))?;
+        (!own.contains_key("")).then(|| own.into_keys().collect())
+    }
+
+    /// Returns true if the hosts reach each other by IPv6.
+    pub(crate) fn is_ipv6(&self) -> bool {
+        let of_host = |host| place_on_path(self.run, self.test, host).0?.parse::<IpAddr>().ok();
+        let reached = self.test.to.as_deref().and_then(of_host).or_else(|| self.server_address());
+        reached.or_else(|| self.hosts().find_map(of_host)).is_some_and(|address| address.is_ipv6())
+    }
+
     /// Returns the time that both ends measured, summed over the trials.
     pub(crate) fn measured_time(&self) -> Nanos {
         let spans = self.trials.iter().filter_map(|trial| Some(MeasuredWindow::common(trial, &self.run.hosts)?.span()));
@@ -521,6 +534,26 @@ impl<'a> TestEvidence<'a> {
     /// Returns the interface that a host was tested on, or a placeholder for use in a command.
     pub(crate) fn interface(&self, host: &str) -> &'a str {
         place_on_path(self.run, self.test, host).1.unwrap_or("IFACE")
+    }
+
+    /// Returns the interface that a host was tested on and all devices below it, from the top.
+    pub(crate) fn devices(&self, host: &str) -> Vec<&'a str> {
+        let interface = self.interface(host);
+        self.environment(host).map_or_else(|| vec![interface], |facts| path::devices(facts, interface))
+    }
+
+    /// Returns the cards that carry the frames of a host's interface, the one that received most of them first: what is told of rings and queues
+    /// is told of these.
+    pub(crate) fn cards(&self, host: &str) -> Vec<&'a str> {
+        let interface = self.interface(host);
+        let mut cards = self.environment(host).map_or_else(|| vec![interface], |facts| path::cards(facts, interface));
+        cards.sort_by_key(|card| Reverse(self.growth(host, counter::DEV_RX_FRAMES, Some(card))));
+        cards
+    }
+
+    /// Returns the card of a host that received most of the test's frames.
+    pub(crate) fn card(&self, host: &str) -> &'a str {
+        self.cards(host).first().copied().unwrap_or_default()
     }
 
     /// Returns the command of the run with another value of an option, if the command belongs to the layer of this test.

@@ -41,7 +41,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "grep", options: &[], words: &[". /proc/irq/", ". /sys/"] },
     Program {
         name: "ip",
-        options: &["-s"],
+        options: &["-6", "-s"],
         words: &[
             "address",
             "link",
@@ -136,6 +136,7 @@ const SETTINGS: &[&str] = &[
     "net.ipv4.tcp_timestamps",
     "net.ipv4.tcp_window_scaling",
     "net.ipv4.tcp_wmem",
+    "net.ipv6.neigh.default.gc_thresh3",
     "net.netfilter.nf_conntrack_max",
 ];
 

@@ -202,8 +202,11 @@ fn buffers(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 }
 
 fn queues(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
-    let held = |host| seen.growing_time(host, counter::QDISC_OVERLIMITS, seen.interface(host));
-    let most = seen.hosts().filter_map(held).reduce(f64::max);
+    let held = |host| {
+        let devices = seen.devices(host).into_iter();
+        devices.filter_map(move |device| seen.growing_time(host, counter::QDISC_OVERLIMITS, device))
+    };
+    let most = seen.hosts().flat_map(held).reduce(f64::max);
     if let Some(share) = most.filter(|share| *share < HOLDS_BACK && !is_said(seen, "local-shaper")) {
         inspection.rule_out("queues with a rate at the hosts", format!("holding back {} of the time", percent(share)));
     }

@@ -430,10 +430,11 @@ impl RunBuilder {
         }
     }
 
-    /// Adds a core that is idle except for the stolen time.
+    /// Adds a core that works for a tenth of a second, and is idle except for the stolen time.
     pub(crate) fn steal(&mut self, host: &str, time: Nanos) {
         self.series(host, (counter::CPU_STEAL_NS, "cpu3"), &[0, 0, time.0, time.0]);
-        self.series(host, (counter::CPU_IDLE_NS, "cpu3"), &[0, 0, 1000 * MS - time.0, 1000 * MS - time.0]);
+        self.series(host, (counter::CPU_SOFTIRQ_NS, "cpu3"), &[0, 0, 100 * MS, 100 * MS]);
+        self.series(host, (counter::CPU_IDLE_NS, "cpu3"), &[0, 0, 900 * MS - time.0, 900 * MS - time.0]);
     }
 
     /// Sets a total of a host's record in every trial so far.

@@ -348,9 +348,7 @@ impl Hosts {
     /// Queries the environments of several hosts at once and finds the interfaces with their addresses. The answers are in the order of
     /// the names.
     pub fn environments(&mut self, names: &[String]) -> Vec<Result<Environment, fathom_fleet::Error>> {
-        let interfaces = |name: &String| self.by_name[name].interface.iter().cloned().collect();
-        let asked: Vec<(String, Vec<String>)> = names.iter().map(|name| (name.clone(), interfaces(name))).collect();
-        let answers = self.fleet.environments(&asked);
+        let answers = self.fleet.environments(names);
         names.iter().zip(answers).map(|(name, answer)| Ok(self.with_place(name, answer?))).collect()
     }
 

@@ -79,6 +79,10 @@ pub struct Link {
     pub mtu_bytes: u32,
     /// The link type: `veth`, `bridge`; absent for hardware and loopback.
     pub kind: Option<String>,
+    /// The index of the device in the same namespace that it was made on (`IFLA_LINK`), as of a VLAN or a macvlan; of one end of a veth the other end.
+    pub made_on: Option<u32>,
+    /// The index of the bridge, bond or team that it is a port of (`IFLA_MASTER`).
+    pub port_of: Option<u32>,
     /// The queueing discipline, such as `noqueue` or `mq`.
     pub qdisc: Option<String>,
     /// Whether it is administratively up.
@@ -705,6 +709,8 @@ fn link_of(message: Message) -> Option<Link> {
         mac: None,
         mtu_bytes: 0,
         kind: None,
+        made_on: None,
+        port_of: None,
         qdisc: None,
         is_up: flags.contains(LinkFlags::Up),
         has_carrier: flags.contains(LinkFlags::LowerUp),
@@ -714,9 +720,12 @@ fn link_of(message: Message) -> Option<Link> {
         n_tx_queues: None,
         stats: LinkStats::default(),
     };
+    let is_elsewhere = message.attributes.iter().any(|one| matches!(one, LinkAttribute::LinkNetNsId(_)));
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Link(index) => link.made_on = Some(index).filter(|_| !is_elsewhere),
+            LinkAttribute::Controller(index) => link.port_of = Some(index),
             LinkAttribute::Address(bytes) => link.mac = MacAddress::from_bytes(&bytes),
             LinkAttribute::Mtu(mtu) => link.mtu_bytes = mtu,
             LinkAttribute::CarrierChanges(n) => link.carrier_changes = Some(n),

@@ -61,8 +61,8 @@ pub const LOCAL_TRIAL_MAX: Nanos = Nanos::from_secs(24 * 3600);
 pub struct AgentConfig {
     /// The test kinds that it can run.
     pub kinds: &'static [&'static dyn TestKind],
-    /// Creates the observer of the host, given the interfaces on the paths under test.
-    pub observer: fn(&[String]) -> Box<dyn Observer>,
+    /// Creates the observer of the host.
+    pub observer: fn() -> Box<dyn Observer>,
     /// Creates the reader of the host's counters for a controller that watches it.
     pub counters: fn() -> Box<dyn CounterFeed>,
     /// The resources that roles may use.
@@ -266,7 +266,7 @@ impl Agent {
             ToAgent::Hello(Hello { run: Some(run), .. }) if !self.config.policy.is_for_others() => self.hold_host(run),
             ToAgent::Hello(_) | ToAgent::Heartbeat | ToAgent::Bye => {}
             ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
-            ToAgent::Environment { interfaces } => self.send_environment(interfaces),
+            ToAgent::Environment => self.send_environment(),
             ToAgent::Counters => self.send_counters(),
             ToAgent::Prepare { role_id, role, watch, keep } => self.prepare(role_id, *role, watch, keep),
             ToAgent::Lead { members } => self.lead(members),
@@ -305,9 +305,9 @@ impl Agent {
     }
 
     /// Runs the observer in a thread, because some facts take a while.
-    fn send_environment(&self, interfaces: Vec<String>) {
+    fn send_environment(&self) {
         let observer = self.config.observer;
-        self.answer_in_thread("describe the host", move || FromAgent::Environment(observer(&interfaces).environment()));
+        self.answer_in_thread("describe the host", move || FromAgent::Environment(observer().environment()));
     }
 
     /// Answers in a separate thread. What the work is, is told if it fails.
@@ -382,7 +382,7 @@ impl Agent {
         self.answer_in_thread("merge the records", move || FromAgent::Merged(kept.merge(&parts, merge)));
     }
 
-    fn prepare(&mut self, role_id: RoleId, role: Role, watch: Option<Vec<String>>, keep: bool) {
+    fn prepare(&mut self, role_id: RoleId, role: Role, watch: bool, keep: bool) {
         let roles_max = if self.config.policy.is_for_others() { GUEST_ROLES_MAX } else { ROLES_MAX };
         if self.roles.len() >= roles_max || self.roles.contains_key(&role_id) {
             let failure = AgentFailure::new(ErrorClass::Failed, format!("{} roles run already", self.roles.len()));
@@ -392,7 +392,7 @@ impl Agent {
         let stop = StopFlag::default();
         self.roles.insert(role_id, RoleHandle { start: Some(start), stop: stop.clone() });
         let kept = keep.then(|| self.kept.clone());
-        let part = role::RoleTask { role_id, role, watched_interfaces: watch, kept, start: started, stop };
+        let part = role::RoleTask { role_id, role, watch, kept, start: started, stop };
         let (config, outbox, events) = (Arc::clone(&self.config), self.send_queue.clone(), self.events.clone());
         let playing = threads::start("role", move || {
             let message = part.run(&config, &outbox);

@@ -30,7 +30,8 @@ use crate::{
 pub(super) struct RoleTask {
     pub(super) role_id: RoleId,
     pub(super) role: Role,
-    pub(super) watched_interfaces: Option<Vec<String>>,
+    /// Whether the host's counters are read meanwhile.
+    pub(super) watch: bool,
     /// Where its record waits to be merged with others, if that is wanted.
     pub(super) kept: Option<KeptOutcomes>,
     /// Receives the start time, or is closed if there is no start.
@@ -61,7 +62,7 @@ impl RoleTask {
     }
 
     fn run_test(self, config: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<RoleOutcome, AgentFailure> {
-        let Self { role_id, role, watched_interfaces: watch, kept, start: started, stop } = self;
+        let Self { role_id, role, watch, kept, start: started, stop } = self;
         let before_start = |error| AgentFailure::of_engine(&error, HasStarted::No);
         let kind: &dyn TestKind = match role.kind.as_str() {
             observer_role::NAME => &ObserverRole,
@@ -77,7 +78,7 @@ impl RoleTask {
             entered.map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot log the role: {cause}")))?;
         let targets = kind.destinations(&role.settings).map_err(before_start)?;
         option_precheck::check(&config.policy, &role, kind.options(), &targets)?;
-        let observer = watch.map(|interfaces| (config.observer)(&interfaces));
+        let observer = watch.then(config.observer);
         let policy = config
             .policy
             .within(role.meeting.within.as_deref())

@@ -289,33 +289,29 @@ impl Fleet {
         Ok(&self.hosts[self.find(name)?].facts)
     }
 
-    /// Queries the environment of a host; `interfaces` are those on paths under test.
+    /// Queries the environment of a host.
     ///
     /// # Errors
     /// As [`Self::environments`].
     ///
     /// # Panics
     /// Never: each question has an answer.
-    pub fn environment(&mut self, name: &str, interfaces: &[String]) -> Result<Environment, Error> {
-        let asked = [(name.to_owned(), interfaces.to_vec())];
-        self.environments(&asked).pop().expect("each host has an answer")
+    pub fn environment(&mut self, name: &str) -> Result<Environment, Error> {
+        self.environments(&[name.to_owned()]).pop().expect("each host has an answer")
     }
 
-    /// Queries the environments of several hosts at once, each with its interfaces on paths under test. The answers are in the order of
-    /// `asked`.
+    /// Queries the environments of several hosts at once. The answers are in the order of the names.
     ///
     /// # Errors
     /// If a host is unknown or disconnected, or if its agent fails.
     ///
     /// # Panics
     /// Never: each question has an answer.
-    pub fn environments(&mut self, asked: &[(String, Vec<String>)]) -> Vec<Result<Environment, Error>> {
-        let found: Vec<Result<HostIndex, Error>> = asked.iter().map(|(name, _)| self.find(name)).collect();
-        for (id, (_, interfaces)) in found.iter().zip(asked) {
-            if let Ok(id) = id {
-                // A stream that is broken is reported below.
-                let _ = self.hosts[*id].send(&ToAgent::Environment { interfaces: interfaces.clone() });
-            }
+    pub fn environments(&mut self, names: &[String]) -> Vec<Result<Environment, Error>> {
+        let found: Vec<Result<HostIndex, Error>> = names.iter().map(|name| self.find(name)).collect();
+        for id in found.iter().flatten() {
+            // A stream that is broken is reported below.
+            let _ = self.hosts[*id].send(&ToAgent::Environment);
         }
         let ids: Vec<HostIndex> = found.iter().flatten().copied().collect();
         let answers = self.wait_each(&ids, DESCRIBE, |_, _, message| match message {
@@ -324,12 +320,12 @@ impl Fleet {
             _ => None,
         });
         let mut answers = answers.into_iter();
-        let answer = |(found, (name, _)): (Result<HostIndex, Error>, &(String, Vec<String>))| {
+        let answer = |(found, name): (Result<HostIndex, Error>, &String)| {
             found
                 .and_then(|_| answers.next().expect("each host has an answer"))?
                 .map_err(|failure: AgentFailure| Error::RoleFailed { host: name.clone(), failure })
         };
-        found.into_iter().zip(asked).map(answer).collect()
+        found.into_iter().zip(names).map(answer).collect()
     }
 
     /// Queries the counters of a host, as changes to the last reply.

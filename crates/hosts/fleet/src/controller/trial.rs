@@ -55,8 +55,6 @@ pub struct Assignment {
     pub host: String,
     /// The role; the responder's endpoints are added for an initiator.
     pub role: Role,
-    /// The interfaces whose counters are read.
-    pub interfaces: Vec<String>,
 }
 
 /// The assignments of one test.
@@ -89,7 +87,7 @@ pub struct TrialPlan {
 impl Assignment {
     /// Creates the role of a host that observes while another role runs.
     #[must_use]
-    pub fn observer(host: &str, role: &Role, interfaces: Vec<String>) -> Self {
+    pub fn observer(host: &str, role: &Role) -> Self {
         let role = Role {
             kind: observer_role::NAME.to_owned(),
             side: Side::Responder,
@@ -99,7 +97,7 @@ impl Assignment {
             cores: Vec::new(),
             ..role.clone()
         };
-        Self { host: host.to_owned(), role, interfaces }
+        Self { host: host.to_owned(), role }
     }
 
     fn is_observer(&self) -> bool {
@@ -406,11 +404,10 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut role = Box::new(running.assignment.role.clone());
         role.peer.extend(endpoints);
         role.meeting = self.meeting(n, role.meeting);
-        // There is one observer per host: the observing role or else the first one starts it, for the interfaces of all roles there.
+        // There is one observer per host: the observing role or else the first one starts it.
         let observes = |other: &usize| self.roles[*other].assignment.is_observer();
         let watching = self.of_host(running.id).find(observes).or_else(|| self.of_host(running.id).next());
-        let is_first = watching == Some(n) && !self.unwatched.contains(&running.assignment.host);
-        let watch = is_first.then(|| self.interfaces(running.id));
+        let watch = watching == Some(n) && !self.unwatched.contains(&running.assignment.host);
         self.roles[n].state = RoleState::Preparing;
         let keep = self.is_kept(n);
         self.send(n, |role_id| ToAgent::Prepare { role_id, role, watch, keep })
@@ -480,12 +477,6 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             self.others_of(n).map(|other| self.roles[other].assignment.role.address).collect();
         let with = self.translated_of(n).map_or_else(|| with.unwrap_or_default(), |by| vec![by]);
         PeerAddresses { with, token: self.tokens[test], ..known }
-    }
-
-    fn interfaces(&self, id: HostIndex) -> Vec<String> {
-        let interfaces: BTreeSet<&String> =
-            self.of_host(id).flat_map(|n| &self.roles[n].assignment.interfaces).collect();
-        interfaces.into_iter().cloned().collect()
     }
 
     /// Sends the start time to all roles, each on its host's clock; returns the time on our clock.

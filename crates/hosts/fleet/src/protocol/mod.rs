@@ -22,7 +22,7 @@ use self::clock_offset::ClockOffset;
 use crate::AgentFailure;
 
 /// The major version of the protocol: the first byte of each frame.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The maximum size of a message to an agent: roles and heartbeats are small.
 pub const TO_AGENT_MAX: usize = 1 << 20;
 /// The maximum size of a message to a controller: records with many flows are large.
@@ -112,10 +112,7 @@ pub enum ToAgent {
         t0: Nanos,
     },
     /// Requests the environment of the host.
-    Environment {
-        /// The interfaces on paths under test.
-        interfaces: Vec<String>,
-    },
+    Environment,
     /// Requests the counters of the host as they are now.
     Counters,
     /// Requests the preparation of a role.
@@ -124,8 +121,8 @@ pub enum ToAgent {
         role_id: RoleId,
         /// The role.
         role: Box<Role>,
-        /// The interfaces to watch; absent if the host's counters are not watched for this role.
-        watch: Option<Vec<String>>,
+        /// Whether the host's counters are read while the role runs.
+        watch: bool,
         /// Whether the first agent on the way keeps the outcome to merge it with others, and sends on a row of it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         keep: bool,
@@ -425,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_message_longer_than_its_receiver_reads_is_not_written() {
-        let long = ToAgent::Environment { interfaces: vec!["x".repeat(TO_AGENT_MAX)] };
+        let long = ToAgent::Hello(Hello { tool: "x".repeat(TO_AGENT_MAX), facts: HostFacts::default(), run: None });
         assert!(matches!(write(&long), Err(FrameError::TooLong { .. })));
     }
 

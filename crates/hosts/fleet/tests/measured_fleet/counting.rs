@@ -117,7 +117,7 @@ impl CounterFeed for FakeFeed {
 pub(crate) fn agent_config(policy: Policy) -> agent::AgentConfig {
     agent::AgentConfig {
         kinds: KINDS,
-        observer: |_| Box::<FakeObserver>::default(),
+        observer: || Box::<FakeObserver>::default(),
         counters: || Box::<FakeFeed>::default(),
         policy,
         trial_max: agent::LOCAL_TRIAL_MAX,
@@ -177,7 +177,7 @@ pub(crate) fn role(side: Side, measure: Nanos) -> Role {
 }
 
 pub(crate) fn part(host: &str, side: Side, measure: Nanos) -> Assignment {
-    Assignment { host: host.to_owned(), role: role(side, measure), interfaces: vec!["lo".to_owned()] }
+    Assignment { host: host.to_owned(), role: role(side, measure) }
 }
 
 pub(crate) fn cast(from: &str, to: &str, measure: Nanos) -> TestRoles {

@@ -197,7 +197,7 @@ impl RawController {
     }
 
     fn prepare(&mut self, role_id: u64, role: Role) {
-        self.send(&ToAgent::Prepare { role_id: RoleId(role_id), role: Box::new(role), watch: None, keep: false });
+        self.send(&ToAgent::Prepare { role_id: RoleId(role_id), role: Box::new(role), watch: false, keep: false });
     }
 
     /// The endpoints of a prepared role, or the reason why it is not run.

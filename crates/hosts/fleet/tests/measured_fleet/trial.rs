@@ -120,12 +120,12 @@ fn two_tests_that_are_made_together_have_a_trial_each_and_the_counters_of_their_
 #[test]
 fn a_host_is_described_with_its_clock() {
     let mut fleet = fleet(&["a"]);
-    assert_eq!(fleet.environment("a", &[]).unwrap().get("kernel", "release"), Some("6.18"));
+    assert_eq!(fleet.environment("a").unwrap().get("kernel", "release"), Some("6.18"));
     assert!(fleet.facts("a").unwrap().cores.is_some_and(|cores| cores > 0));
     let host = fleet.describe("a").unwrap();
     // Both ends read the same clock and recognize it by its name, so nothing is estimated.
     assert_eq!((host.clock_offset_ns, host.clock_error_ns), (0, Nanos::ZERO), "{host:?}");
-    assert!(matches!(fleet.environment("z", &[]), Err(Error::UnknownHost { .. })));
+    assert!(matches!(fleet.environment("z"), Err(Error::UnknownHost { .. })));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn the_counters_of_a_host_come_as_changes_and_a_failure_to_read_them_ends_nothin
     }
     let failed = fleet.counters("a").unwrap_err().to_string();
     assert!(failed.contains("the counters cannot be read: told to"), "{failed}");
-    assert!(fleet.environment("a", &[]).is_ok());
+    assert!(fleet.environment("a").is_ok());
     assert!(matches!(fleet.counters("b"), Err(Error::UnknownHost { .. })));
 }
 
@@ -391,7 +391,7 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let role_id = RoleId(1);
     say(
         &mut near,
-        &ToAgent::Prepare { role_id, role: Box::new(role(Side::Responder, LONG)), watch: None, keep: false },
+        &ToAgent::Prepare { role_id, role: Box::new(role(Side::Responder, LONG)), watch: false, keep: false },
     );
     say(&mut near, &ToAgent::Start { role_id, at: begin, peer_clock: None });
     let loss = agent.join().unwrap().unwrap_err();

@@ -14,7 +14,8 @@ const HOLDS_BACK: f64 = 1e-3;
 /// Fewer marks are single events.
 const MARKS_MIN: u64 = 20;
 
-/// Compares the segments that arrived with a mark with all that a host sent over its connections.
+/// Compares the segments whose acknowledgment had the echo of a mark with all that a host sent over its connections. A receiver repeats the echo
+/// until the sender has answered it (RFC 3168 section 6.1.3), so that fewer were marked.
 pub(crate) struct CongestionMarks;
 
 impl FindingRule for CongestionMarks {
@@ -44,7 +45,8 @@ impl CongestionMarks {
         let (n_marked, n_sent) = (sum(tcp::DELIVERED_CE), sum(tcp::SEGMENTS_OUT));
         let share = ratio(n_marked, n_sent).filter(|share| n_marked >= MARKS_MIN && *share >= HOLDS_BACK)?;
         let title = format!(
-            "a device on the path marked {} of the TCP segments of {host} as \"congestion experienced\" (ECN), on which senders slow down",
+            "a device on the path marked TCP segments of {host} as \"congestion experienced\" (ECN), and its connections slowed down: {} of the \
+             segments were acknowledged with the echo of a mark",
             percent(share)
         );
         Some(
@@ -90,7 +92,8 @@ mod tests {
         let finding = marked(250).finding("congestion-marks").unwrap();
         assert_eq!(
             finding.title,
-            "a device on the path marked 25 % of the TCP segments of client as \"congestion experienced\" (ECN), on which senders slow down"
+            "a device on the path marked TCP segments of client as \"congestion experienced\" (ECN), and its connections slowed down: 25 % of the \
+             segments were acknowledged with the echo of a mark"
         );
         assert_eq!(marked(0).finding("congestion-marks"), None);
     }

@@ -61,18 +61,22 @@ impl FindingRule for CoreSaturated {
         if seen.role_of(host) != "receiver" && generator_limited::threads_saturated(seen).is_some() {
             return Vec::new();
         }
-        let shared = seen.is_one_machine();
+        let shared = shares_all(seen, cores);
         let mut evidence: Vec<Evidence> = Vec::new();
         for (host, cores) in &hosts {
             let full = cores.iter().filter(|core| core.is_full_of_own_work());
             evidence.extend(full.flat_map(|core| core_evidence(host, core)));
-            if shared {
+            if seen.is_one_machine() {
                 break;
             }
         }
         // TCP waits for lost segments first; the core would be next.
         let comes_next = seen.test.layer == Layer::Tcp && retransmissions::path_limits_window(seen);
-        let short = if shared { "shared cores".to_owned() } else { format!("{} cpu", seen.role_of(host)) };
+        let short = match (shared, seen.is_one_machine()) {
+            (true, _) => "shared cores".to_owned(),
+            (false, true) => "one core".to_owned(),
+            (false, false) => format!("{} cpu", seen.role_of(host)),
+        };
         let severity = if comes_next { Severity::Remark } else { Severity::HoldsBack };
         vec![
             seen.finding(self.id(), severity, short, title(seen, host, cores))
@@ -95,6 +99,11 @@ impl FindingRule for CoreSaturated {
     }
 }
 
+/// Returns true if both ends run on one machine and no core of it can take over work.
+fn shares_all(seen: &TestEvidence<'_>, cores: &[CoreLoad]) -> bool {
+    seen.is_one_machine() && cores.iter().all(|core| core.busy() >= FREE)
+}
+
 /// Returns the busy share of a core and its main state as evidence.
 fn core_evidence(host: &str, core: &CoreLoad) -> [Evidence; 2] {
     let (counter, _, share) = core.main_state();
@@ -108,7 +117,7 @@ fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
     let core = &cores[0];
     let (_, word, share) = core.main_state();
     let busy = format!("busy {} of the time, {word} {}", percent(core.busy()), percent(share));
-    if seen.is_one_machine() {
+    if shares_all(seen, cores) {
         let mut full: Vec<&str> =
             cores.iter().filter(|core| core.is_full_of_own_work()).map(|core| core.core.as_str()).collect();
         full.sort_unstable();
@@ -121,6 +130,9 @@ fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
     }
     let others: Vec<f64> = cores[1..].iter().map(CoreLoad::busy).collect();
     let rest = mean(&others).map_or(String::new(), |mean| format!("; the others are busy {}", percent(mean)));
+    if seen.is_one_machine() {
+        return format!("{} of this machine, which has both ends, is {busy}{rest}", core.core);
+    }
     format!("the {}'s {} on {host} is {busy}{rest}", seen.role_of(host), core.core)
 }
 
@@ -131,20 +143,21 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
     let here = |command: String| NextStep::new(command).on(host);
     let code =
         || here(format!("perf top -C {}", core_number(&cores[0].core))).expected("show which code takes the time");
-    let interface = seen.interface(host);
+    let card = seen.card(host);
     let in_interrupts = cores[0].share(CPU_SOFTIRQ_NS) + cores[0].share(CPU_IRQ_NS) >= cores[0].busy() / 2.0;
     match (free > 0, in_interrupts, seen.test.layer) {
-        _ if seen.is_one_machine() => {
+        _ if shares_all(seen, cores) => {
             NextStep::new("fathom serve").on("another machine").expected("give each end its own cores")
         }
-        (true, true, _) if !seen.is_memory(host) => {
-            here(format!("ethtool -L {interface} combined {n_cores}")).expected("spread arriving frames over all cores")
-        }
-        (true, true, _) => {
-            let mask = mask_of_all(n_cores);
-            let queue = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
-            here(format!("echo {mask} > {queue}")).expected("spread arriving packets over all cores")
-        }
+        (true, true, _) => match spare_queues(seen, host) {
+            Some(n) => here(format!("ethtool -L {card} combined {}", n.min(n_cores)))
+                .expected("spread arriving frames over more queues and cores"),
+            None => {
+                let mask = mask_of_all(n_cores);
+                let queue = format!("/sys/class/net/{card}/queues/rx-0/rps_cpus");
+                here(format!("echo {mask} > {queue}")).expected("spread the packets of this queue over all cores")
+            }
+        },
         (true, false, Layer::Tcp | Layer::Udp) => {
             let more = |command| NextStep::new(command).expected("give each flow a core of its own");
             seen.repeat_test_command(&format!("--flows {n_cores}")).map_or_else(code, more)
@@ -154,6 +167,12 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
         }
         _ => code(),
     }
+}
+
+/// Returns the number of queues that the card of a host could have, if it has fewer.
+fn spare_queues(seen: &TestEvidence<'_>, host: &str) -> Option<usize> {
+    let count = |name| seen.environment(host)?.get(seen.card(host), name)?.parse::<usize>().ok();
+    count("queues_combined_max").filter(|most| count("queues_combined").is_some_and(|now| now < *most))
 }
 
 /// Returns the bit mask of the first cores, at most 32, in the format of the kernel.
@@ -183,6 +202,13 @@ mod tests {
         builder.cpu("target", "cpu0", [1, 2, 97, 0]);
         builder.cpu("target", "cpu1", [5, 5, 1, 0]);
         builder.driver("ice");
+        let note = |builder: &mut RunBuilder, name: &str, n: &str| {
+            builder.run.hosts.get_mut("target").unwrap().environment.note("eth0", name, n);
+        };
+        note(&mut builder, "queues_combined", "1");
+        let next = builder.finding("core-saturated").unwrap().next.unwrap();
+        assert_eq!(next.command, "echo 3 > /sys/class/net/eth0/queues/rx-0/rps_cpus", "it has one queue");
+        note(&mut builder, "queues_combined_max", "8");
         let finding = builder.finding("core-saturated").unwrap();
         assert_eq!((finding.short.as_str(), finding.explains), ("receiver cpu", Some(1.0)));
         assert_eq!(
@@ -238,6 +264,22 @@ mod tests {
         assert_eq!(finding.short, "shared cores");
         assert!(finding.title.starts_with("both ends share the 2 cores of one machine"), "{}", finding.title);
         assert!(finding.title.contains("cpu0 and cpu1"), "{}", finding.title);
+    }
+
+    #[test]
+    fn one_full_core_of_a_machine_with_idle_ones_is_not_shared() {
+        let mut builder = RunBuilder::new();
+        builder.one_machine();
+        builder.tcp_stream(&[1000, 1000]);
+        for host in ["client", "target"] {
+            builder.cpu(host, "cpu0", [10, 86, 2, 0]);
+            builder.cpu(host, "cpu1", [1, 2, 1, 0]);
+        }
+        let finding = builder.finding("core-saturated").unwrap();
+        assert_eq!(finding.short, "one core");
+        let title = "cpu0 of this machine, which has both ends, is busy 98 % of the time, system 86 %; the others are busy 4.0 %";
+        assert_eq!(finding.title, title);
+        assert_eq!(finding.next.unwrap().command, "fathom tcp 198.18.0.2 --flows 2");
     }
 
     #[test]

@@ -75,6 +75,25 @@ pub(super) fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
     seen.growth(host, host::DEV_RX_FRAMES, Some(seen.interface(host)))
 }
 
+/// Returns the size of the receive ring of a card and the largest that the device has.
+pub(super) fn ring(seen: &TestEvidence<'_>, (host, card): (&str, &str)) -> Option<(u32, u32)> {
+    let fact = |name| seen.environment(host)?.get(card, name)?.parse().ok();
+    Some((fact("ring_rx")?, fact("ring_rx_max")?))
+}
+
+/// A longer ring holds longer bursts. Where it is the longest already, the frames have to be taken faster.
+pub(super) fn longer_ring(seen: &TestEvidence<'_>, (host, card): (&str, &str)) -> NextStep {
+    match ring(seen, (host, card)) {
+        Some((now, max)) if now >= max => NextStep::new(format!("ethtool -S {card}"))
+            .expected("show which queue is full; spread its flows over more queues and cores"),
+        Some((_, max)) => {
+            NextStep::new(format!("ethtool -G {card} rx {max}")).expected("hold longer bursts in the ring")
+        }
+        None => NextStep::new(format!("ethtool -S {card}"))
+            .expected("show which queue is full; lengthen its ring or spread its flows"),
+    }
+}
+
 /// Returns false for the sender of datagrams or frames: it cannot lose what it sends where packets arrive.
 pub(super) fn may_lose_at_arrival(seen: &TestEvidence<'_>, host: &str) -> bool {
     let is_of_packets = seen.packets_lost().is_some() && seen.test.conservation.is_some();
@@ -296,13 +315,13 @@ impl FindingRule for DeviceReceiveDrops {
         let on_host = |host| {
             let interface = seen.interface(host);
             let dropped = seen.growth(host, host::DEV_RX_DROPPED, Some(interface));
-            let fifo = seen.growth(host, host::DEV_RX_FIFO, Some(interface));
+            let of_cards = |counter| seen.cards(host).iter().map(|card| seen.growth(host, counter, Some(card))).sum();
+            let (fifo, missed): (u64, u64) = (of_cards(host::DEV_RX_FIFO), of_cards(host::DEV_RX_MISSED));
             let counters =
                 [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
             let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n)).collect();
             // The device also counts the drops of the core's backlog behind it, and those of its ring, which have a rule of their own.
-            let elsewhere = seen.growth(host, host::SOFTNET_DROPPED, None)
-                + seen.growth(host, host::DEV_RX_MISSED, Some(interface));
+            let elsewhere = seen.growth(host, host::SOFTNET_DROPPED, None) + missed;
             let n = dropped.saturating_sub(elsewhere).max(fifo);
             let dropped = DropReport {
                 id: self.id(),
@@ -314,9 +333,7 @@ impl FindingRule for DeviceReceiveDrops {
                 // Packets that did not fit in a ring, or in a memory device, do not count as received.
                 of: packets_received(seen, host) + if seen.is_memory(host) { n } else { fifo },
                 // A memory device has no ring with a configurable size.
-                next: (!seen.is_memory(host)).then(|| {
-                    NextStep::new(format!("ethtool -G {interface} rx 4096")).expected("hold longer bursts in the ring")
-                }),
+                next: (!seen.is_memory(host)).then(|| longer_ring(seen, (host, seen.card(host)))),
             };
             dropped.into_finding(seen)
         };
@@ -399,25 +416,25 @@ impl FindingRule for QdiscDrops {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let on_host = |host| {
-            let interface = seen.interface(host);
-            let n = seen.growth(host, host::QDISC_DROPPED, Some(interface));
+        let of_device = |(host, device)| {
+            let n = seen.growth(host, host::QDISC_DROPPED, Some(device));
             let dropped = DropReport {
                 id: self.id(),
                 short: "qdisc drops",
                 host,
-                what: format!("the queueing discipline of {interface} on {host} dropped outgoing packets"),
-                evidence: vec![counter_evidence(host, format!("{} {interface}", host::QDISC_DROPPED), n)],
+                what: format!("the queueing discipline of {device} on {host} dropped outgoing packets"),
+                evidence: vec![counter_evidence(host, format!("{} {device}", host::QDISC_DROPPED), n)],
                 n,
-                of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
+                of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(device)),
                 next: Some(
-                    NextStep::new(format!("tc -s qdisc show dev {interface}"))
+                    NextStep::new(format!("tc -s qdisc show dev {device}"))
                         .expected("show which discipline drops, and its limit"),
                 ),
             };
             dropped.into_finding(seen)
         };
-        seen.hosts().filter_map(on_host).collect()
+        let devices_of = |host| seen.devices(host).into_iter().map(move |device| (host, device));
+        seen.hosts().flat_map(devices_of).filter_map(of_device).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -525,7 +542,7 @@ mod tests {
         builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 20_000);
         let finding = builder.finding("device-receive-drops").unwrap();
         assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, None));
-        assert_eq!(finding.next.unwrap().command, "ethtool -G eth0 rx 4096");
+        assert_eq!(finding.next.unwrap().command, "ethtool -S eth0", "the size of its ring is not known");
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl FindingRule for SendBuffer {
                 seen.finding(self.id(), Severity::HoldsBack, "send buffer", title)
                     .evidence(bound.evidence(sender, "send buffer, most"))
                     .explains(gap::explained_by_time(seen, (bound.share / REFILLED_FROM).min(1.0)))
-                    .next(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
+                    .next(larger_send_buffer(seen, sender)),
             ];
         }
         let limited =
@@ -152,7 +152,7 @@ impl FindingRule for SendBuffer {
             seen.finding(self.id(), Severity::HoldsBack, "send buffer", title)
                 .evidence([ratio_evidence(sender, format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)])
                 .explains(gap::explained_by_time(seen, share))
-                .next(larger_buffer(seen, sender, WMEM, WMEM_USUAL)),
+                .next(larger_send_buffer(seen, sender)),
         ]
     }
 
@@ -254,11 +254,19 @@ fn larger_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), wind
     if is_held {
         return what_holds_window(seen, (sender, receiver));
     }
-    let larger = asked.and(larger_stream_buffer(seen, receiver, RMEM));
-    match larger.and_then(|larger| seen.repeat_with_option("buffer", &larger.to)) {
-        Some(command) => NextStep::new(command).expected("let more data be on its way at once"),
-        None => larger_receive_buffer(seen, receiver),
-    }
+    larger_receive_buffer(seen, receiver)
+}
+
+/// Suggests a larger send buffer.
+fn larger_send_buffer(seen: &TestEvidence<'_>, sender: &str) -> NextStep {
+    larger_asked(seen, sender, WMEM).unwrap_or_else(|| larger_buffer(seen, sender, WMEM, WMEM_USUAL))
+}
+
+/// Suggests a larger size where the test asks for one: the settings of the host do not hold for its sockets.
+fn larger_asked(seen: &TestEvidence<'_>, host: &str, sysctl: &str) -> Option<NextStep> {
+    let larger = seen.test.options.size("buffer").and(larger_stream_buffer(seen, host, sysctl))?;
+    let command = seen.repeat_with_option("buffer", &larger.to)?;
+    Some(NextStep::new(command).expected("let more data be on its way at once"))
 }
 
 /// Suggests to turn on what lets a window grow, or to look for what keeps it small.
@@ -285,9 +293,9 @@ fn what_holds_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str)) 
         .expected("show what keeps the window small, as the buffer may be larger: a 0, or a `window` of the route")
 }
 
-/// Suggests a larger receive buffer for TCP sockets that do not choose their own, which `rmem_max` does not limit.
+/// Suggests a larger receive buffer, for TCP sockets that do not choose their own by the setting that `rmem_max` does not limit.
 pub(super) fn larger_receive_buffer(seen: &TestEvidence<'_>, host: &str) -> NextStep {
-    larger_buffer(seen, host, RMEM, RMEM_USUAL)
+    larger_asked(seen, host, RMEM).unwrap_or_else(|| larger_buffer(seen, host, RMEM, RMEM_USUAL))
 }
 
 /// Suggests twice the largest buffer that a host allows, at least the kernel's defaults. Suggests 32 MiB if it is unknown.
@@ -354,6 +362,17 @@ mod tests {
         let builder = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::SNDBUF_LIMITED_NS, 300_000_000)]);
         let finding = builder.finding("send-buffer").unwrap();
         assert_eq!(finding.next.unwrap().on.as_deref(), Some("client"));
+    }
+
+    #[test]
+    fn a_test_with_a_buffer_of_its_own_is_repeated_with_a_larger_one() {
+        for (waited, id) in [(tcp::SNDBUF_LIMITED_NS, "send-buffer"), (tcp::RWND_LIMITED_NS, "receive-window")] {
+            let mut builder = streaming(&[(tcp::BUSY_NS, 500_000_000), (waited, 300_000_000)]);
+            builder.run.command = "fathom tcp 198.18.0.2 --buffer 8KiB".to_owned();
+            builder.run.tests[0].options.set("buffer", "8KiB");
+            let command = builder.finding(id).unwrap().next.unwrap().command;
+            assert!(command.starts_with("fathom tcp 198.18.0.2 --buffer "), "{id}: {command}");
+        }
     }
 
     #[test]

@@ -184,12 +184,11 @@ impl FindingRule for OfferedTooLittle {
         if refused > 0 {
             evidence.push(counter_evidence(sender, count::SEND_REFUSED, refused));
         }
-        let interface = seen.interface(sender);
         let waited = wait_of_sender(seen, side).filter(|wait| *wait >= HALF * (1.0 - share));
         let (held, command, expected) = match (shaper(seen, sender), waited) {
-            (Some(shaper), _) => (
-                format!("; the queueing discipline {shaper} on {interface} of {sender} may hold it back"),
-                format!("tc -s qdisc show dev {interface}"),
+            (Some((shaper, device)), _) => (
+                format!("; the queueing discipline {shaper} on {device} of {sender} may hold it back"),
+                format!("tc -s qdisc show dev {device}"),
                 "show its rate",
             ),
             (None, Some(wait)) => (
@@ -242,10 +241,13 @@ fn offered_rate_text(seen: &TestEvidence<'_>, share: f64) -> String {
     asked.and_then(of).unwrap_or_default()
 }
 
-/// Returns the queueing discipline of the sender's interface if it limits the rate.
-fn shaper<'a>(seen: &TestEvidence<'a>, sender: &str) -> Option<&'a str> {
-    let kinds = seen.environment(sender)?.get(seen.interface(sender), "qdisc")?;
-    SHAPERS.into_iter().find(|shaper| kinds.contains(shaper))
+/// Returns the queueing discipline of a device of the sender that limits the rate, and the device.
+fn shaper<'a>(seen: &TestEvidence<'a>, sender: &str) -> Option<(&'static str, &'a str)> {
+    let facts = seen.environment(sender)?;
+    seen.devices(sender).into_iter().find_map(|device| {
+        let kinds = facts.get(device, "qdisc")?;
+        Some((SHAPERS.into_iter().find(|shaper| kinds.contains(shaper))?, device))
+    })
 }
 
 #[cfg(test)]

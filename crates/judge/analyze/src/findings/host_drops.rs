@@ -92,8 +92,9 @@ pub(crate) const NO_ROUTE: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, _| format!("{host} had no route for packets"),
-    next: |_, _| {
-        NextStep::new("ip route").expected("show the routes; the one to the other end is missing or unreachable")
+    next: |seen, _| {
+        NextStep::new(if seen.is_ipv6() { "ip -6 route" } else { "ip route" })
+            .expected("show the routes; the one to the other end is missing or unreachable")
     },
 };
 
@@ -152,8 +153,12 @@ pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: true,
     place: |host, _| format!("the neighbor table of {host} was full"),
-    next: |_, _| {
-        NextStep::new("sysctl -w net.ipv4.neigh.default.gc_thresh3=16384").expected("make room for more neighbors")
+    next: |seen, _| {
+        let command = match seen.is_ipv6() {
+            true => "sysctl -w net.ipv6.neigh.default.gc_thresh3=16384",
+            false => "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384",
+        };
+        NextStep::new(command).expected("make room for more neighbors")
     },
 };
 

@@ -61,9 +61,11 @@ impl FindingRule for LinkFlaps {
 fn flaps(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
     // A host that is watched may have no interface with traffic.
     let of_test = seen.run.hosts.get(host)?.interface.as_deref();
+    let cards = seen.cards(host);
     let changes = seen.growth_by_instance(host, counter::DEV_CARRIER_CHANGES);
     // It counts both the loss of a carrier and its return.
-    let (interface, n) = changes.into_iter().find(|(of, _)| of_test.is_none_or(|interface| interface == *of))?;
+    let (interface, n) =
+        changes.into_iter().find(|(of, _)| of_test.is_none_or(|interface| interface == *of || cards.contains(of)))?;
     let is_down = seen.environment(host).and_then(|env| env.get(interface, "operstate")) == Some("down");
     if is_down {
         return None;

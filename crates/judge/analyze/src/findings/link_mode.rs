@@ -15,7 +15,7 @@ pub(crate) struct LinkMode;
 /// An end of the test with a real link.
 struct LinkEnd<'a> {
     host: &'a str,
-    interface: &'a str,
+    card: &'a str,
     speed: Option<BitsPerSec>,
     duplex: Option<&'a str>,
 }
@@ -41,9 +41,9 @@ impl FindingRule for LinkMode {
 
 impl LinkMode {
     fn half_duplex(&self, seen: &TestEvidence<'_>, end: &LinkEnd<'_>) -> Finding {
-        let LinkEnd { host, interface, .. } = end;
+        let LinkEnd { host, card, .. } = end;
         let title = format!(
-            "{interface} of {host} runs at half duplex: it cannot send while it receives, and if the other end of its cable runs at full \
+            "{card} of {host} runs at half duplex: it cannot send while it receives, and if the other end of its cable runs at full \
              duplex, frames collide and are lost"
         );
         let next = link_settings(end)
@@ -61,7 +61,7 @@ impl LinkMode {
         }
         let (slower, faster) = if of_from < of_to { (from, to) } else { (to, from) };
         let speed = |end: &LinkEnd<'_>| end.speed.map_or_else(String::new, |speed| speed.to_string());
-        let has = |end: &LinkEnd<'_>| format!("{} of {} has {}", end.interface, end.host, speed(end));
+        let has = |end: &LinkEnd<'_>| format!("{} of {} has {}", end.card, end.host, speed(end));
         let title = format!(
             "the links of the two ends have different speeds: {}, {}; bursts of the faster one wait or are lost where the speeds meet",
             has(slower),
@@ -78,22 +78,24 @@ impl LinkMode {
 
 /// The command that shows the settings of a link.
 fn link_settings(end: &LinkEnd<'_>) -> NextStep {
-    NextStep::new(format!("ethtool {}", end.interface)).on(end.host)
+    NextStep::new(format!("ethtool {}", end.card)).on(end.host)
 }
 
 /// Returns the end of a test at a host; `None` for a device of memory, and for one whose speed is only a number.
 fn end<'a>(seen: &TestEvidence<'a>, host: &'a str) -> Option<LinkEnd<'a>> {
-    let interface = seen.interface(host);
+    let cards = seen.cards(host);
+    let card = cards.first()?;
     let facts = seen.environment(host)?;
-    if seen.is_memory(host) || facts.get(interface, "line_rate").is_some_and(|rate| rate != "real") {
+    if seen.is_memory(host) || facts.get(card, "line_rate").is_some_and(|rate| rate != "real") {
         return None;
     }
-    let speed = facts.get(interface, "speed_bps").and_then(|speed| speed.parse().ok());
-    Some(LinkEnd { host, interface, speed, duplex: facts.get(interface, "duplex") })
+    // Of a bond, the speed of one port is not that of the end.
+    let speed = facts.get(card, "speed_bps").filter(|_| cards.len() == 1).and_then(|speed| speed.parse().ok());
+    Some(LinkEnd { host, card, speed, duplex: facts.get(card, "duplex") })
 }
 
 fn evidence(end: &LinkEnd<'_>, fact: &str, value: String) -> Evidence {
-    Evidence { host: end.host.to_owned(), counter: format!("{fact} {}", end.interface), value }
+    Evidence { host: end.host.to_owned(), counter: format!("{fact} {}", end.card), value }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl FindingRule for LocalShaper {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        let of_ends = seen.hosts().map(|host| (host, seen.interface(host)));
+        let of_ends = seen.hosts().flat_map(|host| seen.devices(host).into_iter().map(move |device| (host, device)));
         // A device has an interface towards each end.
         let of_device = |device| {
             let interfaces = seen.growth_by_instance(device, host::QDISC_OVERLIMITS);
@@ -114,5 +114,16 @@ mod tests {
         assert_eq!((finding.severity, finding.explains), (Severity::Remark, Some(0.1)));
         let no_cause = run.tests[0].no_cause.as_ref().unwrap();
         assert_eq!(no_cause.parts, ["tbf queue 10 %"]);
+    }
+
+    #[test]
+    fn a_queue_of_the_device_below_the_interface_is_found() {
+        let mut builder = shaped("10500000");
+        let client = builder.run.hosts.get_mut("client").unwrap();
+        client.interface = Some("mv0".to_owned());
+        assert_eq!(builder.finding(LOCAL_SHAPER), None, "another interface");
+        builder.run.hosts.get_mut("client").unwrap().environment.note("mv0", "lower", "eth0");
+        let finding = builder.finding(LOCAL_SHAPER).unwrap();
+        assert!(finding.title.starts_with("the queue tbf on eth0 of client limits what leaves"), "{}", finding.title);
     }
 }

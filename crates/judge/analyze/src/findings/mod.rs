@@ -284,7 +284,8 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
-        let of_test = with_small_parts_as_remarks(of_test, disturbed, gap::reaches_a_limit(&seen));
+        let mut of_test = with_small_parts_as_remarks(of_test, disturbed, gap::reaches_a_limit(&seen));
+        largest_part_first(&mut of_test);
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
     found.sort_by(|(a_used, a), (b_used, b)| {
@@ -316,6 +317,19 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     };
     merged.sort_by_key(|finding| (behind_causes(finding), !most(finding)));
     merged
+}
+
+/// Of findings about several hosts that will be told as one, puts that which explains most in front: the title is of its host.
+fn largest_part_first(findings: &mut [Finding]) {
+    for place in 0..findings.len() {
+        for later in place + 1..findings.len() {
+            let (one, other) = (&findings[place], &findings[later]);
+            let alike = (&one.id, &one.short, one.severity) == (&other.id, &other.short, other.severity);
+            if alike && other.explains > one.explains {
+                findings.swap(place, later);
+            }
+        }
+    }
 }
 
 /// Returns the rank of a finding in the list. A disturbance changes numbers but hides no cause, so it stands behind the causes.
@@ -488,6 +502,22 @@ mod tests {
                 assert_eq!(severities, expected, "{given:?}, near {reaches_a_limit}");
             }
         }
+    }
+
+    #[test]
+    fn of_two_hosts_with_one_cause_the_one_that_loses_most_is_told() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 9_000)]);
+        builder.host_counter("client", (counter::QDISC_DROPPED, "eth0"), 200);
+        builder.host_counter("target", (counter::QDISC_DROPPED, "eth0"), 700);
+        let run = builder.analyzed();
+        let told = run.findings.iter().find(|finding| finding.id == "qdisc-drops").unwrap();
+        assert!(told.title.contains("on target dropped"), "{}", told.title);
+        let mut parts = [("a", Some(0.6)), ("b", Some(0.9)), ("a", Some(0.8)), ("a", None)]
+            .map(|(id, explains)| part(id, Severity::HoldsBack, explains));
+        largest_part_first(&mut parts);
+        let order = parts.map(|part| (part.id, part.explains));
+        assert_eq!(order.map(|(_, explains)| explains), [Some(0.8), Some(0.9), Some(0.6), None]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ const FLOWS_PER_QUEUE: u64 = 4;
 /// in one queue, or several queues interrupt the same core. A device with a single queue is no matter of this rule.
 pub(crate) struct OneCoreReceives;
 
-/// A queue of the test's interface that interrupted in the test.
+/// A queue of the test's card that interrupted in the test.
 struct ActiveQueue<'a> {
     /// Its number in `/proc/irq`.
     irq: &'a str,
@@ -80,7 +80,7 @@ impl OneCoreReceives {
         ];
         evidence.extend(queues.iter().map(|queue| queue.evidence(host)));
         let from = match queues.as_slice() {
-            [] => format!("; {} has {n_queues} receive queues", seen.interface(host)),
+            [] => format!("; {} has {n_queues} receive queues", seen.card(host)),
             [one] => format!("; of {n_queues} queues only {} is in use", one.name),
             several => format!("; {} queues interrupt it", several.len()),
         };
@@ -110,10 +110,10 @@ impl ActiveQueue<'_> {
     }
 }
 
-/// Returns the number of queues on which the interface of a host receives, if the driver tells.
+/// Returns the number of queues on which the card of a host receives, if the driver tells.
 fn receive_queues(seen: &TestEvidence<'_>, host: &str) -> Option<u64> {
     let facts = seen.environment(host)?;
-    let count = |name| facts.get(seen.interface(host), name)?.parse::<u64>().ok();
+    let count = |name| facts.get(seen.card(host), name)?.parse::<u64>().ok();
     let counts = [count("queues_combined"), count("queues_rx")];
     counts.into_iter().flatten().reduce(|all, n| all + n)
 }
@@ -129,16 +129,16 @@ fn receiving_core<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str, f
     })
 }
 
-/// Returns the queues that make up nearly all interrupts of the test's interface, the busiest first.
+/// Returns the queues that make up nearly all interrupts of the test's card, the busiest first.
 fn active_queues<'a>(seen: &TestEvidence<'a>, host: &str) -> Vec<ActiveQueue<'a>> {
-    let interface = seen.interface(host);
-    let of_interface = |of: &'a str| {
+    let card = seen.card(host);
+    let of_card = |of: &'a str| {
         let (name, rest) = of.split_once(" irq")?;
-        rest.split_once(' ').filter(|_| name == interface)
+        rest.split_once(' ').filter(|_| name == card)
     };
     let mut by_queue: BTreeMap<(&str, &str), (u64, Option<u64>)> = BTreeMap::new();
     for (of, n) in seen.growth_by_instance(host, host::QUEUE_INTERRUPTS) {
-        let Some(queue) = of_interface(of) else { continue };
+        let Some(queue) = of_card(of) else { continue };
         let core = seen.last_value_of(host, host::QUEUE_INTERRUPT_CORE, of);
         by_queue.insert(queue, (n, core));
     }
@@ -159,7 +159,7 @@ fn active_queues<'a>(seen: &TestEvidence<'a>, host: &str) -> Vec<ActiveQueue<'a>
 
 /// Suggests more flows if there are few, another core for one of several queues, or a look at how RSS spreads flows.
 fn next(seen: &TestEvidence<'_>, host: &str, queues: &[ActiveQueue<'_>], n_queues: u64) -> NextStep {
-    let interface = seen.interface(host);
+    let card = seen.card(host);
     if let [first, .., last] = queues
         && first.core == last.core
     {
@@ -177,7 +177,7 @@ fn next(seen: &TestEvidence<'_>, host: &str, queues: &[ActiveQueue<'_>], n_queue
     if let Some(command) = more.filter(|_| is_few && matches!(seen.test.layer, Layer::Tcp | Layer::Udp)) {
         return NextStep::new(command).expected("give each queue several flows; RSS puts each flow into one queue");
     }
-    NextStep::new(format!("ethtool -x {interface}"))
+    NextStep::new(format!("ethtool -x {card}"))
         .expected("show how RSS spreads flows over queues; ethtool -X changes it")
 }
 

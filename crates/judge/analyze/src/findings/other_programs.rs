@@ -55,6 +55,8 @@ struct OthersOnHost<'a> {
     strangers: f64,
     /// The wait of the test's own threads for a core.
     wait: Option<CoreWait>,
+    /// The time of others on the cores to which all threads of the test are bound, in cores; `None` if one is not.
+    beside_threads: Option<f64>,
 }
 
 impl<'a> OthersOnHost<'a> {
@@ -68,12 +70,23 @@ impl<'a> OthersOnHost<'a> {
         let programs = seen.programs(host);
         let serving: f64 = programs.iter().filter(|other| may_serve(seen, host, other)).map(|other| other.cores).sum();
         let strangers = (share - serving / n_cores(&cores)).max(0.0);
-        Some(Self { host, cores, programs, share, strangers, wait: seen.core_wait(host) })
+        let beside_threads =
+            seen.via().is_none().then(|| seen.bound_to(host)).flatten().map(|bound| {
+                cores.iter().filter(|core| bound.contains(&core.core.as_str())).map(CoreLoad::others).sum()
+            });
+        Some(Self { host, cores, programs, share, strangers, wait: seen.core_wait(host), beside_threads })
+    }
+
+    /// Returns the wait that others can have caused who used this share of all cores: where the test's threads are bound to cores, those beside
+    /// them.
+    fn wait_for(&self, share: f64) -> Option<f64> {
+        let used = share * n_cores(&self.cores);
+        self.wait.map(|wait| wait.of_others(self.beside_threads.map_or(used, |beside| beside.min(used))))
     }
 
     /// The share of the time that the test waited for cores on which these programs ran.
     fn wait_for_others(&self) -> Option<f64> {
-        self.wait.map(|wait| wait.of_others(self.strangers * n_cores(&self.cores)))
+        self.wait_for(self.strangers)
     }
 
     fn is_worth_a_finding(&self) -> bool {
@@ -121,10 +134,9 @@ impl<'a> OthersOnHost<'a> {
     /// Returns the words for how long the test waited for a core. Others cannot have taken more than they used: threads of the test wait for
     /// each other too.
     fn waited_text(&self) -> String {
-        let others_cores = self.share * n_cores(&self.cores);
         match self.wait.filter(|_| self.wait_for_others().is_some_and(|wait| wait >= WAIT_MIN)) {
             None => String::new(),
-            Some(wait) if wait.share > wait.of_others(others_cores) => {
+            Some(wait) if self.wait_for(self.share).is_some_and(|most| wait.share > most) => {
                 "; the test waited for a core longer than that".to_owned()
             }
             Some(wait) => format!("; the test waited for a core {} of the time", percent(wait.share)),
@@ -311,6 +323,23 @@ mod tests {
         let title = builder.finding("other-programs").unwrap().title;
         let words = "other programs used 20 % of the core of client; the test waited for a core longer than that: results are disturbed";
         assert_eq!(title, words);
+    }
+
+    #[test]
+    fn threads_that_are_bound_to_cores_wait_for_no_program_on_other_cores() {
+        let mut builder = streamed_beside([20, 10, 5, 0]);
+        for core in ["cpu1", "cpu2", "cpu3"] {
+            builder.cpu("client", core, [70, 10, 0, 0]);
+        }
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
+            record.run_delay_ns = Some(Nanos::from_millis(100));
+        }
+        builder.own_cpu("client", &[("", 300)]);
+        assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
+        builder.own_cpu("client", &[("cpu0", 300)]);
+        let finding = builder.finding("other-programs").unwrap();
+        assert!(!finding.title.contains("waited"), "{}", finding.title);
+        assert_eq!(finding.severity, Severity::Remark);
     }
 
     #[test]

@@ -38,28 +38,29 @@ impl FindingRule for PauseFrames {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        seen.hosts().filter_map(|host| self.on_host(seen, host)).collect()
+        seen.hosts()
+            .flat_map(|host| seen.cards(host).into_iter().filter_map(move |card| self.of_card(seen, (host, card))))
+            .collect()
     }
 }
 
 impl PauseFrames {
-    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let interface = seen.interface(host);
-        let [received, sent] = [DEV_RX_PAUSE, DEV_TX_PAUSE].map(|name| seen.growth(host, name, Some(interface)));
-        let stopped = stopped_share(seen, host, received.max(sent))?;
+    fn of_card(&self, seen: &TestEvidence<'_>, (host, card): (&str, &str)) -> Option<Finding> {
+        let [received, sent] = [DEV_RX_PAUSE, DEV_TX_PAUSE].map(|name| seen.growth(host, name, Some(card)));
+        let stopped = stopped_share(seen, (host, card), received.max(sent))?;
         if stopped < MATTERS {
             return None;
         }
         let (title, next) = if received >= sent {
             let title = format!(
-                "{interface} of {host} was asked to stop by {} pause frames, for up to {} of the time: its link partner is congested",
+                "{card} of {host} was asked to stop by {} pause frames, for up to {} of the time: its link partner is congested",
                 grouped(received),
                 percent(stopped)
             );
             (title, "show whether it goes on; then look at the switch for the port that sends them")
         } else {
             let title = format!(
-                "{interface} of {host} sent {} pause frames to its link partner, for up to {} of the time: the host does not take frames as \
+                "{card} of {host} sent {} pause frames to its link partner, for up to {} of the time: the host does not take frames as \
                  fast as they come",
                 grouped(sent),
                 percent(stopped)
@@ -67,8 +68,8 @@ impl PauseFrames {
             (title, "show its drops and its queues; the core that takes its frames is too slow, or its ring too small")
         };
         let counters = [(DEV_RX_PAUSE, received), (DEV_TX_PAUSE, sent)].into_iter().filter(|(_, n)| *n > 0);
-        let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n));
-        let next = NextStep::new(format!("ethtool -S {interface}")).on(host).expected(next);
+        let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {card}"), n));
+        let next = NextStep::new(format!("ethtool -S {card}")).on(host).expected(next);
         let is_cause = stopped >= HALF && !reaches_a_limit(seen);
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
         Some(seen.finding(self.id(), severity, "pause frames", title).evidence(evidence).next(next))
@@ -76,8 +77,8 @@ impl PauseFrames {
 }
 
 /// Returns the largest share of the time for which frames can have stopped an interface; `None` if the speed of its line or the time is not known.
-fn stopped_share(seen: &TestEvidence<'_>, host: &str, n: u64) -> Option<f64> {
-    let fact = |name: &str| seen.environment(host)?.get(seen.interface(host), name);
+fn stopped_share(seen: &TestEvidence<'_>, (host, card): (&str, &str), n: u64) -> Option<f64> {
+    let fact = |name: &str| seen.environment(host)?.get(card, name);
     // The number that a device without a line reports says nothing about the length of a quantum.
     let has_line = fact("line_rate").is_none_or(|rate| rate == "real");
     let speed = fact("speed_bps").filter(|_| has_line)?.parse::<BitsPerSec>().ok()?;

@@ -102,10 +102,11 @@ pub(super) fn dropped_before_core(seen: &TestEvidence<'_>, host: &str, core: &st
     if seen.is_memory(host) {
         return backlog;
     }
-    let of_device = |counter| seen.growth(host, counter, Some(seen.interface(host)));
+    let dropped = seen.growth(host, host::DEV_RX_DROPPED, Some(seen.interface(host)));
+    let fifo = seen.cards(host).iter().map(|card| seen.growth(host, host::DEV_RX_FIFO, Some(card))).sum();
     // The device also counts the drops of the backlogs behind it.
     let behind = seen.growth(host, host::SOFTNET_DROPPED, None);
-    let device = of_device(host::DEV_RX_DROPPED).saturating_sub(behind).max(of_device(host::DEV_RX_FIFO));
+    let device = dropped.saturating_sub(behind).max(fifo);
     backlog + device
 }
 

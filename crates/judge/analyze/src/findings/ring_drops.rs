@@ -1,10 +1,10 @@
 //! The receive ring of a network card was full.
 
-use fathom_model::{Finding, Layer, NextStep, names::host};
+use fathom_model::{Finding, Layer, names::host};
 
 use super::{
     FindingRule,
-    drops::{DropReport, may_lose_at_arrival, packets_received},
+    drops::{DropReport, longer_ring, may_lose_at_arrival, packets_received, ring},
 };
 use crate::{
     change::{Change, lower_rate},
@@ -33,7 +33,9 @@ impl FindingRule for RingDrops {
             return Vec::new();
         }
         let hosts = seen.hosts().filter(|host| may_lose_at_arrival(seen, host));
-        hosts.filter_map(|host| self.on_host(seen, host)).collect()
+        hosts
+            .flat_map(|host| seen.cards(host).into_iter().filter_map(move |card| self.of_card(seen, (host, card))))
+            .collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -42,45 +44,24 @@ impl FindingRule for RingDrops {
 }
 
 impl RingDrops {
-    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let interface = seen.interface(host);
-        let n = seen.growth(host, host::DEV_RX_MISSED, Some(interface));
+    fn of_card(&self, seen: &TestEvidence<'_>, (host, card): (&str, &str)) -> Option<Finding> {
+        let n = seen.growth(host, host::DEV_RX_MISSED, Some(card));
         let dropped = DropReport {
             id: self.id(),
             short: "rx ring full",
             host,
-            what: format!("the receive ring of {interface} on {host} was full{}", ring_text(seen, host)),
-            evidence: vec![counter_evidence(host, format!("{} {interface}", host::DEV_RX_MISSED), n)],
+            what: format!("the receive ring of {card} on {host} was full{}", ring_text(seen, (host, card))),
+            evidence: vec![counter_evidence(host, format!("{} {card}", host::DEV_RX_MISSED), n)],
             n,
             of: n + packets_received(seen, host),
-            next: Some(next(seen, host)),
+            next: Some(longer_ring(seen, (host, card))),
         };
         dropped.into_finding(seen)
     }
 }
 
-/// Returns the size of the ring and the largest that the device has.
-fn ring(seen: &TestEvidence<'_>, host: &str) -> Option<(u32, u32)> {
-    let fact = |name| seen.environment(host)?.get(seen.interface(host), name)?.parse().ok();
-    Some((fact("ring_rx")?, fact("ring_rx_max")?))
-}
-
-fn ring_text(seen: &TestEvidence<'_>, host: &str) -> String {
-    ring(seen, host).map_or_else(String::new, |(now, max)| format!(" ({now} of at most {max} frames)"))
-}
-
-/// A longer ring holds longer bursts. Where it is the longest already, the frames have to be taken faster.
-fn next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
-    let interface = seen.interface(host);
-    match ring(seen, host) {
-        Some((now, max)) if now >= max => NextStep::new(format!("ethtool -S {interface}"))
-            .expected("show which queue is full; spread its flows over more queues and cores"),
-        Some((_, max)) => {
-            NextStep::new(format!("ethtool -G {interface} rx {max}")).expected("hold longer bursts in the ring")
-        }
-        None => NextStep::new(format!("ethtool -S {interface}"))
-            .expected("show which queue is full; lengthen its ring or spread its flows"),
-    }
+fn ring_text(seen: &TestEvidence<'_>, place: (&str, &str)) -> String {
+    ring(seen, place).map_or_else(String::new, |(now, max)| format!(" ({now} of at most {max} frames)"))
 }
 
 #[cfg(test)]
@@ -123,6 +104,17 @@ mod tests {
         let next = missed(500, Some(("4096", "4096"))).finding("ring-drops").unwrap().next.unwrap();
         assert_eq!(next.command, "ethtool -S eth0");
         assert!(missed(500, None).finding("ring-drops").is_some(), "without a known size");
+    }
+
+    #[test]
+    fn the_ring_of_the_card_below_a_vlan_is_named() {
+        let mut builder = missed(500, Some(("512", "4096")));
+        let target = builder.run.hosts.get_mut("target").unwrap();
+        target.interface = Some("eth0.7".to_owned());
+        target.environment.note("eth0.7", "lower", "eth0");
+        let finding = builder.finding("ring-drops").unwrap();
+        assert!(finding.title.starts_with("the receive ring of eth0 on target was full"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "ethtool -G eth0 rx 4096");
     }
 
     #[test]

@@ -10,7 +10,10 @@ const REPORT_MIN: f64 = 0.02;
 /// At this share and above, the value depends on the other virtual machines as much as on the test.
 const DISTURBS: f64 = 0.1;
 
-/// Looks for the core with the most stolen time.
+/// A core on which the test used less than this share of the time takes nothing from it.
+const USED_MIN: f64 = 0.01;
+
+/// Looks for the core with the most stolen time among those that the test uses.
 pub(crate) struct CpuSteal;
 
 impl FindingRule for CpuSteal {
@@ -20,7 +23,9 @@ impl FindingRule for CpuSteal {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let cores = seen.hosts().flat_map(|host| seen.cores(host).into_iter().map(move |core| (host, core)));
-        let most = cores.max_by(|a, b| a.1.share(CPU_STEAL_NS).total_cmp(&b.1.share(CPU_STEAL_NS)));
+        let most = cores
+            .filter(|(_, core)| core.own >= USED_MIN)
+            .max_by(|a, b| a.1.share(CPU_STEAL_NS).total_cmp(&b.1.share(CPU_STEAL_NS)));
         let Some((host, core)) = most.filter(|(_, core)| core.share(CPU_STEAL_NS) > REPORT_MIN) else {
             return Vec::new();
         };
@@ -42,7 +47,11 @@ impl FindingRule for CpuSteal {
 #[cfg(test)]
 mod tests {
     use crate::run_builder::RunBuilder;
-    use fathom_model::{Severity, units::Nanos};
+    use fathom_model::{
+        Severity,
+        names::host::{CPU_SOFTIRQ_NS, CPU_USER_NS},
+        units::Nanos,
+    };
 
     #[test]
     fn stolen_time_is_told_from_two_percent_and_disturbs_from_ten() {
@@ -52,5 +61,20 @@ mod tests {
             builder.steal("target", Nanos::from_millis(stolen_ms));
             assert_eq!(builder.finding("steal").map(|finding| finding.severity), severity, "{stolen_ms} ms");
         }
+    }
+
+    #[test]
+    fn a_core_that_the_test_does_not_use_takes_nothing_from_it() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.steal("target", Nanos::from_millis(300));
+        for trial in &mut builder.run.tests[0].trials {
+            let target = trial.hosts.get_mut("target").unwrap();
+            let softirqs = target.series.iter_mut().filter(|series| series.name == CPU_SOFTIRQ_NS);
+            softirqs.for_each(|series| series.name = CPU_USER_NS.to_owned());
+        }
+        assert!(builder.finding("steal").is_some(), "whose time it was is not known");
+        builder.own_cpu("target", &[("cpu0", 500)]);
+        assert_eq!(builder.finding("steal"), None);
     }
 }

@@ -3,7 +3,7 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity, Side,
     names::{count, host},
-    units::grouped,
+    units::{Nanos, approximate, grouped},
 };
 
 use super::FindingRule;
@@ -13,6 +13,8 @@ use crate::evidence::{TestEvidence, counter_evidence};
 const COOKIES_MIN: u64 = 10;
 /// With more cookies than this for each connection of the test, most SYNs are those of others.
 const OWN_MAX: u64 = 2;
+/// Answering fewer SYNs of others in a second takes nothing from a test.
+const FLOOD_PER_SECOND: f64 = 1000.0;
 
 /// Looks for SYN cookies (RFC 4987 section 3.6), by `TcpExt: SyncookiesSent`.
 ///
@@ -38,7 +40,12 @@ impl FindingRule for SynCookies {
             return Vec::new();
         };
         let connections = seen.total(Side::Initiator, count::CONNECTIONS);
-        let is_flood = n > OWN_MAX * connections;
+        let is_of_others = n > OWN_MAX * connections;
+        let per_second = approximate(n) / seen.sampled_time(host).map_or(1.0, Nanos::as_secs_f64);
+        if is_of_others && per_second < FLOOD_PER_SECOND {
+            return Vec::new();
+        }
+        let is_flood = is_of_others;
         let setting = |name| seen.environment(host).and_then(|facts| facts.get("sysctl", name));
         let has_no_options = setting("net.ipv4.tcp_timestamps") == Some("0");
         let cookies =
@@ -103,6 +110,7 @@ mod tests {
 
     #[test]
     fn more_cookies_than_connections_are_a_flood() {
+        assert_eq!(with_cookies(500, 10).finding("syn-cookies"), None, "a few hundred SYNs of others take no time");
         let finding = with_cookies(50_000, 100).finding("syn-cookies").unwrap();
         assert_eq!(finding.severity, Severity::Disturbs);
         assert!(finding.title.contains("a SYN flood"), "{}", finding.title);

@@ -24,12 +24,22 @@ pub fn interfaces() -> Result<Vec<InterfaceFacts>> {
     let of = |index| addresses.iter().filter(move |(link, _)| *link == index).map(|(_, address)| address.to_string());
     let qdiscs = netlink.qdiscs()?;
     let links = netlink.links()?;
-    let with_network = |link: Link| {
+    let with_network = |link: &Link| {
         let root = qdiscs.iter().find(|qdisc| qdisc.device == link.index && qdisc.place == QdiscPlace::Root);
         let (qdisc_rate, qdisc_flow_rate) = root.map_or((None, None), |root| rates(&mut netlink, root));
-        InterfaceFacts { addresses: of(link.index).collect(), qdisc_rate, qdisc_flow_rate, ..facts(link) }
+        let (addresses, lower) = (of(link.index).collect(), lower(link, &links));
+        InterfaceFacts { addresses, lower, qdisc_rate, qdisc_flow_rate, ..facts(link.clone()) }
     };
-    Ok(links.into_iter().map(with_network).collect())
+    Ok(links.iter().map(with_network).collect())
+}
+
+/// Returns the names of the devices of this namespace that carry the frames of a device.
+fn lower(link: &Link, all: &[Link]) -> Vec<String> {
+    let is_below = |other: &&Link| {
+        let is_made_on = link.made_on == Some(other.index) && link.kind.as_deref() != Some("veth");
+        other.index != link.index && (is_made_on || other.port_of == Some(link.index))
+    };
+    all.iter().filter(is_below).map(|other| other.name.clone()).collect()
 }
 
 /// Returns the rates that a discipline keeps all packets and each flow to.
@@ -68,6 +78,7 @@ fn facts(link: Link) -> InterfaceFacts {
         bus: driver.as_ref().and_then(|driver| driver.bus.clone()),
         driver: driver.map(|driver| driver.name),
         addresses: Vec::new(),
+        lower: Vec::new(),
         qdisc_rate: None,
         qdisc_flow_rate: None,
     }
@@ -102,15 +113,55 @@ fn queues(device: Option<&Device>, link: &Link) -> Queues {
     match device.and_then(|device| device.channels().ok().flatten()) {
         Some(channels) => {
             let current = channels.current;
-            Queues { rx: some(current.rx), tx: some(current.tx), combined: some(current.combined) }
+            Queues {
+                rx: some(current.rx),
+                tx: some(current.tx),
+                combined: some(current.combined),
+                combined_max: some(channels.max.combined),
+            }
         }
-        None => Queues { rx: link.n_rx_queues, tx: link.n_tx_queues, combined: None },
+        None => Queues { rx: link.n_rx_queues, tx: link.n_tx_queues, ..Queues::default() },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
+    use fathom_model::MacAddress;
+    use fathom_sys::{
+        Error,
+        netlink::{BridgeIndex, Macvlan, Veth, VethEnd, namespace::NetNs},
+    };
+
     use super::*;
+
+    #[test]
+    fn a_bridge_and_a_macvlan_name_the_devices_below_them_and_a_veth_does_not_name_its_other_end() {
+        let Some(namespace) = fathom_testkit::or_skip(NetNs::new(), Error::is_permission) else { return };
+        let all = namespace.enter_with(|| {
+            let mut netlink = Netlink::open().unwrap();
+            let end = |name| VethEnd { name, mac: None };
+            for (near, far) in [("p1", "q1"), ("p2", "q2")] {
+                let veth = Veth { near: end(near), far: end(far), far_namespace: None, mtu_bytes: 1500, n_queues: 1 };
+                netlink.add_veth(&veth).unwrap();
+            }
+            netlink.add_bridge("br0", MacAddress::from_bytes(&[2, 0, 0, 0, 0, 1]).unwrap()).unwrap();
+            let bridge = BridgeIndex(netlink.link("br0").unwrap().index);
+            for port in ["p1", "p2"] {
+                let port = netlink.link(port).unwrap().index;
+                netlink.add_port(bridge, port).unwrap();
+            }
+            let parent = netlink.link("q1").unwrap().index;
+            let here = NetNs::current().unwrap();
+            netlink.add_macvlan(&Macvlan { name: "mv0", parent, namespace: here.as_fd() }).unwrap();
+            interfaces().unwrap()
+        });
+        let all = all.unwrap();
+        let lower = |name: &str| all.iter().find(|one| one.name == name).unwrap().lower.clone();
+        assert_eq!((lower("br0"), lower("mv0")), (vec!["p1".to_owned(), "p2".to_owned()], vec!["q1".to_owned()]));
+        assert_eq!((lower("p1"), lower("q1"), lower("lo")), (Vec::<String>::new(), Vec::new(), Vec::new()));
+    }
 
     #[test]
     fn the_loopback_of_this_machine_has_its_facts() {

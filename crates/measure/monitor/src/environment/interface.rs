@@ -27,6 +27,8 @@ pub struct InterfaceFacts {
     pub mac: Option<String>,
     /// The IP addresses.
     pub addresses: Vec<String>,
+    /// The devices that carry its frames, by name: the ports of a bridge, bond or team, or the device that a VLAN or macvlan was made on.
+    pub lower: Vec<String>,
     /// The root queueing discipline.
     pub qdisc: Option<String>,
     /// The rate that this discipline keeps all packets to: of a `tbf`, or of an `htb` for packets that no filter sends to another class.
@@ -54,6 +56,8 @@ pub struct Queues {
     pub tx: Option<u32>,
     /// Queues for both, on one interrupt.
     pub combined: Option<u32>,
+    /// The most of these that the device can have.
+    pub combined_max: Option<u32>,
 }
 
 /// The sizes of the rings of an interface in frames.
@@ -108,9 +112,11 @@ impl InterfaceFacts {
             ("queues_rx", count(self.queues.rx)),
             ("queues_tx", count(self.queues.tx)),
             ("queues_combined", count(self.queues.combined)),
+            ("queues_combined_max", count(self.queues.combined_max)),
             ("offloads", (!self.offloads.is_empty()).then(|| self.offloads.join(" "))),
             ("mac", self.mac.clone()),
             ("addresses", (!self.addresses.is_empty()).then(|| self.addresses.join(" "))),
+            ("lower", (!self.lower.is_empty()).then(|| self.lower.join(" "))),
             ("qdisc", self.qdisc.clone()),
             ("qdisc_rate_bps", self.qdisc_rate.map(|rate| rounded(rate.get()).to_string())),
             ("qdisc_flow_rate_bps", self.qdisc_flow_rate.map(|rate| rounded(rate.get()).to_string())),
@@ -140,6 +146,7 @@ mod tests {
             driver: Some("ixgbe".to_owned()),
             speed: BitsPerSec::new(1e10),
             mtu: Some(Bytes(1500)),
+            lower: vec!["eth1".to_owned(), "eth2".to_owned()],
             queues: Queues { combined: Some(8), ..Queues::default() },
             offloads: vec!["rx-gro".to_owned(), "tx-udp-segmentation".to_owned()],
             ..InterfaceFacts::default()
@@ -151,6 +158,7 @@ mod tests {
             ("speed_bps", Some("10000000000")),
             ("line_rate", Some("real")),
             ("mtu_bytes", Some("1500")),
+            ("lower", Some("eth1 eth2")),
             ("queues_combined", Some("8")),
             ("queues_rx", None),
             ("offloads", Some("rx-gro tx-udp-segmentation")),

@@ -21,7 +21,7 @@ use fathom_model::{
 };
 use fathom_statistics::splitmix;
 
-pub(crate) use self::order::Order;
+pub(crate) use self::order::{HeaderLength, Order};
 use self::{
     message::MessageKey,
     packets::{Cut, Datagram, is_fragment},
@@ -322,7 +322,7 @@ impl FragmentTest {
             n_flows_unsteady: count_of(n_unsteady),
             n_captured: self.n_captured,
             answers,
-            orders: Order::all().filter_map(of_order).collect(),
+            orders: std::iter::once(Order::Whole).chain(others(&self.config)).filter_map(of_order).collect(),
         }
     }
 
@@ -344,8 +344,8 @@ impl FragmentTest {
     ) -> Option<FragmentOrderRecord> {
         let outcome = self.outcome(order);
         let n_fragments = self.n_fragments.get(&order).copied().unwrap_or(0);
-        let word = order.word().to_owned();
-        let mut record = FragmentOrderRecord { order: word, outcome, n_fragments, ..FragmentOrderRecord::default() };
+        let mut record =
+            FragmentOrderRecord { order: order.word(), outcome, n_fragments, ..FragmentOrderRecord::default() };
         for datagram in sent {
             record.n_sent += 1;
             record.n_duplicates += u64::from(datagram.n_answers.saturating_sub(1));
@@ -358,6 +358,11 @@ impl FragmentTest {
         }
         (record.n_sent > 0).then_some(record)
     }
+}
+
+/// The orders of a test beside the whole datagrams, which each test sends.
+fn others(config: &FragmentConfig) -> impl Iterator<Item = Order> {
+    config.orders.iter().copied().filter(|order| *order != Order::Whole)
 }
 
 fn count_of(n: usize) -> u64 {
@@ -373,8 +378,7 @@ fn groups(config: &FragmentConfig) -> (Vec<Group>, usize) {
     };
     let mut groups: Vec<Group> = whole().collect();
     let n_first = groups.len();
-    let is_sent = |order: &Order| config.orders.contains(order) && *order != Order::Whole;
-    let (last, first): (Vec<Order>, Vec<Order>) = Order::all().filter(is_sent).partition(|order| order.is_incomplete());
+    let (last, first): (Vec<Order>, Vec<Order>) = others(config).partition(|order| order.is_incomplete());
     // All orders at the same time, so that a short outage does not look like a defect of one of them.
     let mut mixed: Vec<(usize, Group)> = Vec::new();
     for of_order in first.into_iter().map(|order| groups_of(order, config)) {

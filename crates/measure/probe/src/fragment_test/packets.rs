@@ -10,7 +10,7 @@ use std::{
 use fathom_statistics::splitmix;
 use fathom_wire::{ChecksumSum, PROTOCOL_UDP, Udp};
 
-use super::order::Order;
+use super::order::{HeaderLength, Order};
 
 /// Numbers of IPv6 headers (RFC 8200 section 4).
 const HOP_BY_HOP: u8 = 0;
@@ -167,16 +167,27 @@ fn fragment_header(id: u32, field: u16) -> (u8, Vec<u8>) {
 
 /// Returns a header of options that every node skips; the first byte is that of the next header.
 ///
-/// Up to seven bytes are padding (`PadN`). Hosts drop longer padding (RFC 4942 section 2.1.9.5), so sixteen bytes have an option for
-/// experiments (RFC 4727 section 4.3) that nodes skip if they do not know it.
-fn options(length: u8) -> Vec<u8> {
+/// Up to seven bytes are padding (`PadN`). Hosts drop longer padding (RFC 4942 section 2.1.9.5), so longer headers have options for experiments
+/// (RFC 4727 section 4.3), which nodes skip if they do not know them.
+fn options(length: HeaderLength) -> Vec<u8> {
     const PAD_N: u8 = 1;
     const EXPERIMENT: u8 = 0x1e;
-    let option = if length > 8 { EXPERIMENT } else { PAD_N };
-    let mut header = vec![0; length.into()];
-    header[1] = length / 8 - 1;
-    header[2] = option;
-    header[3] = length - 4;
+    /// A type and a length come before the data of an option.
+    const BEFORE: usize = 2;
+    let length = length.bytes();
+    let byte = |n: usize| u8::try_from(n).expect("a header of this test and its options have at most 255 units");
+    let mut header = vec![0; length];
+    header[1] = byte(length / UNIT - 1);
+    let mut at = BEFORE;
+    while at < length {
+        let room = length - at - BEFORE;
+        let data = room.min(255);
+        // A single byte would be no option.
+        let data = if room - data == 1 { data - 1 } else { data };
+        header[at] = if length > UNIT { EXPERIMENT } else { PAD_N };
+        header[at + 1] = byte(data);
+        at += BEFORE + data;
+    }
     header
 }
 
@@ -305,7 +316,7 @@ pub(super) mod tests {
                 assert!(packets.iter().all(|packet| IpSlice::from_slice(packet).is_ok()), "{order:?}");
                 let whole = reassembled(&packets);
                 assert_eq!(whole.is_some(), !order.is_incomplete(), "{order:?} {is_ipv4}");
-                let options = order.destination_options().map_or(0, usize::from);
+                let options = order.destination_options().map_or(0, HeaderLength::bytes);
                 assert!(whole.is_none_or(|whole| whole.len() == PAYLOAD + 8 + options), "{order:?}");
             }
         }
@@ -329,11 +340,13 @@ pub(super) mod tests {
 
     #[test]
     fn whole_packets_of_ipv6_have_their_extension_headers_and_a_right_checksum() {
-        for order in Order::all().filter(|order| !order.is_cut()) {
+        let lengths = (8..=HeaderLength::MAX).step_by(8);
+        let headers = lengths.map(|length| Order::of_word(&format!("v6-dst{length}")).unwrap());
+        for order in Order::all().filter(|order| !order.is_cut()).chain(headers) {
             let packet = packets(order, false).concat();
             let ip = IpSlice::from_slice(&packet).unwrap();
             let extensions = packet.len() - V6_LENGTH - 8 - PAYLOAD;
-            let expected = order.hop_by_hop().or(order.destination_options()).map_or(0, usize::from);
+            let expected = order.hop_by_hop().or(order.destination_options()).map_or(0, HeaderLength::bytes);
             assert_eq!(extensions, if order == Order::Atomic { 8 } else { expected }, "{order:?}");
             let udp = ip.payload().payload;
             assert_eq!((ip.payload_ip_number().0, udp.len()), (PROTOCOL_UDP, PAYLOAD + 8), "{order:?}");

@@ -232,7 +232,7 @@ fn lossy(record: &FragmentsRecord) -> Vec<&str> {
 fn a_device_without_defects_loses_nothing_and_keeps_every_flow() {
     for is_ipv4 in [true, false] {
         let (record, path) = play(SimulatedPath::new(Defect::None), config(is_ipv4, true));
-        assert_eq!(record.orders.len(), if is_ipv4 { 10 } else { 17 });
+        assert_eq!(record.orders.len(), if is_ipv4 { 10 } else { 21 });
         assert_eq!((lossy(&record), elsewhere(&record), record.n_flows_unsteady), (vec![], vec![], 0));
         assert_eq!((record.n_flows, record.answers.len()), (2 * u64::from(FLOWS), 4));
         let whole = of_order(&record, FragmentOrderRecord::WHOLE);
@@ -272,7 +272,7 @@ fn each_defect_shows_in_its_orders_alone() {
     assert_eq!(lossy(&record), ["reversed", "random"]);
     assert_eq!(of_order(&record, "reversed").n_answered, 0);
     let (record, _) = play(SimulatedPath::new(Defect::DropsHopByHop), config(false, false));
-    assert_eq!(lossy(&record), ["v6-hbh8", "v6-hbh16", "v6-hbh8-fragments"]);
+    assert_eq!(lossy(&record), ["v6-hbh8", "v6-hbh16", "v6-hbh64", "v6-hbh256", "v6-hbh8-fragments"]);
     let (record, _) = play(SimulatedPath::new(Defect::IgnoresSource), config(true, true));
     assert_eq!(lossy(&record), ["same-id"]);
 }

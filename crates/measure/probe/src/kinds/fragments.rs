@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     OwnDevice, RawTransport,
-    fragment_test::{self, FragmentConfig, FragmentTest, IDENTIFICATION_STEP, Order, message},
+    fragment_test::{self, FragmentConfig, FragmentTest, HeaderLength, IDENTIFICATION_STEP, Order, message},
     pseudo_random,
 };
 
@@ -113,12 +113,21 @@ fn named_orders(settings: &Settings) -> Result<Option<Vec<Order>>, Error> {
     }
     let order = |word: &str| {
         Order::of_word(word).ok_or_else(|| {
-            let words: Vec<&str> = Order::all().map(Order::word).collect();
+            let words: Vec<String> = Order::all().map(Order::word).collect();
             let what = format!("option `fragments`: `{word}` is no order of fragments");
-            unsupported(what, format!("--fragments {ALL}, or some of {}", words.join(",")))
+            let lengths =
+                format!("in those with a header, the length may be any multiple of 8 up to {}", HeaderLength::MAX);
+            unsupported(what, format!("--fragments {ALL}, or some of {}; {lengths}", words.join(",")))
         })
     };
-    text.split(',').map(|word| order(word.trim())).collect::<Result<Vec<_>, _>>().map(Some)
+    let mut orders: Vec<Order> = Vec::new();
+    for word in text.split(',') {
+        let order = order(word.trim())?;
+        if !orders.contains(&order) {
+            orders.push(order);
+        }
+    }
+    Ok(Some(orders))
 }
 
 /// Returns the orders to send, which must exist for the IP version and the sources.
@@ -479,7 +488,9 @@ mod tests {
             Ok::<_, String>(orders.into_iter().map(Order::word).collect::<Vec<_>>())
         };
         assert_eq!(names(&[], true, false).unwrap().len(), 9);
-        assert_eq!((names(&[], true, true).unwrap().len(), names(&[], false, true).unwrap().len()), (10, 17));
+        assert_eq!((names(&[], true, true).unwrap().len(), names(&[], false, true).unwrap().len()), (10, 21));
+        let lengths = names(&[("fragments", "v6-hbh8,v6-hbh1024,v6-dst40-fragments,v6-hbh8")], false, false).unwrap();
+        assert_eq!(lengths, ["v6-hbh8", "v6-hbh1024", "v6-dst40-fragments"]);
         assert_eq!(names(&[("fragments", "reversed, forward")], true, false).unwrap(), ["reversed", "forward"]);
         for (word, part) in
             [("sideways", "no order"), ("same-id", "second source"), ("v6-hbh8", "headers of IPv6"), ("", "no order")]

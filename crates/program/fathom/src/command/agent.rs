@@ -103,9 +103,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let config = agent::AgentConfig {
         kinds: &registry::KINDS,
         observer: if is_served {
-            |_| registry::observer(ProgramNames::Hidden)
+            || registry::observer(ProgramNames::Hidden)
         } else {
-            |_| registry::observer(ProgramNames::Told)
+            || registry::observer(ProgramNames::Told)
         },
         counters: if is_served {
             || Box::new(HostFeed::new("/", Onlooker::Guest, clock::thread_cpu))

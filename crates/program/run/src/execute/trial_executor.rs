@@ -216,18 +216,14 @@ impl RunExecutor<'_> {
             let cores = if is_answering { to_cores.clone() } else { from_cores.clone() };
             let role = self.role(test, place, host, side, RoleParts { settings, cores, place: 0, round });
             let role = Role { test: name.to_owned(), ..role };
-            Assignment { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
+            Assignment { host: host.to_owned(), role }
         };
         let cast = |one: &CheckedTest| TestRoles {
             initiators: vec![part(&one.name, &one.from, Side::Initiator)],
             responder: one.to.as_deref().map(|to| part(&one.name, to, Side::Responder)),
             translated: one.to.as_deref().and_then(|to| self.translated(one, to, hosts)),
         };
-        let observer = |via: &String| {
-            let place = &hosts.by_name[via];
-            let interfaces = place.interface.iter().chain(&place.further_interfaces).cloned().collect();
-            Assignment::observer(via, &part(&test.name, &test.from, Side::Initiator).role, interfaces)
-        };
+        let observer = |via: &String| Assignment::observer(via, &part(&test.name, &test.from, Side::Initiator).role);
         TrialPlan {
             round,
             observers: self.plan.plan().via.iter().map(observer).collect(),
@@ -243,7 +239,7 @@ impl RunExecutor<'_> {
             let settings = self.settings(test, test.options_of_pair(place), host, side);
             let at = &*hosts.at(host, test.path.as_deref());
             let role = self.role(test, at, host, side, RoleParts { settings, cores, place, round });
-            Assignment { host: host.to_owned(), role, interfaces: at.interface.iter().cloned().collect() }
+            Assignment { host: host.to_owned(), role }
         };
         let of_pair = |(place, pair): &(usize, &Pair)| {
             let (from_cores, to_cores) = hosts.cores(&pair.from, pair.to.as_deref());
@@ -256,8 +252,8 @@ impl RunExecutor<'_> {
         let tests: Vec<TestRoles> = pairs.iter().map(of_pair).collect();
         let mut observers: BTreeMap<&str, Assignment> = BTreeMap::new();
         for assignment in tests.iter().flat_map(|test| test.initiators.iter().chain(&test.responder)) {
-            let Assignment { host, role, interfaces } = assignment;
-            observers.entry(host).or_insert_with(|| Assignment::observer(host, role, interfaces.clone()));
+            let Assignment { host, role } = assignment;
+            observers.entry(host).or_insert_with(|| Assignment::observer(host, role));
         }
         // The tested host comes first: it is the end that most pairs have.
         let mut n_pairs: BTreeMap<&str, usize> = BTreeMap::new();

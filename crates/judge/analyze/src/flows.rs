@@ -58,9 +58,12 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
         // Segments wait for the core too, and a long round trip shows no queue of the path then.
         let waits_for_core = |host: &str| seen.waits_for_core(host);
         let has_cores = full.is_none() && !waits_for_core(sender) && !receiver.is_some_and(waits_for_core);
+        // A path of memory with no device on it passes what the cores give, and is as even as they are.
+        let is_of_cores = seen.is_one_machine() && seen.via().is_none() && seen.is_memory(sender);
         let arrives_evenly = full.is_none()
+            && !is_of_cores
             && receiver.and_then(|host| UsualRate::received(&seen, host)).is_some_and(UsualRate::is_that_of_full_path);
-        let stream = StreamFacts { full, goes_evenly: has_cores && is_flat(&seen), arrives_evenly };
+        let stream = StreamFacts { full, goes_evenly: has_cores && is_flat(&seen), arrives_evenly, is_of_cores };
         let span = measured_part(trial, &run.hosts, sender, record);
         all.extend(record.flows.iter().filter_map(|flow| summary(sender, flow, span, stream)));
     }
@@ -115,6 +118,8 @@ struct StreamFacts {
     /// Whether the interface of its receiver got as many bytes at any time, and no core was full. Data that waits behind a lost segment does not
     /// show there, and threads that wait for a core make a rate vary.
     arrives_evenly: bool,
+    /// Whether the cores of one machine are all that is between the hosts: the round trip is that of their queues.
+    is_of_cores: bool,
 }
 
 /// Summarizes a connection that was watched and sent data.
@@ -166,7 +171,7 @@ impl MeasuredSamples<'_> {
     /// Picks the bottleneck: first the requested bound, then a queue that overflows, then the buffers that the kernel names, then a full CPU, then
     /// the path.
     fn bottleneck(&self, waits: SenderTime, stream: StreamFacts) -> Bottleneck {
-        let StreamFacts { full, goes_evenly, arrives_evenly } = stream;
+        let StreamFacts { full, goes_evenly, arrives_evenly, is_of_cores } = stream;
         if self.is_at_bound() {
             return Bottleneck::Pacing;
         }
@@ -184,7 +189,8 @@ impl MeasuredSamples<'_> {
         if let Some(full) = full {
             return full;
         }
-        match (waits.application >= HOLDS_BACK, self.is_lossy(), self.is_queued()) {
+        let is_queued = self.is_queued() && (!is_of_cores || has_standing_queue(self.all));
+        match (waits.application >= HOLDS_BACK, self.is_lossy(), is_queued) {
             (true, ..) => Bottleneck::Application,
             (_, true, _) => Bottleneck::Loss,
             (_, _, true) => Bottleneck::Queue,
@@ -319,6 +325,19 @@ mod tests {
         };
         assert_eq!(held_by(10_000), Bottleneck::Queue);
         assert_eq!(held_by(1_000_000), Bottleneck::Loss);
+    }
+
+    #[test]
+    fn a_path_of_memory_is_full_only_if_its_queue_is_longer_than_that_of_the_cores() {
+        let held_by = |rtt: u64, is_memory: bool| {
+            let mut builder = streaming(&[(tcp::RTT_NS, rtt), (tcp::RTT_MIN_NS, 3_000)]);
+            builder.one_machine();
+            builder.driver(if is_memory { "veth" } else { "ice" });
+            only(&builder).held_by
+        };
+        assert_eq!(held_by(90_000, false), Bottleneck::Queue);
+        assert_eq!(held_by(90_000, true), Bottleneck::CongestionWindow);
+        assert_eq!(held_by(40_000_000, true), Bottleneck::Queue);
     }
 
     #[test]

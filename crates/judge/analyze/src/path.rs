@@ -154,15 +154,13 @@ pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
     for host in hosts {
         let Some(interface) = place_on_path(run, test, host).1 else { continue };
         let facts = &run.hosts.get(host)?.environment;
-        match link_speed(facts, interface) {
-            Some(speed) => slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed })),
-            None => {
-                // The loopback device reports no driver.
-                let loopback = (interface == "lo").then_some("loopback");
-                let driver = facts.get(interface, "driver").or(loopback).map(str::to_owned);
-                return Some(PathLink::NoWire { host: host.to_owned(), interface: interface.to_owned(), driver });
-            }
-        }
+        let Some(speed) = link_speed(facts, interface) else {
+            // The loopback device reports no driver.
+            let loopback = (interface == "lo").then_some("loopback");
+            let driver = facts.get(interface, "driver").or(loopback).map(str::to_owned);
+            return Some(PathLink::NoWire { host: host.to_owned(), interface: interface.to_owned(), driver });
+        };
+        slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed }));
     }
     Some(PathLink::Wire { speed: slowest?, mtu: mtu(run, test) })
 }

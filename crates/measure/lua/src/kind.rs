@@ -77,7 +77,8 @@ const OWN: [OptionDoc; 8] = [
     },
 ];
 
-const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = concat_options(&[&OWN, &OPTIONS]);
+const ALL: [OptionDoc; OWN.len() + OPTIONS.len() + 1] =
+    concat_options(&[&OWN, &OPTIONS, &[fathom_http::responder::PORT]]);
 
 impl TestKind for AppLua {
     fn name(&self) -> &'static str {

@@ -149,15 +149,15 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
         _ if shares_all(seen, cores) => {
             NextStep::new("fathom serve").on("another machine").expected("give each end its own cores")
         }
-        (true, true, _) => match spare_queues(seen, host) {
-            Some(n) => here(format!("ethtool -L {card} combined {}", n.min(n_cores)))
-                .expected("spread arriving frames over more queues and cores"),
-            None => {
-                let mask = mask_of_all(n_cores);
-                let queue = format!("/sys/class/net/{card}/queues/rx-0/rps_cpus");
-                here(format!("echo {mask} > {queue}")).expected("spread the packets of this queue over all cores")
+        (true, true, _) => {
+            if let Some(n) = spare_queues(seen, host) {
+                return here(format!("ethtool -L {card} combined {}", n.min(n_cores)))
+                    .expected("spread arriving frames over more queues and cores");
             }
-        },
+            let mask = mask_of_all(n_cores);
+            let queue = format!("/sys/class/net/{card}/queues/rx-0/rps_cpus");
+            here(format!("echo {mask} > {queue}")).expected("spread the packets of this queue over all cores")
+        }
         (true, false, Layer::Tcp | Layer::Udp) => {
             let more = |command| NextStep::new(command).expected("give each flow a core of its own");
             seen.repeat_test_command(&format!("--flows {n_cores}")).map_or_else(code, more)

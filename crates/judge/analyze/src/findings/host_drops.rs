@@ -154,9 +154,10 @@ pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
     of_machine: true,
     place: |host, _| format!("the neighbor table of {host} was full"),
     next: |seen, _| {
-        let command = match seen.is_ipv6() {
-            true => "sysctl -w net.ipv6.neigh.default.gc_thresh3=16384",
-            false => "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384",
+        let command = if seen.is_ipv6() {
+            "sysctl -w net.ipv6.neigh.default.gc_thresh3=16384"
+        } else {
+            "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384"
         };
         NextStep::new(command).expected("make room for more neighbors")
     },

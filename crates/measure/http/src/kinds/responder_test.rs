@@ -9,7 +9,7 @@ use fathom_sys::policy::Policy;
 use crate::{
     conn::{ADDRESS, allow_connections},
     names,
-    responder::{Responder, ResponderCounter, ResponderOptions, ResponderWorker, WorkerControl},
+    responder::{self, Responder, ResponderCounter, ResponderOptions, ResponderWorker, WorkerControl},
 };
 
 /// The counters of the responder, in the order of [`ResponderCounter`].
@@ -35,7 +35,11 @@ impl ResponderTest {
         // The kernel spreads connections unevenly over the workers, and a worker may see the end of one only after the next has arrived.
         let connections_max = usize::try_from(connections * 2).unwrap_or(usize::MAX).max(options.connections_max);
         let options = ResponderOptions { connections_max, ..options };
-        let responder = Responder::bind((own, 0).into(), &fathom_engine::guests(role, policy), options)?;
+        let responder = Responder::bind(
+            (own, responder::port(&role.settings)).into(),
+            &fathom_engine::guests(role, policy),
+            options,
+        )?;
         Ok(Self { address: responder.address(), workers: responder.into_workers()?, cores: role.cores.clone() })
     }
 }

@@ -31,7 +31,8 @@ use fathom_sys::{
 };
 pub use invalid_text::InvalidText;
 pub use options::{
-    Certificate, DELAY, KEEP_ALIVE, KeepAliveLimit, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL, STATUSES,
+    Certificate, DELAY, KEEP_ALIVE, KeepAliveLimit, OPTIONS, PORT, ResponderOptions, SCHEME, SIZE, STALL, STATUSES,
+    port,
 };
 pub use request::fuzz_request;
 pub use stall::StallPattern;

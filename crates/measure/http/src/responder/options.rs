@@ -57,8 +57,21 @@ pub const SCHEME: OptionDoc = OptionDoc {
     help: "scheme of our responder; its certificate is self-signed",
 };
 
+pub const PORT: OptionDoc = OptionDoc {
+    name: "port",
+    value: ValueKind::Count(0, 65_535),
+    default: Some("0"),
+    help: "port that our responder listens on; 0: the kernel chooses",
+};
+
 /// All options of the responder.
-pub const OPTIONS: [OptionDoc; 6] = [SIZE, DELAY, STALL, STATUSES, KEEP_ALIVE, SCHEME];
+pub const OPTIONS: [OptionDoc; 7] = [SIZE, DELAY, STALL, STATUSES, KEEP_ALIVE, SCHEME, PORT];
+
+/// The port that the settings of a responder ask for; 0 if it does not matter.
+#[must_use]
+pub fn port(settings: &Settings) -> u16 {
+    settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).unwrap_or(0)
+}
 
 /// How many answers a connection gets before the responder closes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

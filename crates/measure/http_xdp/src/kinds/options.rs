@@ -63,7 +63,7 @@ const RATE: [OptionDoc; 2] = [
 const DESTINATION: [OptionDoc; 2] = [CONNECTING[0], CONNECTING[6]];
 
 /// Where programs run, and of the options of fathom's own responder what an XDP program can do.
-const RESPONDER: [OptionDoc; 2] = [MODE, responder::OPTIONS[0]];
+const RESPONDER: [OptionDoc; 3] = [MODE, responder::SIZE, responder::PORT];
 
 const OF_CLOSED: [OptionDoc; LOAD.len() + REQUEST.len() + DESTINATION.len() + RESPONDER.len()] =
     concat_options(&[&LOAD, &REQUEST, &DESTINATION, &RESPONDER]);
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn options_of_sockets_are_taken_over_by_name() {
         assert_eq!(DESTINATION.map(|option| option.name), ["connect-to", "ip"]);
-        assert_eq!(RESPONDER.map(|option| option.name), ["xdp", "size"]);
+        assert_eq!(RESPONDER.map(|option| option.name), ["xdp", "size", "port"]);
     }
 
     #[test]

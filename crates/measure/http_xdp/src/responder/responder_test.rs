@@ -76,7 +76,8 @@ fn place(role: &Role) -> Result<ResponderPlace, Error> {
         let what = format!("no device of this host has {address}, which the other side asks");
         unsupported(what, "address the host by an address of its own device, not by one that is translated")
     })?;
-    Ok(ResponderPlace { device: device.name, addresses: vec![address], port: 0, mode: mode(&role.settings) })
+    let port = fathom_http::responder::port(&role.settings);
+    Ok(ResponderPlace { device: device.name, addresses: vec![address], port, mode: mode(&role.settings) })
 }
 
 /// The mode that the settings ask for.

@@ -334,10 +334,10 @@ impl FragmentsInitiator {
             self.target,
             most.unwrap_or_default()
         );
-        Error::NoResult {
-            what,
-            hint: "start `fathom serve --identity` on each target, and check that the device knows them".to_owned(),
-        }
+        let serve = if self.target.is_ipv4() { "" } else { " --listen ::" };
+        let hint =
+            format!("start `fathom serve --identity{serve}` on each target, and check that the device knows them");
+        Error::NoResult { what, hint }
     }
 
     /// Writes the results to the record.

@@ -79,7 +79,8 @@ const OWN: [OptionDoc; 8] = [
     },
 ];
 
-const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = concat_options(&[&OWN, &OPTIONS]);
+const ALL: [OptionDoc; OWN.len() + OPTIONS.len() + 1] =
+    concat_options(&[&OWN, &OPTIONS, &[fathom_http::responder::PORT]]);
 
 const PAGE: MetricPage = MetricPage("docs/methods/app_scenario.md");
 

@@ -45,9 +45,15 @@ pub(super) fn define(command: Command) -> Command {
         .default_value(LAYERS)
         .value_parser([LAYERS, cloud::NAME])
         .help("layers: every layer between two hosts; cloud: bandwidth, packet rate and transactions of a tested host under many companions");
+    let port = Arg::new("port")
+        .long("port")
+        .value_name("PORT")
+        .help("port on which the target answers in the rows of TCP, UDP and HTTP, for firewalls; default: the kernel chooses")
+        .value_parser(clap::value_parser!(u16).range(1..));
     command
         .arg(target)
         .arg(suite)
+        .arg(port)
         .arg(quick)
         .arg(script)
         .arg(measurement::prove())
@@ -56,6 +62,9 @@ pub(super) fn define(command: Command) -> Command {
         .args(measurement::hosts_arguments())
         .after_help(EXAMPLES)
 }
+
+/// The option of kinds whose other side listens on a port.
+const PORT: &str = "port";
 
 /// The name of the suite of all layers.
 const LAYERS: &str = "layers";
@@ -111,14 +120,17 @@ fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> any
     let script = matches.get_one::<String>("script");
     // Probes, frames on one link, and programs on a device run between two hosts.
     let pair = ends.clone().of_one_pair();
+    let port = matches.get_one::<u16>("port").map(u16::to_string);
     let row = |kind: &dyn TestKind, row: &EvaluationRow| {
+        let port = port.as_ref().filter(|_| kind.options().iter().any(|option| option.name == PORT));
+        let options = row.options.iter().copied().chain(port.map(|port| (PORT, port.as_str())));
         let is_of_pair = row.is_optional || matches!(kind.layer(), Layer::Path | Layer::Frames);
         let ends = if is_of_pair { &pair } else { ends };
         TestPlan {
             optional: row.is_optional,
             name: row.name.to_owned(),
             to: Some(ends.to().to_owned()),
-            options: row.options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+            options: options.fold(Settings::default(), |settings, (name, text)| settings.with(name, text)),
             ..ends.test(kind.name(), times)
         }
     };

@@ -157,7 +157,7 @@ fn a_recovery_that_would_need_more_than_is_allowed_is_withheld_with_both_rates()
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let words = ["--method", "recovery", "--sizes", "64", "--max-rate", "2k", "--trial", "100ms", "--json"];
     let run = stage.fathom([PACKET, &words].concat()).run();
     if let Completeness::Incomplete { reason } = &run.completeness {

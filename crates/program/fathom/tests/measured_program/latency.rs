@@ -201,7 +201,7 @@ fn a_shaper_is_found_in_the_queue_of_the_host_that_has_it() {
     if lacks_root() || lacks(&["tc"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab("shaped");
     for (host, side, other) in [("a", Side::Initiator, Side::Responder), ("b", Side::Responder, Side::Initiator)] {
         stage.fathom(["lab", "fault", "add", lab.name, "shaper", "rate=1mbit", "--host", host]).succeeded();

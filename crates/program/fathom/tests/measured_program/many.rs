@@ -96,7 +96,7 @@ fn a_companion_that_is_killed_is_noticed_at_once_and_the_others_are_kept() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("star:4", "many");
     let namespace = lab.exec("c2", &["readlink", "/proc/self/ns/net"]).ends().succeeded().stdout;
     for (on_loss, lasts) in [("fail", 6_000), ("continue", 20_000)] {
@@ -140,7 +140,7 @@ fn a_slow_cable_of_a_mesh_is_named_with_its_host_and_direction() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("star:5", "cable");
     let slow = || {
         let run = measured(&stage, &["udp", "--lab", lab.name, "--topology", "mesh", "--rate", "200M"]);

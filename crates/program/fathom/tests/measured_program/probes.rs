@@ -96,7 +96,7 @@ fn every_protocol_reaches_a_host_of_both_versions_of_ip() {
         return;
     }
     // The kernel limits its error messages for the whole loopback interface.
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     for host in ["127.0.0.1", "::1"] {
         for protocol in ["icmp", "tcp", "udp", "ip"] {
             // Nobody listens on port 1, but the refusal is also a reply.
@@ -147,7 +147,7 @@ fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
         return;
     }
     // A packet that nobody answers in time counts as lost.
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("router", "narrow");
     lab.exec("dut", &["ip", "link", "set", "eth1", "mtu", "1400"]).ends().succeeded();
     let search = || {
@@ -175,7 +175,7 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     if lacks_root() || lacks(&["nft"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("router", "lossy");
     let rules =
         ["icmp type echo-request icmp sequence { 3, 7, 11 } drop", "icmp type echo-request icmp sequence 20-29 drop"];
@@ -213,7 +213,7 @@ fn a_link_of_one_s_own_that_goes_down_is_an_outage_and_not_the_end() {
     if lacks_root() || lacks(&["ip"]) {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("pair", "down");
     let n_sent = || {
         // The name is followed by eight receive columns, then by the bytes and packets sent.

@@ -125,7 +125,7 @@ fn a_policer_lets_a_lower_rate_pass() {
     if lacks_root() || lacks_commands() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab("policed");
     stage.fathom(["lab", "fault", "add", lab.name, "policer", "rate=1000"]).succeeded();
     let run = proven(&stage, "udp --rate 20M", &["--lab", lab.name]);
@@ -156,7 +156,7 @@ fn a_signal_ends_the_trials_and_keeps_the_results_of_the_rounds() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let words = [LOSSY, &["--output", "kept"]].concat();
     let long = ["--rounds", "2", "--warmup", "200ms", "--duration", "4s", "--prove"];
     let running = stage.start([&words[..], &long].concat());

@@ -390,7 +390,7 @@ fn requests_that_a_device_carries_are_copied_once_each_and_the_client_sees_no_an
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("star:3", "copied");
     let production = lab.enter_with("sut", || Server::at(SUT, |path| Some(ok(&path[1..]))));
     let staging = lab.enter_with("c2", || Server::at(C2, |path| Some(ok(&format!("copy of {path}")))));
@@ -476,7 +476,7 @@ fn as_tcpcopy_a_daemon_copies_what_a_device_carries_until_a_signal_and_leaves_it
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab_of("star:3", "tcpcopied");
     let production = lab.enter_with("sut", || Server::at(SUT, |path| Some(ok(&path[1..]))));
     let staging = lab.enter_with("c2", || Server::at(C2, |path| Some(ok(path))));

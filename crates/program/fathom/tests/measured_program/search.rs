@@ -41,7 +41,7 @@ fn the_rate_of_a_policer_is_found_as_the_limit_of_a_stream() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab("policed");
     let rate = PolicerLimit { rate: PerSec::new(1_500.0).unwrap(), burst: 64 };
     let gate = policer(FrameMatch::UdpPort(PORT), rate).unwrap();

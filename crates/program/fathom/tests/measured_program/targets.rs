@@ -90,7 +90,7 @@ fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
     if lacks_root() || lacks_nft() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let balanced = Balanced::up(&stage);
     let event = format!("800ms kill -9 {}", balanced.servers[1].pid());
     let words = [
@@ -185,7 +185,7 @@ fn connects_that_fail_during_a_test_are_counted() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let one = OneTarget::up(&stage, "refused");
     let event = format!("500ms kill -9 {}", one.server.pid());
     let run = one.run("continuity", &["--flows", "4", "--rate", "400/s", "--duration", "1s", "--at", &event]).run();
@@ -221,7 +221,7 @@ fn an_event_that_the_end_of_the_test_forestalled_makes_it_invalid() {
     if lacks_root() || lacks_nft() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let balanced = Balanced::up(&stage);
     let never = stage.path("never");
     let event = format!("9s touch {}", never.display());
@@ -237,7 +237,7 @@ fn a_planned_outage_is_the_first_finding_of_any_test_and_other_losses_are_remark
     if lacks_root() || lacks_nft() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab("planned");
     let common = ["--lab", lab.name, "--duration", "2s", "--rounds", "1", "--warmup", "0s"];
     for (test, event) in [

@@ -69,42 +69,59 @@ pub(crate) struct TestBed {
 
 /// Two tests that measured at the same time would disturb each other.
 static TURNS: Turns =
-    Turns { now: Mutex::new(Now { n_waiting: 0, n_beside: 0, is_alone: false }), changed: Condvar::new() };
-/// The number of tests beside each other: most of their time they wait.
-const BESIDE_MAX: usize = 4;
+    Turns { now: Mutex::new(Now { waiting: [0; Company::N], running: [0; Company::N] }), changed: Condvar::new() };
 
-/// The order of all tests: first those that run beside others, then each of those that run alone.
+/// The tests that may run beside one, in the order of their turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Company {
+    /// It judges texts, counts and exit codes.
+    Others,
+    /// It measures low rates, and leaves most of a small machine idle.
+    LowRates,
+    /// It measures all that the machine can do.
+    Nobody,
+}
+
+impl Company {
+    const N: usize = 3;
+
+    /// The number of tests at once. Those of the first two wait most of their time.
+    const fn most(self) -> usize {
+        match self {
+            Self::Others => 4,
+            Self::LowRates => 2,
+            Self::Nobody => 1,
+        }
+    }
+}
+
+/// The order of all tests: one kind after the other.
 ///
-/// A waiting test takes up a thread, so the harness needs more threads (`--test-threads`) than there are tests that run alone.
+/// A waiting test takes up a thread, so the harness needs more threads (`--test-threads`) than there are tests that do not run beside all others.
 struct Turns {
     now: Mutex<Now>,
     changed: Condvar,
 }
 
+/// The tests by their company.
 struct Now {
-    /// Tests that wait for their turn beside others.
-    n_waiting: usize,
-    /// Tests that run beside others.
-    n_beside: usize,
-    /// Whether a test runs alone.
-    is_alone: bool,
+    waiting: [usize; Company::N],
+    running: [usize; Company::N],
 }
 
 impl Turns {
-    fn take(&'static self, is_alone: bool) -> Turn {
+    fn take(&'static self, company: Company) -> Turn {
+        let kind = company as usize;
         let mut now = self.lock();
-        now.n_waiting += usize::from(!is_alone);
+        now.waiting[kind] += 1;
         let has_to_wait = |now: &mut Now| {
-            now.is_alone || if is_alone { now.n_waiting + now.n_beside > 0 } else { now.n_beside == BESIDE_MAX }
+            let is_busy = (0..Company::N).any(|other| other != kind && now.running[other] > 0);
+            is_busy || now.running[kind] == company.most() || now.waiting[..kind].iter().any(|n| *n > 0)
         };
         now = self.changed.wait_while(now, has_to_wait).unwrap_or_else(PoisonError::into_inner);
-        if is_alone {
-            now.is_alone = true;
-        } else {
-            now.n_waiting -= 1;
-            now.n_beside += 1;
-        }
-        Turn
+        now.waiting[kind] -= 1;
+        now.running[kind] += 1;
+        Turn(company)
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
@@ -113,16 +130,11 @@ impl Turns {
 }
 
 /// The right to use the machine, held as long as its test runs.
-struct Turn;
+struct Turn(Company);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut now = TURNS.lock();
-        if now.is_alone {
-            now.is_alone = false;
-        } else {
-            now.n_beside -= 1;
-        }
+        TURNS.lock().running[self.0 as usize] -= 1;
         TURNS.changed.notify_all();
     }
 }
@@ -130,12 +142,17 @@ impl Drop for Turn {
 impl TestBed {
     /// Creates a test bed for a test that measures: no other test runs meanwhile.
     pub(crate) fn new() -> Self {
-        Self::at_turn(TURNS.take(true))
+        Self::at_turn(TURNS.take(Company::Nobody))
+    }
+
+    /// Creates a test bed for a test of low rates, which leaves most of a small machine idle: another one of its kind runs beside it.
+    pub(crate) fn of_low_rates() -> Self {
+        Self::at_turn(TURNS.take(Company::LowRates))
     }
 
     /// Creates a test bed for a test that judges texts, counts and exit codes, but no rates: others of its kind run beside it.
     pub(crate) fn beside_others() -> Self {
-        Self::at_turn(TURNS.take(false))
+        Self::at_turn(TURNS.take(Company::Others))
     }
 
     fn at_turn(turn: Turn) -> Self {

@@ -125,7 +125,7 @@ fn a_lost_member_is_named_by_its_head_and_a_lost_head_with_all_that_are_behind_i
         return;
     }
     for (is_head, share) in [(false, "78 of 79 hosts: "), (true, "64 of 79 hosts: ")] {
-        let stage = TestBed::new();
+        let stage = TestBed::of_low_rates();
         let run = stage.start([
             "udp",
             "--lab",

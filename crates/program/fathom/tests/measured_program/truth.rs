@@ -143,7 +143,7 @@ fn requests_that_are_dropped_on_the_way_are_lost_and_no_others() {
         return;
     }
     let gate = dropper(FrameMatch::UdpPort(PORT), NonZeroU32::new(20).unwrap()).unwrap();
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab("lossy");
     let _link = in_front_of_b(&stage, &lab, &gate);
     let port = PORT.to_string();

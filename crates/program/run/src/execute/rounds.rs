@@ -551,21 +551,41 @@ impl RunExecutor<'_> {
                 Ok(true)
             }
             ErrorClass::Preflight | ErrorClass::Usage => {
+                if self.may_be_closed_port(error, test, hosts) {
+                    add_reason(completeness, CLOSED_PORTS.to_owned());
+                }
                 into.unavailable = Some(reason_with_allowance(error, test, hosts));
                 Ok(true)
             }
             ErrorClass::Failed => {
                 let why = reason_with_allowance(error, test, hosts);
+                if self.may_be_closed_port(error, test, hosts) {
+                    add_reason(completeness, CLOSED_PORTS.to_owned());
+                }
                 add_reason(completeness, format!("{}: {why}", into.name));
                 into.unavailable = Some(why);
                 Ok(true)
             }
         }
     }
+
+    /// Returns true if a test could not reach the other side, whose agent answers: a firewall may let the port of the agent pass alone.
+    fn may_be_closed_port(&self, error: &Error, test: &CheckedTest, hosts: &Hosts) -> bool {
+        let is_remote =
+            |host: &String| self.plan.plan().hosts.get(host).is_some_and(|reach| !reach.is_on_this_machine());
+        let has_port = test.kind.options().iter().any(|option| option.name == "port");
+        has_port
+            && error.is_between_hosts()
+            && test.to.as_ref().is_some_and(is_remote)
+            && hosts.allowances(test.path.as_deref()).is_empty()
+    }
 }
 
 /// A signal ended a part of the run.
 struct Interrupted;
+
+/// What tests that reach nothing have in common, if the agent of the other side is there.
+const CLOSED_PORTS: &str = "the other side is there, and the ports of these tests do not answer: if a firewall drops them, open one and give it with --port";
 
 /// Makes a run incomplete for one more reason.
 fn add_reason(completeness: &mut Completeness, why: String) {

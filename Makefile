@@ -28,7 +28,7 @@ test-quick:
 
 # Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because
 # the features of a single package would build everything again. First the agents, the hosts and the protocols of other tools: these wait most
-# of the time, and run beside each other. In the tests of the program, those that judge no rate do, then those of low rates in pairs; then all
+# of the time, and run beside each other. In the tests of the program, those that judge no rate do, then those of low rates, too; then all
 # others run alone, each of which has a thread that waits for its turn.
 test-measured:
 	printf '%s\n' 'fl*' 'h*' 'i*' 'n*' | $(NICE) xargs --max-procs 4 --replace $(CARGO) test --workspace --test 'measured_{}'

@@ -40,12 +40,11 @@ impl FindingRule for SynCookies {
             return Vec::new();
         };
         let connections = seen.total(Side::Initiator, count::CONNECTIONS);
-        let is_of_others = n > OWN_MAX * connections;
+        let is_flood = n > OWN_MAX * connections;
         let per_second = approximate(n) / seen.sampled_time(host).map_or(1.0, Nanos::as_secs_f64);
-        if is_of_others && per_second < FLOOD_PER_SECOND {
+        if is_flood && per_second < FLOOD_PER_SECOND {
             return Vec::new();
         }
-        let is_flood = is_of_others;
         let setting = |name| seen.environment(host).and_then(|facts| facts.get("sysctl", name));
         let has_no_options = setting("net.ipv4.tcp_timestamps") == Some("0");
         let cookies =

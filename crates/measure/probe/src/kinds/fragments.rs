@@ -334,10 +334,12 @@ impl FragmentsInitiator {
             self.target,
             most.unwrap_or_default()
         );
-        let serve = if self.target.is_ipv4() { "" } else { " --listen ::" };
-        let hint =
-            format!("start `fathom serve --identity{serve}` on each target, and check that the device knows them");
-        Error::NoResult { what, hint }
+        let hint = if self.target.is_ipv4() {
+            "start `fathom serve --identity` on each target, and check that the device knows them"
+        } else {
+            "start `fathom serve --identity --listen ::` on each target, and check that the device knows them"
+        };
+        Error::NoResult { what, hint: hint.to_owned() }
     }
 
     /// Writes the results to the record.

@@ -104,7 +104,7 @@ fn every_device_forwards_what_both_ends_say_to_each_other() {
     }
     for device in ["router", "bridge", "nft", "redirect", "policer:1M,1000"] {
         let words = [&["tcp", "--device", device, "--test", "rr"], SHORT].concat();
-        let run = TestBed::new().fathom(words).succeeded().run();
+        let run = TestBed::beside_others().fathom(words).succeeded().run();
         let value = run.tests[0].summaries.first().and_then(|summary| summary.value);
         assert!(value.is_some_and(|value| value > 0.0), "{device}: {value:?}");
         assert_eq!(run.plan.via.as_deref(), Some("dut"));

@@ -43,7 +43,7 @@ fn every_order_arrives_through_a_router_that_puts_nothing_together() {
         return;
     }
     let stage = TestBed::beside_others();
-    for (lab, n_orders) in [("pair", 9), ("pair6", 16)] {
+    for (lab, n_orders) in [("pair", 9), ("pair6", 20)] {
         let run = stage.fathom([&["probe", "--lab", lab, "--device", "router"], BRIEF].concat()).succeeded().run();
         let record = record(&run);
         assert_eq!(record.orders.len(), n_orders, "{lab}");

@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use fathom_model::{TestRun, units::Nanos};
+use fathom_model::{TestRun, run::Completeness, units::Nanos};
 use fathom_sys::process::signal::Signal;
 use fathom_wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, PROTOCOL_UDP};
 
 use crate::{
     evaluation::is_whole,
+    faults::lacks_commands,
     probes::lacks,
     test_bed::{BRIEF, RunningLab, TestBed, lacks_root, until},
 };
@@ -23,15 +24,25 @@ const B: &str = "198.18.0.2";
 /// The maximum difference between the starts of both sides of a trial.
 const SKEW_MAX: Nanos = Nanos::from_millis(10);
 
+/// Lets host b of a lab take new connections and datagrams at these ports alone.
+fn open_only(lab: &RunningLab<'_>, ports: &str) {
+    let rules = format!(
+        "table inet gate {{\n chain arriving {{\n type filter hook input priority 0\n ct state established accept\n \
+         iif eth0 meta l4proto {{ tcp, udp }} th dport != {{ {ports} }} drop\n }}\n}}\n"
+    );
+    lab.exec("b", &["nft", &rules]).ends().succeeded();
+}
+
 #[test]
-fn a_served_host_is_evaluated_by_its_address_and_key() {
-    if lacks_root() {
+fn a_served_host_is_evaluated_by_its_address_and_key_through_a_firewall_with_two_open_ports() {
+    if lacks_root() || lacks_commands() {
         return;
     }
     let stage = TestBed::new();
     let lab = stage.lab("strangers");
     let (server, key) = lab.serve(&[]);
-    let words = [&["evaluate", B, "--key", &key, "--quick", "--json"], BRIEF].concat();
+    open_only(&lab, "7700, 7701");
+    let words = [&["evaluate", B, "--key", &key, "--port", "7701", "--quick", "--json"], BRIEF].concat();
     let run = lab.fathom("a", &words).succeeded().run();
     is_whole(&run);
     assert!(
@@ -44,6 +55,31 @@ fn a_served_host_is_evaluated_by_its_address_and_key() {
     assert!(skews[skews.len() / 2] < SKEW_MAX, "{skews:?}");
     assert!(!serde_json::to_string(&run).unwrap().contains(&key), "the key is not in the document");
     drop(server);
+}
+
+#[test]
+fn a_firewall_that_lets_the_port_of_controllers_pass_alone_is_told_once() {
+    if lacks_root() || lacks_commands() {
+        return;
+    }
+    let stage = TestBed::beside_others();
+    let lab = stage.lab("gated");
+    let (_server, key) = lab.serve(&[]);
+    open_only(&lab, "7700");
+    let test = |name: &str| {
+        format!(
+            "[[tests]]\nname = \"{name}\"\nkind = \"tcp_rr\"\nfrom = \"here\"\nto = \"there\"\nwarmup = \"0s\"\nduration = \"100ms\"\n"
+        )
+    };
+    let hosts =
+        format!("[hosts]\nhere = \"self\"\nthere = {{ tls = {{ address = \"{B}:7700\", key = \"{key}\" }} }}\n");
+    let plan = stage.path("gated.toml");
+    let head = "schema = \"fathom.plan/1\"\ntitle = \"gated\"\nrounds = 1\n";
+    fs::write(&plan, [head, &hosts, &test("one"), &test("two")].concat()).unwrap();
+    let run = lab.fathom("a", &["run", plan.to_str().unwrap(), "--json"]).run();
+    let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
+    assert_eq!(reason.matches("open one and give it with --port").count(), 1, "{reason}");
+    assert!(run.tests.iter().all(|test| test.unavailable.is_some()), "{reason}");
 }
 
 #[test]

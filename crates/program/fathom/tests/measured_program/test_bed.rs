@@ -89,7 +89,7 @@ impl Company {
     const fn most(self) -> usize {
         match self {
             Self::Others => 4,
-            Self::LowRates => 2,
+            Self::LowRates => 3,
             Self::Nobody => 1,
         }
     }
@@ -145,7 +145,7 @@ impl TestBed {
         Self::at_turn(TURNS.take(Company::Nobody))
     }
 
-    /// Creates a test bed for a test of low rates, which leaves most of a small machine idle: another one of its kind runs beside it.
+    /// Creates a test bed for a test of low rates, which leaves most of a small machine idle: others of its kind run beside it.
     pub(crate) fn of_low_rates() -> Self {
         Self::at_turn(TURNS.take(Company::LowRates))
     }

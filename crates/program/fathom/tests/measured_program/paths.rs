@@ -167,7 +167,8 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     let counters = format!("echo '{{\"lines\": '$(wc -l < '{}')', \"dropped\": 0}}'", log.display());
     let (start, stop, set) = (say("start"), say("stop"), say("set {rules}"));
     let commands = ["--device-start", &start, "--device-stop", &stop, "--set", &set, "--set-on", "dut"];
-    let words = ["path", "tcp", "--lab", lab.name, "--test", "rr", "--sweep", "rules=1,20,300"];
+    // One flow that waits for a retransmission would look like a path that went silent, which is tried again.
+    let words = ["path", "tcp", "--lab", lab.name, "--test", "rr", "--flows", "8", "--sweep", "rules=1,20,300"];
     let words = [&words[..], &commands, &["--device-counters", &counters]].concat();
     let run = stage.fathom([&words[..], SHORT].concat()).run();
     let told = fs::read_to_string(&log).unwrap();
@@ -184,7 +185,7 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     assert_eq!(points, ["1", "20", "300"]);
     let counted = &run.tests[0].trials[0].hosts["device counters"];
     assert_eq!(counted.growth("lines", ""), Some(0), "nothing is set during a trial");
-    let wrong = [&words[..8], &["--device-counters", "echo many", "--set", &set]].concat();
+    let wrong = [&words[..10], &["--device-counters", "echo many", "--set", &set]].concat();
     let wrong = [&wrong[..], &commands[..4], SHORT].concat();
     stage.fathom(wrong).refused(3, &["are not one JSON object", "echo many"]);
     let told = fs::read_to_string(&log).unwrap();
@@ -319,7 +320,8 @@ fn a_path_that_ended_in_silence_is_tried_again_with_the_value_of_its_own_test() 
     let log = stage.path("log");
     let set = format!("echo {{n}} >> {}", log.display());
     let words = ["path", "tcp", "--device", "router", "--test", "rr", "--sweep", "n=1,2", "--set", &set, "--seed", "1"];
-    let words = [&words[..], &["--rounds", "1", "--warmup", "0ms", "--duration", "400ms", "--plan"]].concat();
+    let words =
+        [&words[..], &["--flows", "8", "--rounds", "1", "--warmup", "0ms", "--duration", "400ms", "--plan"]].concat();
     let plan = stage.fathom(words).succeeded().stdout;
     // The path through the device goes dark in the middle of the test at the first value.
     let dark = "nft 'add table ip dark; add chain ip dark drops { type filter hook forward priority 0; policy drop; }'";

@@ -117,11 +117,11 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     if connections == 0 && times.count() == 0 && !has_failed {
         return None;
     }
-    let waited = times.count_above(NEARLY_TIMEOUT.0);
+    let n_late = times.count_above(NEARLY_TIMEOUT.0);
     // Within two timeouts, some that wait for another SYN get their connection. If none did and none failed, other programs sent them again.
     let rounds = u64::try_from(seen.trials().len()).unwrap_or(u64::MAX);
     let is_long = seen.measured_time().0 >= 2 * SYN_TIMEOUT.0.saturating_mul(rounds);
-    let delayed = if waited == 0 && is_long && times.count() > 0 && !has_failed { 0 } else { waited.max(again) };
+    let delayed = if n_late == 0 && is_long && times.count() > 0 && !has_failed { 0 } else { n_late.max(again) };
     let sum = |times: &Histogram| times.mean().unwrap_or(0.0) * approximate(times.count());
     let worked = sum(&service) + sum(&times);
     let waited = approximate(delayed) * approximate(SYN_TIMEOUT.0);

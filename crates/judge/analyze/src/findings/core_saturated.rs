@@ -131,7 +131,7 @@ fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
     let others: Vec<f64> = cores[1..].iter().map(CoreLoad::busy).collect();
     let rest = mean(&others).map_or(String::new(), |mean| format!("; the others are busy {}", percent(mean)));
     if seen.is_one_machine() {
-        return format!("{} of this machine, which has both ends, is {busy}{rest}", core.core);
+        return format!("{} of this machine, which runs both ends, is {busy}{rest}", core.core);
     }
     format!("the {}'s {} on {host} is {busy}{rest}", seen.role_of(host), core.core)
 }
@@ -277,7 +277,7 @@ mod tests {
         }
         let finding = builder.finding("core-saturated").unwrap();
         assert_eq!(finding.short, "one core");
-        let title = "cpu0 of this machine, which has both ends, is busy 98 % of the time, system 86 %; the others are busy 4.0 %";
+        let title = "cpu0 of this machine, which runs both ends, is busy 98 % of the time, system 86 %; the others are busy 4.0 %";
         assert_eq!(finding.title, title);
         assert_eq!(finding.next.unwrap().command, "fathom tcp 198.18.0.2 --flows 2");
     }

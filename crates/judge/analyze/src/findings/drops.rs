@@ -315,11 +315,12 @@ impl FindingRule for DeviceReceiveDrops {
         let on_host = |host| {
             let interface = seen.interface(host);
             let dropped = seen.growth(host, host::DEV_RX_DROPPED, Some(interface));
-            let of_cards = |counter| seen.cards(host).iter().map(|card| seen.growth(host, counter, Some(card))).sum();
+            let cards = seen.cards(host);
+            let of_cards = |counter| cards.iter().map(|card| seen.growth(host, counter, Some(card))).sum();
             let (fifo, missed): (u64, u64) = (of_cards(host::DEV_RX_FIFO), of_cards(host::DEV_RX_MISSED));
-            let counters =
-                [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
-            let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {interface}"), n)).collect();
+            let of = [(host::DEV_RX_DROPPED, interface, dropped), (host::DEV_RX_FIFO, &cards.join(" and "), fifo)];
+            let counters = of.into_iter().filter(|(.., n)| *n > 0);
+            let evidence = counters.map(|(name, at, n)| counter_evidence(host, format!("{name} {at}"), n)).collect();
             // The device also counts the drops of the core's backlog behind it, and those of its ring, which have a rule of their own.
             let elsewhere = seen.growth(host, host::SOFTNET_DROPPED, None) + missed;
             let n = dropped.saturating_sub(elsewhere).max(fifo);

@@ -97,6 +97,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     };
     let ends = many_hosts::chosen(ends, matches)?;
     if matches.get_one::<String>("suite").is_some_and(|suite| suite == cloud::NAME) {
+        if matches.contains_id(PORT) {
+            return Err(UserError::new(Exit::Usage, "--port has no effect on --suite cloud").into());
+        }
         return cloud::run(ends, matches);
     }
     let pace = if matches.get_flag("quick") { QUICK } else { FULL };

@@ -78,7 +78,7 @@ fn a_firewall_that_lets_the_port_of_controllers_pass_alone_is_told_once() {
     fs::write(&plan, [head, &hosts, &test("one"), &test("two")].concat()).unwrap();
     let run = lab.fathom("a", &["run", plan.to_str().unwrap(), "--json"]).run();
     let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
-    assert_eq!(reason.matches("open one and give it with --port").count(), 1, "{reason}");
+    assert_eq!(reason.matches("open one port and pass it with --port").count(), 1, "{reason}");
     assert!(run.tests.iter().all(|test| test.unavailable.is_some()), "{reason}");
 }
 

@@ -585,7 +585,7 @@ impl RunExecutor<'_> {
 struct Interrupted;
 
 /// What tests that reach nothing have in common, if the agent of the other side is there.
-const CLOSED_PORTS: &str = "the other side is there, and the ports of these tests do not answer: if a firewall drops them, open one and give it with --port";
+const CLOSED_PORTS: &str = "the target answers on its control port but not on the ports of these tests: if a firewall drops them, open one port and pass it with --port";
 
 /// Makes a run incomplete for one more reason.
 fn add_reason(completeness: &mut Completeness, why: String) {

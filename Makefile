@@ -22,8 +22,9 @@ test: test-quick test-measured
 
 # Test programs whose name begins with `measured` need a machine that nobody else uses; all others do not care.
 # No crate has examples in its documentation, which tidy checks: to run them, cargo would build all crates below theirs once more.
+# Some of these tests wait and some compute, so three of their programs run at a time.
 test-quick:
-	$(CARGO) test --workspace --lib --bins --test '[!m]*'
+	printf '%s\n' '--lib --bins' '--test c*' '--test [!cm]*' | xargs --max-lines=1 --max-procs 3 $(CARGO) test --workspace
 	$(CARGO) xtask tidy
 
 # Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because

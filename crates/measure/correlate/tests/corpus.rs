@@ -5,7 +5,7 @@ use fathom_testkit::corpus::Changes;
 #[path = "../../../../fuzz/checks/correlate.rs"]
 mod correlate;
 
-const CHANGES: Changes = Changes { bytes: b"\"\\<>= &0", n_places_max: 60, longest: usize::MAX };
+const CHANGES: Changes = Changes { bytes: b"\"\\<>= &0", n_places_max: 24, longest: usize::MAX };
 
 #[test]
 fn every_pair_of_recordings_is_refused_or_becomes_a_scenario() {

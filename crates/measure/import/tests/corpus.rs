@@ -7,7 +7,7 @@ use fathom_testkit::corpus::Changes;
 mod import;
 
 /// Files of other tools are long; the fuzzer covers the other places.
-const CHANGES: Changes = Changes { bytes: b"\n #$\"/\\}:0", n_places_max: 40, longest: usize::MAX };
+const CHANGES: Changes = Changes { bytes: b"\n #$\"/\\}:0", n_places_max: 20, longest: usize::MAX };
 
 fn check(format: Format) {
     CHANGES.check(format.name(), 20, |seed| import::imported(seed, format));

@@ -65,7 +65,7 @@ impl<R: Reactor> Rig<R> {
     }
 
     /// Waits and passes every completion to `each`, until it returns true.
-    fn drive(&mut self, mut each: impl FnMut(&mut R, Token, &SeenEvent) -> bool) {
+    fn drive(&mut self, each: &mut dyn FnMut(&mut R, Token, &SeenEvent) -> bool) {
         let deadline = clock::now() + DEADLINE.into();
         loop {
             self.reactor.wait(WaitLimit { until: deadline, batch: None }).unwrap();
@@ -83,7 +83,7 @@ impl<R: Reactor> Rig<R> {
 
     /// Waits for a completion that matches.
     fn until(&mut self, mut wanted: impl FnMut(&SeenEvent) -> bool) {
-        self.drive(|_, _, seen| wanted(seen));
+        self.drive(&mut |_, _, seen| wanted(seen));
     }
 
     /// Collects events while none are expected.
@@ -367,7 +367,7 @@ fn discard_then_go_on<R: Reactor>(rig: &mut Rig<R>, mut far: impl Write + Send) 
             scope.spawn(|| far.write_all(&[head, &body, &tail].concat()).unwrap());
             // Once the head is there, the rest of the body can be discarded.
             let (mut n_received, mut asked) = (0, false);
-            rig.drive(|reactor, token, seen| {
+            rig.drive(&mut |reactor, token, seen| {
                 if let SeenEvent::Received(bytes) = seen {
                     n_received += bytes.len();
                     if !asked && n_received >= head.len() {
@@ -576,7 +576,7 @@ pub(super) fn a_fast_sender_does_not_keep_the_others_waiting<R: Reactor>(reactor
         let flood = scope.spawn(move || while fast.write_all(&vec![0; 1 << 16]).is_ok() {});
         slow.write_all(b"x").unwrap();
         let mut n_rounds = 0;
-        rig.drive(|_, token, seen| {
+        rig.drive(&mut |_, token, seen| {
             if token == B && matches!(seen, SeenEvent::Received(_)) {
                 n_rounds += 1;
                 slow.write_all(b"x").unwrap();
@@ -605,7 +605,7 @@ pub(super) fn thousands_of_connections_are_served<R: Reactor>(reactor: R) {
         }
         let mut received = vec![0; COUNT as usize];
         let mut n_left = COUNT;
-        rig.drive(|reactor, token, seen| {
+        rig.drive(&mut |reactor, token, seen| {
             let SeenEvent::Received(bytes) = seen else { panic!("{seen:?}") };
             assert!(bytes.iter().all(|&byte| byte == round));
             received[token.index()] += bytes.len();

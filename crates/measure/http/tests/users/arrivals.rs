@@ -174,7 +174,7 @@ fn workers_share_the_most_users_at_once() {
     let (record, memories) = crowd
         .run(&session, |row| {
             assert_eq!((row.n_workers, row.n_slots), (3, if row.idx == 0 { 4 } else { 3 }));
-            Ok(ScriptedUsers::new(row, |_, memory: &Vec<UserEvent>| {
+            Ok(ScriptedUsers::new(row, &|_, memory: &Vec<UserEvent>| {
                 if answers(memory).is_empty() { ScriptedAction::Send(get("/")) } else { ScriptedAction::Leave }
             }))
         })

@@ -265,7 +265,7 @@ fn the_window_is_told_at_its_changes() {
         n_slots: 4,
     };
     let outcome = virtual_users(&url(address), &[], arrivals)
-        .run(&session, |row| Ok(ScriptedUsers::new(row, leaving).ending_after(20)));
+        .run(&session, |row| Ok(ScriptedUsers::new(row, &leaving).ending_after(20)));
     let (record, memories) = outcome.unwrap();
     assert_eq!(memories[0].phases, [MeasurePhase::Measured, MeasurePhase::Over]);
     assert!(memories[0].finished_at < memories[0].start + Nanos::from_secs(10) && record.complete);

@@ -12,7 +12,7 @@ use fathom_sys::clock;
 
 use crate::{
     common::{reactor, read_request},
-    scripted_users::{EventLog, EventLogs, ScriptedAction, ScriptedUsers},
+    scripted_users::{EventLog, EventLogs, Script, ScriptedAction, ScriptedUsers},
 };
 
 /// Long enough for users that end by themselves, however busy the machine is.
@@ -50,7 +50,7 @@ pub(crate) fn population(n: u64) -> UserArrivals {
 /// Runs users that all follow one script, in one worker, until all have left.
 pub(crate) fn run(
     crowd: &VirtualUsers,
-    script: impl Fn(UserSlot, &EventLog) -> ScriptedAction + Clone + Sync,
+    script: impl Fn(UserSlot, &EventLog) -> ScriptedAction + Sync,
 ) -> Result<(Record, EventLogs), Error> {
     run_for(LONG, crowd, script)
 }
@@ -59,12 +59,21 @@ pub(crate) fn run(
 pub(crate) fn run_for(
     phases: Phases,
     crowd: &VirtualUsers,
-    script: impl Fn(UserSlot, &EventLog) -> ScriptedAction + Clone + Sync,
+    script: impl Fn(UserSlot, &EventLog) -> ScriptedAction + Sync,
 ) -> Result<(Record, EventLogs), Error> {
     assert_eq!(crowd.n_workers(), 1);
     let session = TrialContext::new(clock::now() + Nanos::from_millis(2), phases);
-    let (record, mut memories) = crowd.run(&session, |row| Ok(ScriptedUsers::new(row, script.clone())))?;
+    let (record, mut memories) = run_in(&session, crowd, &script)?;
     Ok((record, memories.remove(0)))
+}
+
+/// The same in a trial of the test, with the events of each worker.
+pub(crate) fn run_in(
+    session: &TrialContext,
+    crowd: &VirtualUsers,
+    script: &Script<'_>,
+) -> Result<(Record, Vec<EventLogs>), Error> {
+    crowd.run(session, |row| Ok(ScriptedUsers::new(row, script)))
 }
 
 /// A server that passes each connection, with its number, to `attend`; it ends with the test.

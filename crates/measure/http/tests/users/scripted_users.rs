@@ -93,9 +93,12 @@ pub(crate) fn failures(memory: &EventLog) -> Vec<(&str, UserFailureStage)> {
     failures.collect()
 }
 
-/// Users that all follow one script.
-pub(crate) struct ScriptedUsers<F> {
-    script: F,
+/// Says the next action of a user from its slot and its events.
+pub(crate) type Script<'a> = dyn Fn(UserSlot, &EventLog) -> ScriptedAction + Sync + 'a;
+
+/// Users that all follow one script. One type for all scripts: each would make the compiler write the loads once more.
+pub(crate) struct ScriptedUsers<'a> {
+    script: &'a Script<'a>,
     logs: EventLogs,
     /// The bytes of the request being sent.
     text: String,
@@ -104,8 +107,8 @@ pub(crate) struct ScriptedUsers<F> {
     ends_after: Option<usize>,
 }
 
-impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> ScriptedUsers<F> {
-    pub(crate) fn new(row: &WorkerShare, script: F) -> Self {
+impl<'a> ScriptedUsers<'a> {
+    pub(crate) fn new(row: &WorkerShare, script: &'a Script<'a>) -> Self {
         let memories = EventLogs { start: row.start, ..EventLogs::default() };
         Self { script, logs: memories, text: String::new(), wakes: Vec::new(), has_left: 0, ends_after: None }
     }
@@ -120,7 +123,7 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> ScriptedUsers<F> {
     }
 }
 
-impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F> {
+impl Users for ScriptedUsers<'_> {
     type Outcome = EventLogs;
 
     fn arrive(&mut self, slot: UserSlot, now: Nanos, late: Nanos) {

@@ -32,11 +32,14 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let servers = names.map(|fault| ForeignServer::start(program, &lab.name, fault));
     let _servers = servers.collect::<anyhow::Result<Vec<Option<ForeignServer>>>>()?;
     let words = shlex::split(&case.test).with_context(|| format!("{}: a quote is not closed", case.test))?;
-    let output = Command::new(program)
-        .args(words)
-        .args(["--lab", &lab.name, "--duration", "2s", "--rounds", "2", "--json"])
-        .stdin(Stdio::null())
-        .output()?;
+    let mut command = Command::new(program);
+    // A server of another protocol is no host of fathom's, and is reached from within the lab.
+    if case.test.contains("--protocol") {
+        command.args(["lab", "exec", &lab.name, "a", "--"]).arg(program).args(words).args(["--allow", "198.18.0.2"]);
+    } else {
+        command.args(words).args(["--lab", &lab.name]);
+    }
+    let output = command.args(["--duration", "2s", "--rounds", "2", "--json"]).stdin(Stdio::null()).output()?;
     // A test that could not start has an error with its cause in place of findings.
     let Ok(run) = serde_json::from_slice::<Run>(&output.stdout) else {
         let preflight = vec![PREFLIGHT.to_owned()];

@@ -1,4 +1,4 @@
-//! Servers that are not fathom's, with faults: one in Python (`faulty_server.py`), and nginx with its own limits.
+//! Servers that are not fathom's, with faults: one in Python (`faulty_server.py`), nginx and iperf with their own limits.
 //!
 //! They run on host b of a lab, without an agent: only the client and the kernel tell what they do.
 
@@ -23,9 +23,10 @@ const UNTIL_LISTENING: &str =
 /// How the names in the table begin.
 const OF_PYTHON: &str = "Python server: ";
 const OF_NGINX: &str = "nginx: ";
+const OF_IPERF: &str = "iperf server: ";
 const NO_FAULT: &str = "no fault";
 
-/// A name in the table, the fault of the server, the options of `fathom http`, and the finding.
+/// A name in the table, the fault of the server, the options of the test, and the finding.
 type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
 /// The faults of `faulty_server.py`.
@@ -69,14 +70,19 @@ const NGINX: &[Row] = &[
     (NO_FAULT, "", "--connections 10 --rate 1000", &[]),
 ];
 
+/// Options of `iperf -s`.
+const IPERF: &[Row] =
+    &[("reads 100 Mbit/s", "-b 100m", "", &["receive-window"]), (NO_FAULT, "-e", " --rate 100M", &[])];
+
 /// Returns all cases.
 ///
 /// # Errors
 /// If a program that they need is missing.
 pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
-    for program in ["python3", "nginx", "ss"] {
+    for program in ["python3", "nginx", "iperf", "ss"] {
         let version = Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        version.with_context(|| format!("{program} is missing (apt-get install python3 nginx-light iproute2)"))?;
+        version
+            .with_context(|| format!("{program} is missing (apt-get install python3 nginx-light iperf iproute2)"))?;
     }
     let case = |of: &str, (name, _, options, expected): &Row| {
         let test = format!("http http://198.18.0.2:{PORT}/ {options}");
@@ -84,7 +90,22 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
     let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
-    Ok(python.chain(nginx).chain([of_quota()]).collect())
+    Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).collect())
+}
+
+/// Streams to servers of iperf, whose buffers and whose host nobody reads.
+fn of_iperf() -> Vec<Case> {
+    let case = |(name, _, options, expected): &Row| {
+        let test = format!("tcp 198.18.0.2:{PORT} --protocol iperf{options}");
+        fault(&[&format!("{OF_IPERF}{name}")], "", &test, expected)
+    };
+    let with = |planted: &str, host: &str, expected| {
+        let mut case = case(&(NO_FAULT, "", "", expected));
+        case.faults.push(PlantedFault::new(&[planted], host));
+        case
+    };
+    let buffers = [with("receive-window", "b", &["receive-window"]), with("send-buffer", "a", &["send-buffer"])];
+    IPERF.iter().map(case).chain(buffers).collect()
 }
 
 /// A server without a fault of its own, in a group with a quota.
@@ -115,6 +136,9 @@ impl ForeignServer {
         } else if let Some(directives) = of(NGINX, OF_NGINX) {
             let file = configure(&folder, directives)?;
             vec!["nginx".to_owned(), "-c".to_owned(), file.display().to_string()]
+        } else if let Some(options) = of(IPERF, OF_IPERF) {
+            let words = ["iperf", "-s", "-p", PORT].into_iter().chain(options.split(' '));
+            words.map(str::to_owned).collect()
         } else {
             return Ok(None);
         };

@@ -204,13 +204,13 @@ pub mod host {
     pub const ICMP_IN_TIME_EXCEEDED: &str = "icmp_in_time_exceeded";
     /// Datagrams with a wrong checksum (`Udp: InCsumErrors`).
     pub const UDP_IN_CSUM_ERRORS: &str = "udp_in_csum_errors";
-    /// TCP sockets in use (`/proc/net/sockstat`): a gauge, not a count.
+    /// TCP sockets in use, over IPv4 and IPv6 (`/proc/net/sockstat`, `sockstat6`): a gauge, not a count.
     pub const SOCK_TCP_IN_USE: &str = "sock_tcp_in_use";
     /// TCP sockets in TIME-WAIT: a gauge.
     pub const SOCK_TCP_TIME_WAIT: &str = "sock_tcp_time_wait";
     /// Memory of TCP buffers: a gauge, converted from pages to bytes.
     pub const SOCK_TCP_MEMORY_BYTES: &str = "sock_tcp_memory_bytes";
-    /// UDP sockets in use: a gauge.
+    /// UDP sockets in use, over IPv4 and IPv6: a gauge.
     pub const SOCK_UDP_IN_USE: &str = "sock_udp_in_use";
 
     /// Packets that were sent to a program for its verdict (`/proc/net/netfilter/nfnetlink_queue`); instances: `queue0`, …
@@ -436,6 +436,9 @@ pub mod count {
     pub const PATH_MTU: &str = "path_mtu_bytes";
     /// The distance to a host in hops.
     pub const HOPS: &str = "hops";
+
+    /// Payload bytes that the client of another tool's protocol sent or received with its sockets.
+    pub const BYTES_MOVED: &str = "bytes_moved";
 
     /// The counters whose unit is a byte.
     pub const OF_BYTES: [&str; 2] = [BYTES_SENT, BYTES_RECEIVED];

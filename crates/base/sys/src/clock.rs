@@ -2,7 +2,7 @@
 //!
 //! Only the outermost parts of the program read a clock; everything else receives the time as an argument.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{fs::File, mem::MaybeUninit, os::unix::fs::FileExt};
 
 use fathom_model::units::Nanos;
 use rustix::{
@@ -26,6 +26,28 @@ pub fn now() -> Nanos {
 #[must_use]
 pub fn wall() -> Nanos {
     nanos(clock_gettime(ClockId::Realtime))
+}
+
+/// What the kernel knows about the error of [`wall`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeSync {
+    /// Whether a daemon (NTP, PTP) keeps the clock to a reference. The kernel forgets it when it hears nothing for hours.
+    pub is_synchronized: bool,
+    /// The largest possible distance from the reference.
+    pub error_max: Nanos,
+}
+
+/// Asks the kernel how well the wall clock is kept (`adjtimex(2)`, which changes nothing here); `None` where it is not allowed to.
+#[must_use]
+pub fn time_sync() -> Option<TimeSync> {
+    // SAFETY: timex is plain old data, for which zeros are valid: no mode, nothing to set.
+    let mut state: libc::timex = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: `state` is a valid `timex`, and with `modes` zero the kernel only fills it in.
+    let outcome = unsafe { libc::adjtimex(&raw mut state) };
+    (outcome >= 0).then(|| TimeSync {
+        is_synchronized: state.status & libc::STA_UNSYNC == 0,
+        error_max: Nanos::from_micros(u64::try_from(state.maxerror).unwrap_or(0)),
+    })
 }
 
 /// The CPU time used by the calling thread (`CLOCK_THREAD_CPUTIME_ID`).
@@ -205,6 +227,14 @@ mod tests {
     use std::{sync::mpsc, thread};
 
     use super::*;
+
+    #[test]
+    fn the_kernel_tells_how_well_the_wall_clock_is_kept() {
+        let before = time_sync().expect("reading needs no privilege");
+        // The kernel lets the largest error grow by 0.5 ms in a second, up to 16 s, where nobody sets it back.
+        assert!(before.error_max <= Nanos::from_secs(16), "{before:?}");
+        assert!(before.is_synchronized || before.error_max > Nanos::ZERO, "{before:?}");
+    }
 
     #[test]
     fn the_time_of_a_thread_is_read_from_outside() {

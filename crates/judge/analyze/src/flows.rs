@@ -96,9 +96,10 @@ pub(crate) fn has_standing_queue(samples: &[FlowSample]) -> bool {
     })
 }
 
-/// Returns true if a side sent a stream. Transactions are excluded because they always wait for answers.
+/// Returns true if a side sent a stream, maybe to a server of another tool. Transactions are excluded because they always wait for answers.
 fn is_stream(record: &Record) -> bool {
-    record.totals.contains_key(count::BYTES_SENT)
+    let counts = |name| record.totals.contains_key(name);
+    (counts(count::BYTES_SENT) || counts(count::BYTES_MOVED)) && !counts(count::TRANSACTIONS)
 }
 
 /// Returns true if the rate of a stream hardly varies.

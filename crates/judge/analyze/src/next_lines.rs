@@ -60,8 +60,8 @@ const PROGRAMS: &[Program] = &[
     Program { name: "perf", options: &["-C"], words: &["top *"] },
     Program {
         name: "ss",
-        options: &["-ltn", "-ltun", "-lun", "-tn", "-uam"],
-        words: &["state syn-sent", "state syn-recv"],
+        options: &["-ltn", "-ltun", "-lun", "-tn", "-tnm", "-uam"],
+        words: &["state established", "state syn-sent", "state syn-recv"],
     },
     Program { name: "sysctl", options: &["-w"], words: &["net."] },
     Program {

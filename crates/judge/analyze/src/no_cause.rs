@@ -15,6 +15,7 @@ use crate::{
     cores::CoreLoad,
     evidence::TestEvidence,
     findings::{HOLDS_BACK, waited_for_memory},
+    flat::UsualRate,
     gap,
     resent::{LOSS_MATTERS, most_resent},
     summaries::main_rate,
@@ -168,11 +169,20 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     if !is_of_tcp(seen) {
         return;
     }
-    if let Some((_, share)) = most_resent(seen).filter(|_| !is_said(seen, "retransmissions")) {
+    if comes_from_unseen(seen) {
+        inspection.not_seen.push("retransmissions of the server".to_owned());
+    } else if let Some((_, share)) = most_resent(seen).filter(|_| !is_said(seen, "retransmissions")) {
         inspection.rule_out("retransmissions", percent(share));
     }
     let unknown = seen.hosts().filter(|host| !seen.has_counter(host, counter::TCP_RETRANS_SEGMENTS));
     inspection.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));
+}
+
+/// Returns true if most of the data comes from a server whose host is not seen.
+fn comes_from_unseen(seen: &TestEvidence<'_>) -> bool {
+    let client = seen.test.from.as_str();
+    let passed = |counter| seen.growth(client, counter, Some(seen.interface(client)));
+    seen.test.to.is_none() && passed(counter::DEV_RX_BYTES) > passed(counter::DEV_TX_BYTES)
 }
 
 fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {
@@ -289,17 +299,23 @@ fn waiting(seen: &TestEvidence<'_>) -> Option<String> {
 
 /// Returns the clue of a stream whose rate does not vary: something with a clock may pace it.
 fn paced(seen: &TestEvidence<'_>) -> Option<String> {
-    if !is_rate_of(seen.test, &[count::BYTES_RECEIVED, count::RECEIVED]) {
+    if !is_rate_of(seen.test, &[count::BYTES_RECEIVED, count::BYTES_MOVED, count::RECEIVED]) {
         return None;
     }
+    let spread = spread_of_rate(seen).filter(|spread| *spread <= STEADY);
+    // A program reads in large parts, but what paces a sender shows at the interface.
+    let arrives = || UsualRate::received(seen, &seen.test.from).filter(|_| comes_from_unseen(seen));
+    let spread = spread.or_else(|| Some(arrives().filter(|usual| usual.is_that_of_full_path())?.deviation))?;
+    let names = "a shaper or policer on the path, or the limit of a virtual machine";
+    Some(format!("its rate varies by {} only, so something with a clock may pace it: {names}", percent(spread)))
+}
+
+/// Returns the standard deviation of the intervals of a rate, as a share of their mean.
+fn spread_of_rate(seen: &TestEvidence<'_>) -> Option<f64> {
     let (trials, _) = seen.rates_over_time()?;
     let enough = !trials.is_empty() && trials.iter().all(|rates| rates.len() >= INTERVALS_MIN);
     let all: Vec<f64> = trials.into_iter().flatten().collect();
-    let spread = stdev(&all)? / mean(&all).filter(|mean| *mean > 0.0)?;
-    (enough && spread <= STEADY).then(|| {
-        let names = "a shaper or policer on the path, or the limit of a virtual machine";
-        format!("its rate varies by {} only, so something with a clock may pace it: {names}", percent(spread))
-    })
+    Some(stdev(&all)? / mean(&all).filter(|mean| enough && *mean > 0.0)?)
 }
 
 /// Returns true if the main rate of a test counts one of these.

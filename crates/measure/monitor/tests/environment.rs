@@ -176,5 +176,6 @@ fn this_machine_is_described_with_its_interfaces() {
     let facts = environment(Path::new("/"), &interfaces().unwrap());
     assert!(facts.get("kernel", "release").is_some());
     assert!(facts.get("lo", "mtu_bytes").is_some());
+    assert!(facts.get("clock", "synchronized").is_some());
     assert!(!facts.0["sysctl"].contains_key("net.ipv4.tcp_fastopen_key"));
 }

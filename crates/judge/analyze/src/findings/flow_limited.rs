@@ -14,7 +14,6 @@ use fathom_statistics::mean;
 use super::FindingRule;
 use crate::{
     change::{Change, larger_stream_buffer},
-    cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     flows::{has_standing_queue, judged_samples},
     gap,
@@ -39,6 +38,12 @@ const WINDOW_SCALING: &str = "net.ipv4.tcp_window_scaling";
 const MODERATE_RCVBUF: &str = "net.ipv4.tcp_moderate_rcvbuf";
 /// A window is about half of its buffer. One that is this many times smaller is not held by the largest buffer.
 const FAR_BELOW: u64 = 8;
+/// With fewer samples, a window that was small for once tells nothing.
+const SAMPLES_MIN: usize = 8;
+/// A core of a machine that may have both ends, and is as busy, may be what a reader waits for.
+const NEARLY_FULL: f64 = 0.9;
+/// The receiver where its host is not seen: a server of another tool.
+const SERVER: &str = "the server";
 /// Connections that were busy for less than this are ignored.
 const BUSY_MIN: Nanos = Nanos::from_millis(100);
 
@@ -55,25 +60,34 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let limited = SIDES.into_iter().find_map(|(side, peer)| {
+            Some((side, seen.host_of(side)?, seen.host_of(peer), wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?))
+        });
+        // A receiver without CPU time to read closes its window. One that is not seen may be on the machine of its sender.
+        let has_no_core = |sender, receiver: Option<&str>| {
+            seen.cores(receiver.unwrap_or(sender)).first().is_some_and(|core| match receiver {
+                Some(_) => core.is_full_of_own_work(),
+                None => seen.is_memory(sender) && core.busy() >= NEARLY_FULL,
+            })
+        };
+        let limited =
+            limited.filter(|(_, sender, receiver, _)| !has_no_core(sender, *receiver) && !path_overflows(seen));
+        let slow = limited.filter(|(side, ..)| fills_again_and_again(seen, *side));
+        if let Some((_, sender, receiver, share)) = slow {
+            return vec![self.slow_reader(seen, (sender, receiver), share)];
+        }
         if let Some((sender, receiver, window)) = small_window(seen) {
             return vec![self.small_window(seen, (sender, receiver), &window)];
         }
-        let limited = SIDES
-            .into_iter()
-            .find_map(|(side, peer)| Some((side, peer, wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?)));
-        let Some((side, peer, share)) = limited.filter(|_| !path_overflows(seen)) else { return Vec::new() };
-        let (Some(sender), Some(receiver)) = (seen.host_of(side), seen.host_of(peer)) else { return Vec::new() };
-        // A receiver without CPU time to read closes its window.
-        if seen.cores(receiver).first().is_some_and(CoreLoad::is_full_of_own_work) {
-            return Vec::new();
-        }
+        let Some((side, sender, receiver, share)) = limited else { return Vec::new() };
         let title = format!(
-            "the sender on {sender} waited {} of its time for room in the receiver on {receiver}: it reads too slowly, or its buffer is smaller than the path holds",
-            percent(share)
+            "the sender on {sender} waited {} of its time for room in the receiver{}: it reads too slowly, or its buffer is smaller than the path holds",
+            percent(share),
+            receiver.map(|host| format!(" on {host}")).unwrap_or_default()
         );
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
-                .evidence([ratio_evidence(sender, format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)])
+                .evidence([waited_evidence(sender, share)])
                 .explains(gap::explained_by_time(seen, share))
                 .next(larger_window(seen, (sender, receiver), widest_window(seen, side))),
         ]
@@ -83,7 +97,7 @@ impl FindingRule for ReceiveWindow {
         let receiver = small_window(seen).map(|(_, receiver, _)| receiver);
         let closed = || SIDES.into_iter().find(|(side, _)| wait_ratio(seen, *side, tcp::RWND_LIMITED_NS).is_some());
         match receiver {
-            Some(receiver) => larger_stream_buffer(seen, receiver, RMEM),
+            Some(receiver) => larger_stream_buffer(seen, receiver?, RMEM),
             // The receiver may read too slowly instead, for which no buffer is large enough.
             None => larger_stream_buffer(seen, seen.host_of(closed()?.1)?, RMEM).map(Change::without_refutation),
         }
@@ -91,11 +105,31 @@ impl FindingRule for ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// Reports a window that was small all the time, so that each round trip carries one window at most.
-    fn small_window(&self, seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), bound: &SizeBound) -> Finding {
+    /// Reports a program that reads too slowly: its buffer was emptied and filled again all the time, so that a larger one fills as well.
+    fn slow_reader(&self, seen: &TestEvidence<'_>, (sender, receiver): (&str, Option<&str>), share: f64) -> Finding {
         let title = format!(
-            "the receive window of {receiver} is at most {}, and each round trip of {} carries no more than that",
-            bound.size, bound.rtt
+            "the program that receives on {} reads too slowly: the sender on {sender} waited {} of its time for room in the receive buffer",
+            receiver.unwrap_or(SERVER),
+            percent(share)
+        );
+        seen.finding(self.id(), Severity::HoldsBack, "slow reader", title)
+            .evidence([waited_evidence(sender, share)])
+            .explains(gap::explained_by_time(seen, share))
+            .next(receive_queue(receiver))
+    }
+
+    /// Reports a window that was small all the time, so that each round trip carries one window at most.
+    fn small_window(
+        &self,
+        seen: &TestEvidence<'_>,
+        (sender, receiver): (&str, Option<&str>),
+        bound: &SizeBound,
+    ) -> Finding {
+        let title = format!(
+            "the receive window of {} is at most {}, and each round trip of {} carries no more than that",
+            receiver.unwrap_or(SERVER),
+            bound.size,
+            bound.rtt
         );
         seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
             .evidence(bound.evidence(sender, tcp::SND_WND_BYTES))
@@ -105,11 +139,36 @@ impl ReceiveWindow {
 }
 
 /// Returns the sender, the receiver and the size of a window that was small all the time.
-fn small_window<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, &'a str, SizeBound)> {
+///
+/// The receiver is `None` where it is a server of another tool, whose host is not seen.
+fn small_window<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, Option<&'a str>, SizeBound)> {
     SIDES.into_iter().find_map(|(side, peer)| {
         let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
-        Some((seen.host_of(side)?, seen.host_of(peer)?, window))
+        Some((seen.host_of(side)?, seen.host_of(peer), window))
     })
+}
+
+/// Returns true if the windows that a sender was offered shrank to a half of what they had been, in at least a quarter of the samples.
+///
+/// A window that is only small stays as it is, and one that a receiver enlarges grows: it shrinks when its program leaves data in the buffer.
+fn fills_again_and_again(seen: &TestEvidence<'_>, side: Side) -> bool {
+    let windows = |samples: &[FlowSample]| -> Vec<u64> {
+        samples.iter().filter_map(|sample| sample.values.get(tcp::SND_WND_BYTES).copied()).collect()
+    };
+    let (mut n_all, mut n_small) = (0, 0);
+    for (_, samples) in seen.measured_flows(side) {
+        let mut widest = 0;
+        for window in windows(samples) {
+            widest = widest.max(window);
+            n_all += 1;
+            n_small += usize::from(window <= widest / 2);
+        }
+    }
+    n_all >= SAMPLES_MIN && 4 * n_small >= n_all
+}
+
+fn waited_evidence(sender: &str, share: f64) -> Evidence {
+    ratio_evidence(sender, format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)
 }
 
 /// The send buffer was full of data that the peer had not acknowledged.
@@ -245,7 +304,8 @@ fn widest_window(seen: &TestEvidence<'_>, side: Side) -> Option<Bytes> {
 }
 
 /// Suggests what may widen a window: a larger buffer, unless the receiver's buffer may be far larger already.
-fn larger_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), window: Option<Bytes>) -> NextStep {
+fn larger_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, Option<&str>), window: Option<Bytes>) -> NextStep {
+    let Some(receiver) = receiver else { return receive_queue(None) };
     let sizes = seen.environment(receiver).and_then(|facts| facts.get("sysctl", RMEM));
     let most = || sizes?.split_whitespace().nth(2)?.parse().ok();
     let asked = seen.test.options.size("buffer");
@@ -255,6 +315,16 @@ fn larger_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), wind
         return what_holds_window(seen, (sender, receiver));
     }
     larger_receive_buffer(seen, receiver)
+}
+
+/// Suggests to look whether data waits for the program that receives it.
+fn receive_queue(receiver: Option<&str>) -> NextStep {
+    let next = NextStep::new("ss -tnm state established");
+    let shown = "a full Recv-Q if the program reads too slowly; if it is empty, the buffer (rb) is too small";
+    match receiver {
+        Some(host) => next.on(host).expected(format!("show {shown}")),
+        None => next.expected(format!("show on the server's host {shown}")),
+    }
 }
 
 /// Suggests a larger send buffer.
@@ -373,6 +443,52 @@ mod tests {
             let command = builder.finding(id).unwrap().next.unwrap().command;
             assert!(command.starts_with("fathom tcp 198.18.0.2 --buffer "), "{id}: {command}");
         }
+    }
+
+    /// A stream to a server of another tool, which offered these windows and kept its sender waiting for half of the time.
+    fn to_unseen_server(windows: &[u64]) -> RunBuilder {
+        let mut builder = streaming(&[]);
+        let sample = |(at, window): (u64, &u64)| FlowSample {
+            at_ns: Nanos::from_millis(50 * at),
+            values: [
+                (tcp::SND_WND_BYTES, *window),
+                (tcp::BYTES_ACKED, 500_000 * at),
+                (tcp::BUSY_NS, 50_000_000 * at),
+                (tcp::RWND_LIMITED_NS, 25_000_000 * at),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        };
+        let samples = (1..).zip(windows).map(sample).collect();
+        let test = &mut builder.run.tests[0];
+        test.to = None;
+        let records = &mut test.trials[0].records;
+        records.remove("target");
+        let client = records.get_mut("client").unwrap();
+        client.totals = [(fathom_model::names::count::BYTES_MOVED.to_owned(), 12_500_000)].into();
+        client.flows = vec![Flow { id: "a:1 b:2".to_owned(), samples }];
+        builder
+    }
+
+    #[test]
+    fn a_server_that_empties_its_buffer_too_slowly_is_told_from_one_with_a_small_buffer() {
+        let filled = [64_000, 1_000, 60_000, 900, 64_000, 0, 64_000, 30_000, 2_000, 64_000];
+        let finding = to_unseen_server(&filled.repeat(3)).finding("receive-window").unwrap();
+        let title = "the program that receives on the server reads too slowly: the sender on client waited 50 % of its time for room in the receive buffer";
+        assert_eq!((finding.short.as_str(), finding.title.as_str()), ("slow reader", title));
+        assert_eq!(finding.next.unwrap().on, None);
+        let grown = [8_000, 16_000, 32_000, 64_000, 64_000, 64_000, 64_000, 64_000, 64_000, 64_000];
+        let finding = to_unseen_server(&grown).finding("receive-window").unwrap();
+        assert!(finding.title.contains("or its buffer is smaller than the path holds"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_server_that_may_be_on_the_full_machine_of_its_sender_is_not_blamed() {
+        let mut builder = to_unseen_server(&[64_000, 1_000, 60_000, 900, 64_000, 0, 64_000, 30_000, 2_000, 64_000]);
+        builder.cpu("client", "cpu0", [60, 40, 0, 0]);
+        assert!(builder.finding("receive-window").is_some(), "behind a wire it has cores of its own");
+        builder.driver("veth");
+        assert_eq!(builder.finding("receive-window"), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
+/// With 2, the kernel answers every SYN with a cookie (Documentation/networking/ip-sysctl.rst).
+const SYNCOOKIES: &str = "net.ipv4.tcp_syncookies";
 /// Fewer cookies are a short burst of connections.
 const COOKIES_MIN: u64 = 10;
 /// With more cookies than this for each connection of the test, most SYNs are those of others.
@@ -47,13 +49,22 @@ impl FindingRule for SynCookies {
         }
         let setting = |name| seen.environment(host).and_then(|facts| facts.get("sysctl", name));
         let has_no_options = setting("net.ipv4.tcp_timestamps") == Some("0");
-        let cookies =
-            format!("the SYN queue of a server on {host} was full, so the kernel sent {} SYN cookies", grouped(n));
+        let is_always = setting(SYNCOOKIES) == Some("2");
+        let reason = if is_always {
+            format!("{SYNCOOKIES} of {host} is 2")
+        } else {
+            format!("the SYN queue of a server on {host} was full")
+        };
+        let cookies = format!("{reason}, so the kernel sent {} SYN cookies", grouped(n));
         let (severity, why) = match (is_flood, has_no_options) {
             (true, _) => (Severity::Disturbs, ": a SYN flood, or a burst of connections of others"),
             (false, true) => {
-                (Severity::HoldsBack, ": without TCP timestamps these connections have neither window scaling nor SACK")
+                // A connection that carries a few bytes needs no window.
+                let is_short = matches!(seen.test.kind.as_str(), "tcp_crr" | "tcp_cc");
+                let severity = if is_short { Severity::Remark } else { Severity::HoldsBack };
+                (severity, ": without TCP timestamps these connections have neither window scaling nor SACK")
             }
+            (false, false) if is_always => (Severity::Remark, ", one for each connection"),
             (false, false) => (Severity::Remark, ": more connections began at once than its backlog holds"),
         };
         vec![
@@ -105,6 +116,16 @@ mod tests {
         let finding = builder.finding("syn-cookies").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.ipv4.tcp_timestamps=1");
+    }
+
+    #[test]
+    fn a_host_that_always_sends_cookies_has_no_full_queue() {
+        let mut builder = with_cookies(100, 100);
+        builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", SYNCOOKIES, "2");
+        let finding = builder.finding("syn-cookies").unwrap();
+        let title =
+            "net.ipv4.tcp_syncookies of target is 2, so the kernel sent 100 SYN cookies, one for each connection";
+        assert_eq!((finding.severity, finding.title.as_str()), (Severity::Remark, title));
     }
 
     #[test]

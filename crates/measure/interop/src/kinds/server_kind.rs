@@ -155,7 +155,7 @@ pub(super) mod metrics {
     pub(in crate::kinds) const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 
     /// Payload bytes sent or received by the client's sockets.
-    pub(in crate::kinds) const BYTES: &str = "bytes_moved";
+    pub(in crate::kinds) const BYTES: &str = fathom_model::names::count::BYTES_MOVED;
     pub(in crate::kinds) const KIBIBYTES: &str = "kibibytes_moved";
     /// Datagrams sent, and those of them that were lost, as counted by the receivers.
     pub(in crate::kinds) const DATAGRAMS_SENT: &str = "datagrams_sent";

@@ -12,6 +12,7 @@ mod sysctl;
 use std::{fs, io::Read as _, path::Path};
 
 use fathom_model::Environment;
+use fathom_sys::clock;
 
 pub use gathering::interfaces;
 pub use interface::{InterfaceFacts, LineRate, Queues, RingSizes};
@@ -63,6 +64,9 @@ pub fn environment(root: &Path, interfaces: &[InterfaceFacts]) -> Environment {
     memory(root, &mut facts);
     mitigations(root, &mut facts);
     sysctl::note(root, &mut facts);
+    if root == Path::new("/") {
+        time_sync(&mut facts);
+    }
     for interface in interfaces {
         interface.note(&mut facts);
     }
@@ -106,6 +110,14 @@ fn processors(root: &Path, facts: &mut Environment) {
     let allowed = status.and_then(|text| value_of(&text, "Cpus_allowed_list", ':'));
     note_some(facts, ("cpu", "allowed"), allowed);
     note_some(facts, ("cpu", "cgroup_limit_cores"), cgroup::limit_cores(root));
+}
+
+/// Notes how well a daemon keeps the wall clock of this host, which no file tells.
+fn time_sync(facts: &mut Environment) {
+    if let Some(sync) = clock::time_sync() {
+        facts.note("clock", "synchronized", if sync.is_synchronized { "yes" } else { "no" });
+        facts.note("clock", "error_max_ns", sync.error_max.0.to_string());
+    }
 }
 
 fn memory(root: &Path, facts: &mut Environment) {

@@ -61,6 +61,7 @@ const WORDS: &[(&str, &str)] = &[
     ("rwnd_limited_ns", "waited for the receiver's window"),
     ("sndbuf_limited_ns", "waited for the send buffer"),
     ("busy_ns", "busy time"),
+    ("bytes_moved", "bytes sent or received"),
     ("bytes_received", "bytes received"),
     ("bytes_sent", "bytes sent"),
     ("cpu_idle_ns", "idle time"),

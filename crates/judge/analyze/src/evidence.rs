@@ -390,6 +390,11 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
+    /// Returns true if the target is a server that fathom did not start and that runs on no host of this run: nobody read its counters.
+    pub(crate) fn has_unseen_server(&self) -> bool {
+        self.test.to.is_none() && self.server().is_none()
+    }
+
     /// Returns the programs that listen on the port of the tested server on its host: a server may have many processes.
     pub(crate) fn server_processes(&self) -> Vec<Program<'a>> {
         let Some((host, server)) = self.server() else { return Vec::new() };

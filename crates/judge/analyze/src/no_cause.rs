@@ -32,6 +32,8 @@ const USUAL_MIN: f64 = 0.5;
 const BUSY: f64 = 0.9;
 /// Other programs that use so much of a core cannot be ruled out.
 const OTHERS_MIN: f64 = 0.5;
+/// Acknowledgements are no more than this share of the bytes that they acknowledge: one of 66 bytes for two segments, or for one of a small MTU.
+const ACKNOWLEDGEMENTS: f64 = 0.1;
 /// Fewer intervals say nothing about steadiness.
 const INTERVALS_MIN: usize = 5;
 
@@ -169,20 +171,23 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     if !is_of_tcp(seen) {
         return;
     }
-    if comes_from_unseen(seen) {
+    let is_half_seen = unseen_server_sends(seen);
+    if let Some((host, share)) = most_resent(seen).filter(|_| !is_said(seen, "retransmissions")) {
+        let whose = if is_half_seen { format!("retransmissions of {host}") } else { "retransmissions".to_owned() };
+        inspection.rule_out(&whose, percent(share));
+    }
+    if is_half_seen {
         inspection.not_seen.push("retransmissions of the server".to_owned());
-    } else if let Some((_, share)) = most_resent(seen).filter(|_| !is_said(seen, "retransmissions")) {
-        inspection.rule_out("retransmissions", percent(share));
     }
     let unknown = seen.hosts().filter(|host| !seen.has_counter(host, counter::TCP_RETRANS_SEGMENTS));
     inspection.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));
 }
 
-/// Returns true if most of the data comes from a server whose host is not seen.
-fn comes_from_unseen(seen: &TestEvidence<'_>) -> bool {
+/// Returns true if a server whose host is not seen sends more than acknowledgements.
+fn unseen_server_sends(seen: &TestEvidence<'_>) -> bool {
     let client = seen.test.from.as_str();
-    let passed = |counter| seen.growth(client, counter, Some(seen.interface(client)));
-    seen.test.to.is_none() && passed(counter::DEV_RX_BYTES) > passed(counter::DEV_TX_BYTES)
+    let passed = |counter| approximate(seen.growth(client, counter, Some(seen.interface(client))));
+    seen.has_unseen_server() && passed(counter::DEV_RX_BYTES) > ACKNOWLEDGEMENTS * passed(counter::DEV_TX_BYTES)
 }
 
 fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {
@@ -302,12 +307,21 @@ fn paced(seen: &TestEvidence<'_>) -> Option<String> {
     if !is_rate_of(seen.test, &[count::BYTES_RECEIVED, count::BYTES_MOVED, count::RECEIVED]) {
         return None;
     }
-    let spread = spread_of_rate(seen).filter(|spread| *spread <= STEADY);
+    let own = || {
+        let spread = spread_of_rate(seen).filter(|spread| *spread <= STEADY)?;
+        Some(format!("its rate varies by {} only", percent(spread)))
+    };
     // A program reads in large parts, but what paces a sender shows at the interface.
-    let arrives = || UsualRate::received(seen, &seen.test.from).filter(|_| comes_from_unseen(seen));
-    let spread = spread.or_else(|| Some(arrives().filter(|usual| usual.is_that_of_full_path())?.deviation))?;
+    let at_interface = || {
+        let client = seen.test.from.as_str();
+        let usual = UsualRate::received(seen, client).filter(|usual| usual.is_that_of_full_path())?;
+        let interface = seen.interface(client);
+        unseen_server_sends(seen).then(|| {
+            format!("half of the time, the rate at {interface} is within {} of its median", percent(usual.deviation))
+        })
+    };
     let names = "a shaper or policer on the path, or the limit of a virtual machine";
-    Some(format!("its rate varies by {} only, so something with a clock may pace it: {names}", percent(spread)))
+    Some(format!("{}, so something with a clock may pace it: {names}", own().or_else(at_interface)?))
 }
 
 /// Returns the standard deviation of the intervals of a rate, as a share of their mean.
@@ -365,6 +379,41 @@ mod tests {
         assert_eq!(of_first(&builder).unwrap().clue, None, "what varies is not paced");
         builder.run.tests[0].trials[1].lost = vec!["companion".to_owned()];
         assert_eq!(of_first(&builder), None, "a lost host took its share along");
+    }
+
+    /// A stream whose client reads in large parts, and whose interface received and sent this much in each tenth of a second.
+    fn from_unseen_server(received: impl Fn(u64) -> u64, sent: u64) -> NoCause {
+        let mut builder = RunBuilder::new();
+        builder.foreign_stream(12_500_000);
+        builder.growth_per_interval(|interval| 1000 + 300 * (interval % 3));
+        let host = builder.run.tests[0].trials[0].hosts.get_mut("client").unwrap();
+        host.at_ns = (1..14).map(|tenth| Nanos::from_millis(10_000 + 100 * tenth)).collect();
+        let grown = |each: &dyn Fn(u64) -> u64| -> Vec<u64> {
+            (0..13).scan(0, |sum, n| Some(std::mem::replace(sum, *sum + each(n)))).collect()
+        };
+        builder.series("client", (counter::DEV_RX_BYTES, "eth0"), &grown(&received));
+        builder.series("client", (counter::DEV_TX_BYTES, "eth0"), &grown(&|_| sent));
+        builder.series("client", (counter::TCP_OUT_SEGMENTS, ""), &grown(&|_| 1_000));
+        builder.series("client", (counter::TCP_RETRANS_SEGMENTS, ""), &[0; 13]);
+        of_first(&builder).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_ruled_out_of_a_server_that_is_not_seen() {
+        let sends = from_unseen_server(|n| 1_250_000 + n % 2 * 300_000, 40_000);
+        assert!(sends.ruled_out.contains(&"retransmissions of client (0 %)".to_owned()), "{sends:?}");
+        assert!(sends.not_seen.contains(&"retransmissions of the server".to_owned()), "{sends:?}");
+        assert_eq!(sends.clue, None, "it varies at the interface too");
+        let acknowledges = from_unseen_server(|_| 40_000, 1_250_000);
+        assert!(acknowledges.ruled_out.contains(&"retransmissions (0 %)".to_owned()), "{acknowledges:?}");
+        assert_eq!(acknowledges.clue, None, "acknowledgements are even by themselves");
+    }
+
+    #[test]
+    fn what_paces_a_server_that_is_not_seen_shows_at_the_interface() {
+        let clue = from_unseen_server(|n| 1_250_000 + n % 2 * 1_000, 40_000).clue.unwrap();
+        assert!(clue.starts_with("half of the time, the rate at eth0 is within 0.0"), "{clue}");
+        assert!(clue.contains("a shaper or policer on the path"), "{clue}");
     }
 
     #[test]

@@ -168,6 +168,16 @@ impl RunBuilder {
         self.add_test(Layer::Tcp, "tcp_stream", &[throughput()], trials);
     }
 
+    /// Adds a stream with a server of another tool, in either direction: its host is none of the run.
+    pub(crate) fn foreign_stream(&mut self, bytes_per_sec: u64) {
+        let client = counting(Side::Initiator, count::BYTES_MOVED, bytes_per_sec);
+        let mut trial = trial(0, client, record(Side::Responder));
+        trial.records.remove("target");
+        trial.hosts.remove("target");
+        let goodput = rate("throughput_bps", "goodput", Unit::BitsPerSec, Side::Initiator, count::BYTES_MOVED);
+        self.add_test(Layer::Tcp, "iperf3", &[goodput], vec![trial]).to = None;
+    }
+
     /// Adds a test of datagrams, sent and received, in each trial.
     pub(crate) fn udp_stream(&mut self, datagrams: &[(u64, u64)]) {
         let trials = datagrams.iter().enumerate().map(|(round, (sent, received))| {
@@ -444,12 +454,15 @@ impl RunBuilder {
         }
     }
 
-    /// Sets the growth of the target's stream in each interval, in every trial so far.
+    /// Sets the growth of the stream in each interval, where it is received or moved, in every trial so far.
     pub(crate) fn growth_per_interval(&mut self, growth: impl Fn(u64) -> u64) {
         for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
-            let column = trial.records.get_mut("target").unwrap().timeline.counters.get_mut(count::BYTES_RECEIVED);
-            for (interval, value) in (0..).zip(column.unwrap()) {
-                *value = growth(interval);
+            let all = trial.records.values_mut().flat_map(|record| &mut record.timeline.counters);
+            let is_of_stream = |name: &str| [count::BYTES_RECEIVED, count::BYTES_MOVED].contains(&name);
+            for (_, column) in all.filter(|(name, _)| is_of_stream(name)) {
+                for (interval, value) in (0..).zip(column) {
+                    *value = growth(interval);
+                }
             }
         }
     }

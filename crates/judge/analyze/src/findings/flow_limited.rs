@@ -14,6 +14,7 @@ use fathom_statistics::mean;
 use super::FindingRule;
 use crate::{
     change::{Change, larger_stream_buffer},
+    cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     flows::{has_standing_queue, judged_samples},
     gap,
@@ -40,10 +41,10 @@ const MODERATE_RCVBUF: &str = "net.ipv4.tcp_moderate_rcvbuf";
 const FAR_BELOW: u64 = 8;
 /// With fewer samples, a window that was small for once tells nothing.
 const SAMPLES_MIN: usize = 8;
+/// A buffer that is smaller than a quarter of the usual one is filled by any path.
+const WIDE: u64 = RMEM_USUAL[1] / 4;
 /// A core of a machine that may have both ends, and is as busy, may be what a reader waits for.
 const NEARLY_FULL: f64 = 0.9;
-/// The receiver where its host is not seen: a server of another tool.
-const SERVER: &str = "the server";
 /// Connections that were busy for less than this are ignored.
 const BUSY_MIN: Nanos = Nanos::from_millis(100);
 
@@ -60,62 +61,49 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let limited = SIDES.into_iter().find_map(|(side, peer)| {
-            Some((side, seen.host_of(side)?, seen.host_of(peer), wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?))
+        let finding = window_limit(seen).map(|limit| match limit {
+            WindowLimit::SlowReader(closed) => self.slow_reader(seen, &closed),
+            WindowLimit::Small { sender, receiver, window } => self.small_window(seen, (sender, receiver), &window),
+            WindowLimit::Closed(closed) => self.closed(seen, &closed),
         });
-        // A receiver without CPU time to read closes its window. One that is not seen may be on the machine of its sender.
-        let has_no_core = |sender, receiver: Option<&str>| {
-            seen.cores(receiver.unwrap_or(sender)).first().is_some_and(|core| match receiver {
-                Some(_) => core.is_full_of_own_work(),
-                None => seen.is_memory(sender) && core.busy() >= NEARLY_FULL,
-            })
-        };
-        let limited =
-            limited.filter(|(_, sender, receiver, _)| !has_no_core(sender, *receiver) && !path_overflows(seen));
-        let slow = limited.filter(|(side, ..)| fills_again_and_again(seen, *side));
-        if let Some((_, sender, receiver, share)) = slow {
-            return vec![self.slow_reader(seen, (sender, receiver), share)];
-        }
-        if let Some((sender, receiver, window)) = small_window(seen) {
-            return vec![self.small_window(seen, (sender, receiver), &window)];
-        }
-        let Some((side, sender, receiver, share)) = limited else { return Vec::new() };
-        let title = format!(
-            "the sender on {sender} waited {} of its time for room in the receiver{}: it reads too slowly, or its buffer is smaller than the path holds",
-            percent(share),
-            receiver.map(|host| format!(" on {host}")).unwrap_or_default()
-        );
-        vec![
-            seen.finding(self.id(), Severity::HoldsBack, "peer window", title)
-                .evidence([waited_evidence(sender, share)])
-                .explains(gap::explained_by_time(seen, share))
-                .next(larger_window(seen, (sender, receiver), widest_window(seen, side))),
-        ]
+        finding.into_iter().collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
-        let receiver = small_window(seen).map(|(_, receiver, _)| receiver);
-        let closed = || SIDES.into_iter().find(|(side, _)| wait_ratio(seen, *side, tcp::RWND_LIMITED_NS).is_some());
-        match receiver {
-            Some(receiver) => larger_stream_buffer(seen, receiver?, RMEM),
+        match window_limit(seen)? {
+            // It fills a larger buffer as well.
+            WindowLimit::SlowReader(_) => None,
+            WindowLimit::Small { receiver, .. } => larger_stream_buffer(seen, receiver?, RMEM),
             // The receiver may read too slowly instead, for which no buffer is large enough.
-            None => larger_stream_buffer(seen, seen.host_of(closed()?.1)?, RMEM).map(Change::without_refutation),
+            WindowLimit::Closed(closed) => {
+                larger_stream_buffer(seen, closed.receiver?, RMEM).map(Change::without_refutation)
+            }
         }
     }
 }
 
 impl ReceiveWindow {
     /// Reports a program that reads too slowly: its buffer was emptied and filled again all the time, so that a larger one fills as well.
-    fn slow_reader(&self, seen: &TestEvidence<'_>, (sender, receiver): (&str, Option<&str>), share: f64) -> Finding {
+    fn slow_reader(&self, seen: &TestEvidence<'_>, closed: &ClosedWindow<'_>) -> Finding {
+        let reader = closed.receiver.map_or_else(|| "the server".to_owned(), |host| format!("the receiver on {host}"));
         let title = format!(
-            "the program that receives on {} reads too slowly: the sender on {sender} waited {} of its time for room in the receive buffer",
-            receiver.unwrap_or(SERVER),
-            percent(share)
+            "{reader} reads too slowly: the sender on {} waited {} of its time for room in the receive buffer",
+            closed.sender,
+            percent(closed.share)
         );
-        seen.finding(self.id(), Severity::HoldsBack, "slow reader", title)
-            .evidence([waited_evidence(sender, share)])
-            .explains(gap::explained_by_time(seen, share))
-            .next(receive_queue(receiver))
+        closed.told(seen, self.id(), "slow reader", title).next(receive_queue(closed.receiver))
+    }
+
+    /// Reports a window that was closed, for a reason that it does not show.
+    fn closed(&self, seen: &TestEvidence<'_>, closed: &ClosedWindow<'_>) -> Finding {
+        let title = format!(
+            "the sender on {} waited {} of its time for room in the receiver{}: it reads too slowly, or its buffer is smaller than the path holds",
+            closed.sender,
+            percent(closed.share),
+            closed.receiver.map(|host| format!(" on {host}")).unwrap_or_default()
+        );
+        let next = larger_window(seen, (closed.sender, closed.receiver), widest_window(seen, closed.side));
+        closed.told(seen, self.id(), "peer window", title).next(next)
     }
 
     /// Reports a window that was small all the time, so that each round trip carries one window at most.
@@ -127,7 +115,7 @@ impl ReceiveWindow {
     ) -> Finding {
         let title = format!(
             "the receive window of {} is at most {}, and each round trip of {} carries no more than that",
-            receiver.unwrap_or(SERVER),
+            receiver.unwrap_or("the server"),
             bound.size,
             bound.rtt
         );
@@ -138,37 +126,76 @@ impl ReceiveWindow {
     }
 }
 
-/// Returns the sender, the receiver and the size of a window that was small all the time.
-///
-/// The receiver is `None` where it is a server of another tool, whose host is not seen.
-fn small_window<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, Option<&'a str>, SizeBound)> {
-    SIDES.into_iter().find_map(|(side, peer)| {
-        let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
-        Some((seen.host_of(side)?, seen.host_of(peer), window))
-    })
+/// What the window of a receiver shows. The receiver is `None` where it is a server of another tool, whose host is not seen.
+enum WindowLimit<'a> {
+    /// It opened wide and closed, again and again: its program leaves data in the buffer.
+    SlowReader(ClosedWindow<'a>),
+    /// It was small all the time, and each round trip carried as much.
+    Small { sender: &'a str, receiver: Option<&'a str>, window: SizeBound },
+    /// It was closed for a part of the time.
+    Closed(ClosedWindow<'a>),
 }
 
-/// Returns true if the windows that a sender was offered shrank to a half of what they had been, in at least a quarter of the samples.
-///
-/// A window that is only small stays as it is, and one that a receiver enlarges grows: it shrinks when its program leaves data in the buffer.
-fn fills_again_and_again(seen: &TestEvidence<'_>, side: Side) -> bool {
-    let windows = |samples: &[FlowSample]| -> Vec<u64> {
-        samples.iter().filter_map(|sample| sample.values.get(tcp::SND_WND_BYTES).copied()).collect()
+/// A window that kept its sender waiting.
+#[derive(Clone, Copy)]
+struct ClosedWindow<'a> {
+    side: Side,
+    sender: &'a str,
+    receiver: Option<&'a str>,
+    /// The share of the busy time in which it was closed.
+    share: f64,
+}
+
+impl ClosedWindow<'_> {
+    fn told(&self, seen: &TestEvidence<'_>, id: &str, short: &str, title: String) -> Finding {
+        let counters = format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS);
+        seen.finding(id, Severity::HoldsBack, short, title)
+            .evidence([ratio_evidence(self.sender, counters, self.share)])
+            .explains(gap::explained_by_time(seen, self.share))
+    }
+}
+
+fn window_limit<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a>> {
+    let closed = closed_window(seen);
+    if let Some(slow) = closed.filter(|closed| fills_again_and_again(seen, closed.side)) {
+        return Some(WindowLimit::SlowReader(slow));
+    }
+    let small = SIDES.into_iter().find_map(|(side, peer)| {
+        let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
+        Some(WindowLimit::Small { sender: seen.host_of(side)?, receiver: seen.host_of(peer), window })
+    });
+    small.or(closed.map(WindowLimit::Closed))
+}
+
+/// Returns the window that kept its sender waiting, if the receiver had the time to open it.
+fn closed_window<'a>(seen: &TestEvidence<'a>) -> Option<ClosedWindow<'a>> {
+    let closed = SIDES.into_iter().find_map(|(side, peer)| {
+        let share = wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?;
+        Some(ClosedWindow { side, sender: seen.host_of(side)?, receiver: seen.host_of(peer), share })
+    })?;
+    // A receiver without CPU time to read closes its window. One that is not seen may be on the machine of its sender.
+    let has_no_core = match closed.receiver {
+        Some(host) => seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work),
+        None if !seen.is_memory(closed.sender) => false,
+        None => seen.cores(closed.sender).first().is_some_and(|core| core.busy() >= NEARLY_FULL),
     };
-    let (mut n_all, mut n_small) = (0, 0);
+    (!has_no_core && !path_overflows(seen)).then_some(closed)
+}
+
+/// Returns true if wide windows that a sender was offered shrank to half of what they had been, in at least a quarter of the samples.
+///
+/// A window that is only small stays as it is, and one that the kernel enlarges grows.
+fn fills_again_and_again(seen: &TestEvidence<'_>, side: Side) -> bool {
+    let (mut n_all, mut n_shrunk) = (0, 0);
     for (_, samples) in seen.measured_flows(side) {
         let mut widest = 0;
-        for window in windows(samples) {
-            widest = widest.max(window);
+        for window in samples.iter().filter_map(|sample| sample.values.get(tcp::SND_WND_BYTES)) {
+            widest = widest.max(*window);
             n_all += 1;
-            n_small += usize::from(window <= widest / 2);
+            n_shrunk += usize::from(widest >= WIDE && *window <= widest / 2);
         }
     }
-    n_all >= SAMPLES_MIN && 4 * n_small >= n_all
-}
-
-fn waited_evidence(sender: &str, share: f64) -> Evidence {
-    ratio_evidence(sender, format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)
+    n_all >= SAMPLES_MIN && 4 * n_shrunk >= n_all
 }
 
 /// The send buffer was full of data that the peer had not acknowledged.
@@ -447,7 +474,8 @@ mod tests {
 
     /// A stream to a server of another tool, which offered these windows and kept its sender waiting for half of the time.
     fn to_unseen_server(windows: &[u64]) -> RunBuilder {
-        let mut builder = streaming(&[]);
+        let mut builder = RunBuilder::new();
+        builder.foreign_stream(12_500_000);
         let sample = |(at, window): (u64, &u64)| FlowSample {
             at_ns: Nanos::from_millis(50 * at),
             values: [
@@ -460,12 +488,7 @@ mod tests {
             .into(),
         };
         let samples = (1..).zip(windows).map(sample).collect();
-        let test = &mut builder.run.tests[0];
-        test.to = None;
-        let records = &mut test.trials[0].records;
-        records.remove("target");
-        let client = records.get_mut("client").unwrap();
-        client.totals = [(fathom_model::names::count::BYTES_MOVED.to_owned(), 12_500_000)].into();
+        let client = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         client.flows = vec![Flow { id: "a:1 b:2".to_owned(), samples }];
         builder
     }
@@ -474,9 +497,16 @@ mod tests {
     fn a_server_that_empties_its_buffer_too_slowly_is_told_from_one_with_a_small_buffer() {
         let filled = [64_000, 1_000, 60_000, 900, 64_000, 0, 64_000, 30_000, 2_000, 64_000];
         let finding = to_unseen_server(&filled.repeat(3)).finding("receive-window").unwrap();
-        let title = "the program that receives on the server reads too slowly: the sender on client waited 50 % of its time for room in the receive buffer";
+        let title =
+            "the server reads too slowly: the sender on client waited 50 % of its time for room in the receive buffer";
         assert_eq!((finding.short.as_str(), finding.title.as_str()), ("slow reader", title));
         assert_eq!(finding.next.unwrap().on, None);
+        let tiny = [8_000, 100, 8_000, 0].repeat(8);
+        let title = to_unseen_server(&tiny).finding("receive-window").unwrap().title;
+        assert!(
+            title.contains("or its buffer is smaller"),
+            "a buffer of 8 kB is full of what arrives at once: {title}"
+        );
         let grown = [8_000, 16_000, 32_000, 64_000, 64_000, 64_000, 64_000, 64_000, 64_000, 64_000];
         let finding = to_unseen_server(&grown).finding("receive-window").unwrap();
         assert!(finding.title.contains("or its buffer is smaller than the path holds"), "{}", finding.title);

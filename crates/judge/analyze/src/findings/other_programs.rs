@@ -107,7 +107,7 @@ impl<'a> OthersOnHost<'a> {
     fn finding(&self, id: &str, seen: &TestEvidence<'_>) -> Finding {
         let (host, share) = (self.host, self.share);
         // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
-        let may_be_target = seen.test.to.is_none() && seen.server().is_none() && seen.is_memory(host);
+        let may_be_target = seen.has_unseen_server() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
         let disturbs = self.disturbs(seen);
         let (who, end) = match (may_be_target, disturbs) {

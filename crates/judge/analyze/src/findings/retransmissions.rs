@@ -203,11 +203,10 @@ fn needless_why(seen: &TestEvidence<'_>, host: &str, n_needless: u64) -> &'stati
 
 /// Returns the words for a loss that no counter shows. A server that is no host of the run has counters that nobody read.
 pub(super) fn where_no_counter_shows(seen: &TestEvidence<'_>) -> String {
-    let from = &seen.test.from;
-    match (&seen.test.to, seen.server()) {
-        (None, None) => format!("no counter of {from} shows it; the counters of the server's host were not read"),
-        _ => "no counter of these hosts shows it".to_owned(),
+    if seen.has_unseen_server() {
+        return format!("no counter of {} shows it; the counters of the server's host were not read", seen.test.from);
     }
+    "no counter of these hosts shows it".to_owned()
 }
 
 #[cfg(test)]

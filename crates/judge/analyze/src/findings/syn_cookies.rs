@@ -70,19 +70,19 @@ impl FindingRule for SynCookies {
         vec![
             seen.finding(self.id(), severity, "syn cookies", format!("{cookies}{why}"))
                 .evidence([counter_evidence(host, host::TCP_SYN_COOKIES, n)])
-                .next((severity > Severity::Remark).then(|| next(host, is_flood))),
+                .next((severity > Severity::Remark).then(|| next(host, is_flood, is_always))),
         ]
     }
 }
 
-fn next(host: &str, is_flood: bool) -> NextStep {
-    let (command, expected) = if is_flood {
-        ("ss -tn state syn-recv", "show who begins connections and does not complete them")
-    } else {
-        (
+fn next(host: &str, is_flood: bool, is_always: bool) -> NextStep {
+    let (command, expected) = match (is_flood, is_always) {
+        (true, _) => ("ss -tn state syn-recv", "show who begins connections and does not complete them"),
+        (false, true) => ("sysctl -w net.ipv4.tcp_syncookies=1", "send cookies only when a SYN queue is full"),
+        (false, false) => (
             "sysctl -w net.ipv4.tcp_timestamps=1",
             "keep the options of these connections; or raise the server's backlog and net.core.somaxconn",
-        )
+        ),
     };
     NextStep::new(command).on(host).expected(expected)
 }
@@ -126,6 +126,12 @@ mod tests {
         let title =
             "net.ipv4.tcp_syncookies of target is 2, so the kernel sent 100 SYN cookies, one for each connection";
         assert_eq!((finding.severity, finding.title.as_str()), (Severity::Remark, title));
+        builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.ipv4.tcp_timestamps", "0");
+        let finding = builder.finding("syn-cookies").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert_eq!(finding.next.unwrap().command, "sysctl -w net.ipv4.tcp_syncookies=1");
+        builder.run.tests[0].kind = "tcp_crr".to_owned();
+        assert_eq!(builder.finding("syn-cookies").unwrap().severity, Severity::Remark, "a few bytes need no window");
     }
 
     #[test]

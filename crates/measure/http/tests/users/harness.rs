@@ -63,12 +63,12 @@ pub(crate) fn run_for(
 ) -> Result<(Record, EventLogs), Error> {
     assert_eq!(crowd.n_workers(), 1);
     let session = TrialContext::new(clock::now() + Nanos::from_millis(2), phases);
-    let (record, mut memories) = run_in(&session, crowd, &script)?;
+    let (record, mut memories) = run_any(&session, crowd, &script)?;
     Ok((record, memories.remove(0)))
 }
 
-/// The same in a trial of the test, with the events of each worker.
-pub(crate) fn run_in(
+/// The same for a script of any type, so that the compiler writes the loads once for all tests and not once for each.
+fn run_any(
     session: &TrialContext,
     crowd: &VirtualUsers,
     script: &Script<'_>,

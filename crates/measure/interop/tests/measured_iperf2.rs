@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Output, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -40,30 +40,45 @@ struct Seen {
     errors: Vec<String>,
 }
 
+/// Longer than any flow that is waited for, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 #[derive(Debug, Default)]
-struct Notes(Mutex<Seen>);
+struct Notes {
+    seen: Mutex<Seen>,
+    /// A flow has ended.
+    ended: Condvar,
+}
 
 impl FlowObserver for Notes {
     fn on_flow(&self, flow: &FlowInfo) {
-        self.0.lock().unwrap().flows.push(flow.clone());
+        self.seen.lock().unwrap().flows.push(flow.clone());
     }
     fn on_interval(&self, flow: &FlowInfo, interval: &FlowInterval) {
-        self.0.lock().unwrap().intervals.push((flow.id, *interval));
+        self.seen.lock().unwrap().intervals.push((flow.id, *interval));
     }
     fn on_end(&self, flow: &FlowInfo, outcome: &FlowOutcome) {
-        self.0.lock().unwrap().ends.push((flow.clone(), *outcome));
+        self.seen.lock().unwrap().ends.push((flow.clone(), *outcome));
+        self.ended.notify_all();
     }
     fn on_server_report(&self, flow: &FlowInfo, report: &ServerReport) {
-        self.0.lock().unwrap().reports.push((flow.id, *report));
+        self.seen.lock().unwrap().reports.push((flow.id, *report));
     }
     fn on_failure(&self, _: Option<&FlowInfo>, error: &Error) {
-        self.0.lock().unwrap().errors.push(error.to_string());
+        self.seen.lock().unwrap().errors.push(error.to_string());
     }
 }
 
 impl Notes {
+    /// Waits until so many flows have ended.
+    fn wait_for_ends(&self, n: usize) {
+        let seen = self.seen.lock().unwrap();
+        let (seen, waited) = self.ended.wait_timeout_while(seen, PATIENCE, |seen| seen.ends.len() < n).unwrap();
+        assert!(!waited.timed_out(), "{:?}", seen.errors);
+    }
+
     fn into_seen(self) -> Seen {
-        self.0.into_inner().unwrap()
+        self.seen.into_inner().unwrap()
     }
 }
 
@@ -78,10 +93,20 @@ impl Drop for Ending<'_> {
 
 /// Runs code against our server; returns the totals of the server and its observations.
 fn against(options: ServerOptions, act: impl FnOnce(SocketAddr)) -> (ServerTotals, Seen) {
-    against_at(SocketAddr::new(LOOPBACK, 0), options, act)
+    against_at(SocketAddr::new(LOOPBACK, 0), options, 0, act)
 }
 
-fn against_at(at: SocketAddr, options: ServerOptions, act: impl FnOnce(SocketAddr)) -> (ServerTotals, Seen) {
+/// The same, but stops the server only after so many flows: it may notice the end of a client late, and interrupts what it still serves.
+fn against_to_the_end(n_flows: usize, act: impl FnOnce(SocketAddr)) -> (ServerTotals, Seen) {
+    against_at(SocketAddr::new(LOOPBACK, 0), ServerOptions::default(), n_flows, act)
+}
+
+fn against_at(
+    at: SocketAddr,
+    options: ServerOptions,
+    n_flows: usize,
+    act: impl FnOnce(SocketAddr),
+) -> (ServerTotals, Seen) {
     let server = Server::bind(at, options).unwrap();
     let (address, stop, notes) = (server.address(), StopFlag::default(), Notes::default());
     let served = thread::scope(|scope| {
@@ -90,6 +115,7 @@ fn against_at(at: SocketAddr, options: ServerOptions, act: impl FnOnce(SocketAdd
         {
             let _end = Ending(&stop);
             act(address);
+            notes.wait_for_ends(n_flows);
         }
         server.join().unwrap()
     });
@@ -478,7 +504,7 @@ fn ipv6_works_in_both_roles() {
     }
     let at: SocketAddr = "[::1]:0".parse().unwrap();
     for words in [&["-V"][..], &["-V", "-u"], &["-V", "-R"]] {
-        let (_, seen) = against_at(at, ServerOptions::default(), |address| {
+        let (_, seen) = against_at(at, ServerOptions::default(), 0, |address| {
             real_client(address, &[words, &["-b", "4M", "-t", "0.5", "-l", "1450"]].concat());
         });
         assert!(seen.ends[0].1.counts.bytes > 0 && seen.errors.is_empty(), "{words:?} {seen:?}");
@@ -565,7 +591,7 @@ fn one_way_times_are_those_of_the_clocks() {
 fn a_target_has_to_show_that_it_is_an_iperf_server() {
     let proven = |options| ClientOptions { proof: ServerProof::Required, ..options };
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
-        let (served, _) = against(ServerOptions::default(), |address| {
+        let (served, _) = against_to_the_end(2, |address| {
             run(proven(asked(address, protocol))).0.unwrap();
             if protocol == TransportProtocol::Tcp {
                 let reverse = ClientOptions { mode: TestMode::Reverse, ..asked(address, protocol) };

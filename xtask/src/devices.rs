@@ -2,7 +2,7 @@
 //! says with the defect.
 //!
 //! Prints a line per case; with `--write`, writes `docs/device-defects.md`; with `--short`, each case runs once; with `--ci`, the debug program
-//! that the tests have built runs. A word on the command line selects the cases whose defect or test contains it.
+//! that the tests have built runs, by queues alone. A word on the command line selects the cases whose defect, test or data path contains it.
 
 use std::{
     fmt::Write as _,
@@ -20,8 +20,9 @@ use crate::{findings, lab_truth};
 /// How often each case runs; a clean device runs more often, because a rare untrue finding needs many runs to show.
 const N_RUNS: usize = 5;
 const N_CLEAN_RUNS: usize = 10;
-/// The virtual address of the targets.
-const VIRTUAL: &str = "198.18.8.1";
+/// The same where the data path or the IP version is another one: the tests are the same.
+const N_RUNS_BESIDE: usize = 2;
+const N_CLEAN_RUNS_BESIDE: usize = 4;
 const N_TARGETS: usize = 4;
 const PAGE: &str = "docs/device-defects.md";
 const INTRODUCTION: &str = "# Defects of a device and what fathom says
@@ -31,9 +32,58 @@ test that is made for it and compares the findings with the defect. Clean device
 machine by its record, such as a full core, is left out, and so is a full core beside `spread`, which opens connections as fast as it can. Of `path`, what counts is the comparison: `costs-most` is a device that costs more than four fifths of the \
 direct rate beyond noise. `memory-grows` is the memory of the device's process (`VmRSS`), which grew by more than 1 MiB while the test ran a second time.
 
-| defect | test | expected | found | also said |
+The balancer decides in a process behind packet queues (NFQUEUE) over IPv4. The same defects follow by its program in front of the network stack \
+(`path=tc`, `path=xdp`), which leaves to the queues what it cannot do itself, and over IPv6.
+";
+const HEAD: &str = "| defect | test | expected | found | also said |
 |---|---|---|---|---|
 ";
+
+/// The data path of the balancer and the IP version under which all cases run.
+struct Ground {
+    title: &'static str,
+    /// The value of the device, if it is not the default.
+    path: Option<&'static str>,
+    preset: &'static str,
+    /// The virtual address of the targets.
+    virtual_address: &'static str,
+    /// The address at which targets listen.
+    listen: &'static str,
+}
+
+const IPV4: Ground = Ground {
+    title: "By packet queues",
+    path: None,
+    preset: "targets",
+    virtual_address: "198.18.8.1",
+    listen: "0.0.0.0",
+};
+const GROUNDS: [Ground; 4] = [
+    IPV4,
+    Ground { title: "By a program of the traffic control (path=tc)", path: Some("path=tc"), ..IPV4 },
+    Ground { title: "By a program of the driver (path=xdp)", path: Some("path=xdp"), ..IPV4 },
+    Ground { title: "Over IPv6", path: None, preset: "targets6", virtual_address: "2001:2:0:8::1", listen: "::" },
+];
+
+impl Ground {
+    fn is_first(&self) -> bool {
+        self.title == IPV4.title
+    }
+
+    /// Programs do not translate addresses.
+    fn has(&self, case: &Case) -> bool {
+        self.path.is_none() || !case.defect.contains("mode=dnat")
+    }
+
+    fn n_runs(&self, case: &Case) -> usize {
+        match (self.is_first(), case.expected) {
+            (true, []) => N_CLEAN_RUNS,
+            (true, _) => N_RUNS,
+            (false, []) => N_CLEAN_RUNS_BESIDE,
+            (false, _) => N_RUNS_BESIDE,
+        }
+    }
+}
 
 /// The tests, with what stands before their options.
 const SPREAD: &str = "tcp VIP --test spread --connections 4000 --targets t1,t2,t3,t4";
@@ -52,8 +102,8 @@ const CHANGES: &str = "500ms on=dut while :; do PROGRAM balancer targets weight 
 /// Flows to all targets that stay open; what an event does to them is told.
 const FLOWS: &str = "tcp VIP --test continuity --flows 40 --rate 2k/s --duration 2s --rounds 1";
 /// Half of the flows lose everything that they send, although their targets answer others.
-const CUTS_FLOWS: &str = "1s on=a nft 'add table ip cut; add chain ip cut out { type filter hook output priority 0; }; \
-                          add rule ip cut out tcp sport & 2 == 0 drop'";
+const CUTS_FLOWS: &str = "1s on=a nft 'add table inet cut; add chain inet cut out { type filter hook output priority 0; }; \
+                          add rule inet cut out tcp sport & 2 == 0 drop'";
 /// Two targets whose servers have one name.
 const SAME_NAME: &str = "two targets of one name";
 
@@ -134,24 +184,23 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     let program = findings::program(root, if has("--ci") { "debug" } else { "release" })?;
     let mut page = INTRODUCTION.to_owned();
     let mut faults = Vec::new();
-    let is_chosen = |case: &&Case| {
-        only.as_ref().is_none_or(|only| [case.name(), case.test].iter().any(|text| text.contains(only.as_str())))
-    };
-    for case in CASES.iter().filter(is_chosen) {
-        let n_runs = match case.expected {
-            _ if has("--short") => 1,
-            [] => N_CLEAN_RUNS,
-            _ => N_RUNS,
+    for ground in GROUNDS.iter().filter(|ground| ground.is_first() || !has("--ci")) {
+        write!(page, "\n## {}\n\n{HEAD}", ground.title)?;
+        let is_chosen = |case: &&Case| {
+            let texts = [case.name(), case.test, ground.title];
+            ground.has(case) && only.as_ref().is_none_or(|only| texts.iter().any(|text| text.contains(only.as_str())))
         };
-        let mut outcome = Outcome::default();
-        for _ in 0..n_runs {
-            outcome.add(case, said(&program, case)?);
+        for case in CASES.iter().filter(is_chosen) {
+            let mut outcome = Outcome::default();
+            for _ in 0..if has("--short") { 1 } else { ground.n_runs(case) } {
+                outcome.add(case, said(&program, ground, case)?);
+            }
+            println!("{:<26} {:<92} {}", case.name(), case.shown(ground), outcome.text());
+            if outcome.n_found < outcome.n_runs {
+                faults.push(format!("{}, {}: {}", case.name(), case.shown(ground), outcome.text()));
+            }
+            writeln!(page, "{}", outcome.row(ground, case))?;
         }
-        println!("{:<26} {:<92} {}", case.name(), case.shown(), outcome.text());
-        if outcome.n_found < outcome.n_runs {
-            faults.push(format!("{}, {}: {}", case.name(), case.shown(), outcome.text()));
-        }
-        writeln!(page, "{}", outcome.row(case))?;
     }
     if has("--write") {
         fs::write(root.join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
@@ -172,14 +221,14 @@ impl Case {
     }
 
     /// The test as the page shows it.
-    fn shown(&self) -> String {
+    fn shown(&self, ground: &Ground) -> String {
         let about = match self.event {
             Some(CHANGES) => ", while the tables are built anew".to_owned(),
             Some(event) => format!(", `--at \"{}\"`", event.split_whitespace().collect::<Vec<_>>().join(" ")),
             None if self.is_soak => ", twice".to_owned(),
             None => String::new(),
         };
-        format!("`{}`{about}", self.test.replace("VIP", VIRTUAL))
+        format!("`{}`{about}", self.test.replace("VIP", ground.virtual_address))
     }
 }
 
@@ -201,25 +250,32 @@ impl Outcome {
         format!("{} of {}{others}", self.n_found, self.n_runs)
     }
 
-    fn row(&self, case: &Case) -> String {
+    fn row(&self, ground: &Ground, case: &Case) -> String {
         let expected = if case.expected.is_empty() { "nothing".to_owned() } else { case.expected.join(" or ") };
         let Self { n_runs, n_found, others } = self;
-        format!("| {} | {} | {expected} | {n_found} of {n_runs} | {} |", case.name(), case.shown(), others.join(", "))
+        format!(
+            "| {} | {} | {expected} | {n_found} of {n_runs} | {} |",
+            case.name(),
+            case.shown(ground),
+            others.join(", ")
+        )
     }
 }
 
 /// Turns on the defect of a case, runs its test, and returns the findings above a remark that are not true of every lab.
-fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
-    let device = match case.defect {
-        "" | SAME_NAME => "balancer".to_owned(),
-        mode if mode.starts_with("mode=") => format!("balancer:{mode}"),
-        defect => format!("balancer:defect={defect}"),
+fn said(program: &Path, ground: &Ground, case: &Case) -> anyhow::Result<Vec<String>> {
+    let of_case = match case.defect {
+        "" | SAME_NAME => None,
+        mode if mode.starts_with("mode=") => Some(mode.to_owned()),
+        defect => Some(format!("defect={defect}")),
     };
+    let values: Vec<String> = ground.path.map(str::to_owned).into_iter().chain(of_case).collect();
+    let device = if values.is_empty() { "balancer".to_owned() } else { format!("balancer:{}", values.join(",")) };
     let has_targets = case.test.contains("VIP");
-    let preset = if has_targets { format!("targets:{N_TARGETS}") } else { "targets:1".to_owned() };
+    let preset = format!("{}:{}", ground.preset, if has_targets { N_TARGETS } else { 1 });
     let lab = DeviceLab::up(program, &preset, &device)?;
     let servers: Vec<Server> = if has_targets {
-        (1..=N_TARGETS).map(|n| lab.serve(n, &case.name_of(n))).collect::<Result<_, _>>()?
+        (1..=N_TARGETS).map(|n| lab.serve(ground, n, &case.name_of(n))).collect::<Result<_, _>>()?
     } else {
         Vec::new()
     };
@@ -228,7 +284,7 @@ fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
     }
     let event = case.event.map(|event| event.replace("PROGRAM", &program.to_string_lossy()));
     let output = Command::new(program)
-        .args(case.test.replace("VIP", VIRTUAL).split(' '))
+        .args(case.test.replace("VIP", ground.virtual_address).split(' '))
         .args(["--lab", &lab.name, "--json"])
         .args(event.iter().flat_map(|event| ["--at", event.as_str()]))
         .stdin(Stdio::null())
@@ -242,7 +298,7 @@ fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
     }
     let above = run.findings.iter().filter(|finding| finding.severity > Severity::Remark).map(|finding| &finding.id);
     // Connections are opened as fast as they can be.
-    let is_of_test = |id: &String| case.test == SPREAD && id == "core-saturated";
+    let is_of_test = |id: &String| case.test == SPREAD && ["core-saturated", "device-core-full"].contains(&id.as_str());
     Ok(above.filter(|id| !lab_truth::is_true_of_lab(&run, id) && !is_of_test(id)).cloned().collect())
 }
 
@@ -307,12 +363,12 @@ impl<'a> DeviceLab<'a> {
     }
 
     /// Starts the server that tells who it is, on a target.
-    fn serve(&self, n: usize, name: &str) -> anyhow::Result<Server> {
+    fn serve(&self, ground: &Ground, n: usize, name: &str) -> anyhow::Result<Server> {
         let target = format!("t{n}");
         let mut child = Command::new(self.program)
             .args(["lab", "exec", &self.name, &target, "--"])
             .arg(self.program)
-            .args(["serve", "--only", "identity", "--identity-name", name])
+            .args(["serve", "--listen", ground.listen, "--only", "identity", "--identity-name", name])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

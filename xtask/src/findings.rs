@@ -77,7 +77,7 @@ const CASES: &[CaseRow] = &[
     (&["descriptors", "count=64"], "a", "http --connections 200", &["descriptors", PREFLIGHT]),
     (&["impair:loss=2%"], "", "udp --rate 50M", &["loss"]),
     // BBR does not slow down for the losses, and fills what the device between the hosts passes.
-    (&["impair:loss=2%"], "", "tcp", &["retransmissions", "path-full"]),
+    (&["impair:loss=2%"], "", "tcp", &["retransmissions", "path-full", "device-core-full"]),
     (&["impair:loss=2%"], "", "tcp --congestion cubic", &["retransmissions"]),
     (&["impair:loss=5%,burst=20"], "", "udp --rate 50M", &["loss"]),
     (&["impair:rate=50Mbit"], "", "udp --rate 80M", &["rate-limit"]),
@@ -105,6 +105,8 @@ const CASES: &[CaseRow] = &[
     (&[STALLING], "", "http --connections 10 --stall 300ms/1s", &["stall"]),
     (&[PLANNED], "", "udp --rate 20M --warmup 0s --at '300ms-700ms black-hole=b'", &["planned-event"]),
     (&[PLANNED], "", "http --connections 10 --warmup 0s --at '300ms-700ms black-hole=b'", &["planned-event"]),
+    // A thread passes on each frame, and has no time left for more.
+    (&["impair"], "", "tcp", &["device-core-full"]),
     (&["impair"], "", "udp --rate 20M", &[]),
     (&["impair:delay=10ms"], "", "tcp --test rr", &[]),
     // It costs no rate: sockets are freed at once.

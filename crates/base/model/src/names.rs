@@ -245,6 +245,12 @@ pub mod host {
     /// TCP segments in whose place it sent a reset to both ends.
     pub const IMPAIR_RESET: &str = "impair_reset";
 
+    /// CPU time of a thread that does the work of a lab's device, in nanoseconds; without the time in which it waits awake. Instance: the name of
+    /// the thread, such as `impair-forward`, `balance-0` or `napi/eth0-8193`.
+    pub const DEVICE_CPU_NS: &str = "device_cpu_ns";
+    /// Time in which such a thread had work and no core to run on, in nanoseconds.
+    pub const DEVICE_WAIT_NS: &str = "device_wait_ns";
+
     /// The name under which a trial has what the counters command of a device printed. The counters have the names of the device's makers.
     pub const DEVICE_COUNTERS: &str = "device counters";
 
@@ -263,8 +269,20 @@ pub mod host {
         IMPAIR_RESET,
     ];
 
-    /// The abstract UNIX socket in the network namespace of an impairment: each connection gets a line per counter, `NAME DIRECTION VALUE`.
-    pub const IMPAIRMENT_SOCKET: &str = "fathom-impairment";
+    /// All counters that the device of a lab tells itself.
+    pub const OF_LAB_DEVICES: [&str; OF_IMPAIRMENTS.len() + 2] = {
+        let mut all = [DEVICE_CPU_NS; OF_IMPAIRMENTS.len() + 2];
+        all[1] = DEVICE_WAIT_NS;
+        let mut at = 0;
+        while at < OF_IMPAIRMENTS.len() {
+            all[at + 2] = OF_IMPAIRMENTS[at];
+            at += 1;
+        }
+        all
+    };
+
+    /// The abstract UNIX socket in the network namespace of a lab's device: each connection gets a line per counter, `NAME INSTANCE VALUE`.
+    pub const LAB_DEVICE_SOCKET: &str = "fathom-lab-device";
 
     /// The names that are no counts: their values rise and fall.
     pub const GAUGES: [&str; 12] = [

@@ -105,6 +105,24 @@ pub fn run_delay(thread: i32) -> Option<Nanos> {
     second_number(&std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
 }
 
+/// How long a thread has run and has waited for a core since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoreTimes {
+    /// The time on a core.
+    pub ran: Nanos,
+    /// The time with work and no core to run on.
+    pub waited: Nanos,
+}
+
+/// Returns the times of a thread of this machine; `None` if it has ended or the kernel does not tell (`/proc/TID/schedstat`,
+/// Documentation/scheduler/sched-stats.rst).
+#[must_use]
+pub fn core_times(thread: u32) -> Option<CoreTimes> {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
+    let ran = text.split_whitespace().next()?.parse().ok().map(Nanos)?;
+    Some(CoreTimes { ran, waited: second_number(&text)? })
+}
+
 /// The run delay of one thread, from a file that stays open: cheap enough to read around a single wait.
 #[derive(Debug)]
 pub struct RunDelayFile(File);

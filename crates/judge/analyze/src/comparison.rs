@@ -6,7 +6,7 @@ use fathom_model::{
     Better, ComparedArm, Comparison, ComparisonPlan, Confidence, CostOutcome, Derivation, Estimate, Metric,
     PairedValue, Run, Side, TestRun, Trial, Unit,
     metric::{MetricName, UnitAndSense},
-    names::count,
+    names::{count, host::DEVICE_CPU_NS},
     units::{Nanos, percent, rounded, significant},
 };
 use fathom_statistics::{LEVEL, PairedDifferences, mean};
@@ -101,22 +101,49 @@ fn is_compared(metric: &Metric) -> bool {
     is_plain && metric.better != Better::Neither
 }
 
+/// Returns true if a host is another machine than the ends of a test.
+pub(crate) fn is_machine_apart(run: &Run, test: &TestRun, host: &str) -> bool {
+    let boot = |host: &str| run.hosts.get(host)?.environment.get("kernel", "boot_id");
+    hosts_of(test).all(|end| boot(end).is_some() && boot(host).is_some() && boot(end) != boot(host))
+}
+
 /// Returns the metric for the CPU time of the device between the ends of a test, per unit of its work. `None` without a device, and for one that
-/// shares the cores of an end: its time is in that of the end.
+/// shares the cores of an end and does not tell the time of its threads: its time is in that of the end.
 pub(crate) fn device_metric(run: &Run, test: &TestRun, metrics: &[Metric]) -> Option<Metric> {
     let host = run.plan.via.as_ref().filter(|_| test.path.is_some())?;
-    let boot = |host: &str| run.hosts.get(host)?.environment.get("kernel", "boot_id");
-    let is_apart = hosts_of(test).all(|end| boot(end).is_some() && boot(host).is_some() && boot(end) != boot(host));
+    let tells_threads = || {
+        let mut watched = test.trials.iter().filter_map(|trial| trial.hosts.get(host));
+        watched.any(|record| record.series_of(DEVICE_CPU_NS).next().is_some())
+    };
     let is_known = metrics.iter().any(|metric| matches!(metric.from, Derivation::DeviceCost { .. }));
-    let main = metrics.iter().find(|metric| is_main_rate(metric)).filter(|_| is_apart && !is_known)?;
-    let Derivation::Rate { side, counter } = &main.from else { return None };
-    let from = Derivation::DeviceCost { host: host.clone().into(), side: *side, counter: counter.clone() };
-    let named = if count::OF_BYTES.contains(&counter.as_ref()) {
+    let has_own_time = is_machine_apart(run, test, host) || tells_threads();
+    let (side, counter, title) = counted_work(metrics).filter(|_| has_own_time && !is_known)?;
+    let from = Derivation::DeviceCost { host: host.clone().into(), side, counter: counter.to_owned().into() };
+    let named = if count::OF_BYTES.contains(&counter) {
         MetricName("device_cost_ns_per_gib", "device's CPU per GiB")
     } else {
         MetricName("device_cost_ns", "device's CPU per unit")
     };
-    Some(Metric::of(named, UnitAndSense::TIME, "docs/methods/comparison.md", from))
+    let metric = Metric::of(named, UnitAndSense::TIME, "docs/methods/comparison.md", from);
+    let unit = title.split_once(" per ").map(|(_, unit)| unit.split(',').next().unwrap_or(unit));
+    match unit.filter(|_| !count::OF_BYTES.contains(&counter)) {
+        Some(unit) => Some(Metric { title: format!("device's CPU per {unit}").into(), ..metric }),
+        None => Some(metric),
+    }
+}
+
+/// Returns the work that the CPU time of an end is divided by, or else the first rate of the test: the side, the counter, and the title.
+fn counted_work(metrics: &[Metric]) -> Option<(Side, &str, &str)> {
+    let first = |of: &dyn Fn(&Metric) -> bool| metrics.iter().find(|metric| of(metric));
+    let of_host = first(&|metric| matches!(metric.from, Derivation::HostCost { .. }));
+    let of_threads = || first(&|metric| matches!(metric.from, Derivation::Cost { .. }));
+    let work = of_host.or_else(of_threads).or_else(|| first(&is_main_rate))?;
+    match &work.from {
+        Derivation::HostCost { side, counter }
+        | Derivation::Cost { side, counter }
+        | Derivation::Rate { side, counter } => Some((*side, counter, &work.title)),
+        _ => None,
+    }
 }
 
 /// The trials of two tests in the rounds that both completed: that of the reference and the other one.
@@ -132,6 +159,8 @@ enum Scale {
     Factor,
     /// By the difference of two shares.
     Share,
+    /// By the difference of two times, of which one may be 0.
+    Time,
 }
 
 /// The values of the pairs and what they have in common.
@@ -168,6 +197,8 @@ impl<'a> TrialPairs<'a> {
         let is_positive = pairs.iter().all(|(_, one, other)| *one > 0.0 && *other > 0.0);
         let scale = match metric.unit {
             Unit::Ratio => Scale::Share,
+            // A path without the device takes nothing of its time.
+            _ if matches!(metric.from, Derivation::DeviceCost { .. }) => Scale::Time,
             _ if is_positive => Scale::Factor,
             // A value of 0 has no logarithm, and as a part of the reference it is no number either.
             _ => return None,
@@ -183,7 +214,7 @@ impl<'a> TrialPairs<'a> {
         let difference = estimate(&of(|one, other| other - one), 0.0);
         let is_of_buckets = matches!(metric.from, Derivation::Quantile { .. } | Derivation::PerMinute { .. });
         let distance = match scale {
-            Scale::Share => difference,
+            Scale::Share | Scale::Time => difference,
             Scale::Factor => estimate(&of(|one, other| (other / one).ln()), if is_of_buckets { BUCKET } else { 0.0 }),
         };
         Some(ComparedPairs { scale, means, distance: distance?, difference, n_pairs: pairs.len() })
@@ -256,7 +287,11 @@ impl ComparedPairs {
         let Some(interval) = self.distance.confidence else { return CostOutcome::Inconclusive };
         let is_apart = is_apart(&self.distance);
         let is_more = self.distance.value > 0.0;
-        let small = if self.scale == Scale::Share { SMALL_SHARE } else { SMALL };
+        let small = match self.scale {
+            Scale::Factor => SMALL,
+            Scale::Share => SMALL_SHARE,
+            Scale::Time => 0.0,
+        };
         let farthest = farthest(interval);
         match metric.better {
             // Such noise may hide any difference, and such an interval too.
@@ -314,6 +349,7 @@ impl ComparedPairs {
                 let factor = exponential(&self.distance).value;
                 format!("{verb} {} (× {})", with_half(difference, &time), significant(factor))
             }
+            (Scale::Time, ..) => format!("{verb} {}", with_half(&self.distance, &time)),
             (Scale::Share, ..) => format!("{verb} {} points", with_half(&self.distance, &|share| points(share.abs()))),
             _ => {
                 let share = |log: f64| (log.exp() - 1.0) * 100.0;
@@ -340,6 +376,7 @@ impl ComparedPairs {
         let sign = if distance < 0.0 { '−' } else { '+' };
         match self.scale {
             Scale::Share => format!("{sign}{} points", points(distance.abs())),
+            Scale::Time => format!("{sign}{}", time(distance)),
             Scale::Factor => format!("{sign}{}", percent((distance.exp() - 1.0).abs())),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_model::{names::host as counter, units::ratio};
 
 /// A core that is idle for less than 5 % of the time counts as full, because the kernel counts in ticks of 1 to 10 ms.
-const FULL: f64 = 0.95;
+pub(crate) const FULL: f64 = 0.95;
 
 /// If the test used less than this part of a full core, other work fills the core.
 const OWN_WORK_MIN: f64 = 0.5;

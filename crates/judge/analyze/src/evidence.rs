@@ -531,6 +531,18 @@ impl<'a> TestEvidence<'a> {
         Some((record, samples_within(record, window)?))
     }
 
+    /// Returns the growth of a time of one instance as a share of the measured time; `None` if it was not sampled.
+    pub(crate) fn measured_share(&self, host: &str, counter: &str, of: &str) -> Option<f64> {
+        let (mut spent, mut all) = (0, Nanos::ZERO);
+        for trial in &self.trials {
+            let Some((record, (first, last))) = self.measured_samples(trial, host) else { continue };
+            let Some(series) = record.series_of(counter).find(|series| series.of == of) else { continue };
+            spent += series.at(last)?.saturating_sub(series.at(first)?);
+            all += record.at_ns[last] - record.at_ns[first];
+        }
+        ratio(spent, all.0)
+    }
+
     /// Returns the known facts about a host.
     pub(crate) fn environment(&self, host: &str) -> Option<&'a Environment> {
         self.run.hosts.get(host).map(|host| &host.environment)

@@ -419,6 +419,12 @@ impl RunBuilder {
         self.series(host, counter, &[7, 7, 7 + growth, 7 + growth]);
     }
 
+    /// Sets the share of the measured time in which a time of a host grew in every trial so far, in percent.
+    pub(crate) fn spent(&mut self, host: &str, counter: (&str, &str), percent: u64) {
+        let grown = percent * (SAMPLES_MS[2] - SAMPLES_MS[1]) * MS / 100;
+        self.series(host, counter, &[0, 0, grown, grown]);
+    }
+
     /// Sets how a core spent its time in every trial so far: user, system, softirq and irq, in percent.
     pub(crate) fn cpu(&mut self, host: &str, core: &str, percent: [u64; 4]) {
         let idle = 100 - percent.iter().sum::<u64>();

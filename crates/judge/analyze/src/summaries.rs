@@ -9,7 +9,7 @@ use fathom_model::{
     Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, UsersRecord,
     Visits,
     metric::{StepValue, TargetsValue, UsersValue, per},
-    names::count,
+    names::{count, host::DEVICE_CPU_NS},
     record::Series,
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
@@ -248,7 +248,8 @@ impl<'a> TestTrials<'a> {
     /// Returns the CPU time of all cores of a side's host per unit of the side's work, while all sides measured.
     fn host_cost(&self, trial: &Trial, side: Side, counter: &str) -> Value {
         let (host, _) = record_or_reason(trial, side)?;
-        self.cost_on(&self.machines(members(trial, host)), trial, side, counter)
+        let cost = self.cost_on(&self.machines(members(trial, host)), trial, side, counter)?;
+        if cost > 0.0 { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
     }
 
     /// Returns the CPU time of all cores of some hosts per unit of a side's work, while all sides measured.
@@ -261,7 +262,7 @@ impl<'a> TestTrials<'a> {
         }
         let rate = self.rate(trial, side, counter)?;
         let cost = per_sec / rate * if count::OF_BYTES.contains(&counter) { GIBIBYTE } else { 1.0 };
-        if per_sec > 0.0 && cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
+        if cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
     }
 
     /// Returns one of all hosts that are the same machine, because they have the same cores.
@@ -361,12 +362,16 @@ impl<'a> TestTrials<'a> {
     }
 }
 
-/// Returns the CPU time of all cores of a host per second of a span, in nanoseconds. `None` if they were not watched.
+/// Returns the CPU time of all cores of a host per second of a span, in nanoseconds; that of its threads for the device of a lab. `None` if they
+/// were not watched.
 fn worked_per_sec(trial: &Trial, host: &str, span: (Nanos, Nanos)) -> Option<f64> {
     let record = trial.hosts.get(host)?;
     let (first, last) = samples_within(record, span)?;
     let grown = |series: &Series| Some(series.at(last)?.saturating_sub(series.at(first)?));
-    let worked: Vec<u64> = WORK.iter().flat_map(|(state, _)| record.series_of(state)).filter_map(grown).collect();
+    let of_threads: Vec<u64> = record.series_of(DEVICE_CPU_NS).filter_map(grown).collect();
+    let of_cores = || WORK.iter().flat_map(|(state, _)| record.series_of(state)).filter_map(grown).collect();
+    // The cores of a lab are those of the whole machine.
+    let worked: Vec<u64> = if of_threads.is_empty() { of_cores() } else { of_threads };
     let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
     (!worked.is_empty()).then(|| approximate(worked.into_iter().sum()) / secs)
 }

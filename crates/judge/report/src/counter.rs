@@ -167,6 +167,8 @@ const WORDS: &[(&str, &str)] = &[
     ("nfqueue_dropped", "no room in the queue to a program"),
     ("nfqueue_user_dropped", "no room in a program's receive buffer"),
     ("nfqueue_waiting", "packets that wait for a verdict"),
+    ("device_cpu_ns", "CPU time of the device"),
+    ("device_wait_ns", "time that the device waited for a core"),
     ("impair_arrived", "frames at the device"),
     ("impair_lost", "frames lost by the device"),
     ("impair_queue_dropped", "no room in the device's queue"),

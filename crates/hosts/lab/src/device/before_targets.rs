@@ -12,7 +12,8 @@ use super::{
     BalancerDevice, Device, DeviceRecord, FittedDevice, HOST, ProgramGuard, ProgramLoader,
     balancer::Stage,
     device_process::DeviceProcess,
-    fitted_device::{TABLE, on, switch},
+    fitted_device::{TABLE, on, switch, told},
+    told_counters::ToldCounters,
 };
 use crate::{Error, Host, Result};
 
@@ -60,10 +61,12 @@ fn start(
     programs: &dyn ProgramLoader,
 ) -> Result<Vec<Box<dyn ProgramGuard>>> {
     let device = Device::Balancer(Box::new(balancer.clone())).to_string();
-    let start = |host: &Host, words: &[String]| -> Result<Box<dyn ProgramGuard>> {
+    let start = |host: &Host, words: &[String]| -> Result<[Box<dyn ProgramGuard>; 2]> {
         let command = programs.process(words);
         let command = command.map_err(Error::file("find the program of the device on host", host.name.as_str()))?;
-        Ok(Box::new(DeviceProcess::start(host, &device, command)?))
+        let process = DeviceProcess::start(host, &device, command)?;
+        let counters = told(host, ToldCounters::Process(process.pid()))?;
+        Ok([Box::new(process), counters])
     };
     let named = |name: &str| hosts.iter().find(|host| host.name.as_str() == name).expect("the topology has it");
     let vip = targets.first().map(|target| target.virtual_address);
@@ -71,11 +74,12 @@ fn start(
     let deciding = balancer.words(Stage::Deciding, vip, &targets);
     let behind: Vec<&Host> = balancer.names_behind().iter().map(|name| named(name)).collect();
     if behind.is_empty() {
-        return Ok(vec![start(named(HOST), &deciding)?]);
+        return Ok(start(named(HOST), &deciding)?.into());
     }
-    let mut started = behind.iter().map(|host| start(host, &deciding)).collect::<Result<Vec<_>>>()?;
+    let started = behind.iter().map(|host| start(host, &deciding)).collect::<Result<Vec<_>>>()?;
+    let mut started: Vec<_> = started.into_iter().flatten().collect();
     let tier: Vec<(String, IpAddr)> = behind.iter().map(|host| (host.name.to_string(), host.address())).collect();
-    started.push(start(named(HOST), &balancer.words(Stage::First, vip, &tier))?);
+    started.extend(start(named(HOST), &balancer.words(Stage::First, vip, &tier))?);
     Ok(started)
 }
 

@@ -46,6 +46,11 @@ impl DeviceProcess {
         Err(Error::DeviceProcess { device: device.to_owned(), said })
     }
 
+    /// The number of the process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Reads lines until the one that says that it is ready; false if it ends before.
     fn is_ready(&mut self) -> bool {
         let output = self.output.as_mut().expect("it is taken at the end only");

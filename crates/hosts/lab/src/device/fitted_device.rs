@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Device, DeviceRedirect, HOST, Program, ProgramGuard, ProgramLoader, RuleSet,
     impairment::{ImpairedPath, ImpairedSockets},
+    told_counters::{self, CounterServer, ToldCounters},
 };
 use crate::{Error, Host, Options, Result};
 
@@ -95,8 +96,20 @@ pub(crate) fn fit(
     if let Device::Filter(rules) = device {
         on(dut, || install(rules))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
     }
-    let attached = attach(dut, hosts, &device, programs)?;
+    let mut attached = attach(dut, hosts, &device, programs)?;
+    if !threads.is_empty() {
+        attached.push(told(dut, ToldCounters::Threads(threads.iter().map(|thread| thread.pid).collect()))?);
+    }
     Ok(FittedDevice { record: DeviceRecord { device, core, threads, unavailable }, attached })
+}
+
+impl ProgramGuard for CounterServer {}
+
+/// Starts to tell the counters of a device on its host.
+pub(super) fn told(dut: &Host, counters: ToldCounters) -> Result<Box<dyn ProgramGuard>> {
+    let tell = |error| Error::file("tell the counters of", dut.name.as_str())(error);
+    let listener = on(dut, told_counters::listen)?.map_err(|error| tell(error.source))?;
+    Ok(Box::new(CounterServer::start(listener, counters).map_err(tell)?))
 }
 
 pub(super) fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Result<T> {

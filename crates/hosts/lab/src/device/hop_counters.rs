@@ -1,32 +1,22 @@
-//! What an impairment did, counted, and told to whoever asks in its network namespace.
+//! What an impairment did, counted.
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write as _},
-    net::Shutdown,
-    os::{
-        linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr, UnixListener},
-    },
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use fathom_model::names::host;
-use fathom_sys::socket::SockRef;
+use fathom_model::{names::host, units::Nanos};
+use fathom_sys::clock;
 
 /// The names of the two directions: from the first host of the lab to the last, and back.
 pub(super) const DIRECTIONS: [&str; 2] = ["forward", "back"];
-/// An asker that does not read its answer within this time gets none.
-const ANSWER_MAX: Duration = Duration::from_millis(200);
 
 /// The counts of one direction; only its thread adds to them.
 #[derive(Debug, Default)]
-pub(super) struct HopCounters([AtomicU64; host::OF_IMPAIRMENTS.len()]);
+pub(super) struct HopCounters {
+    counts: [AtomicU64; host::OF_IMPAIRMENTS.len()],
+    /// The number of its thread; 0 before it runs.
+    thread: AtomicU32,
+    /// How long the thread was awake only to wait, in nanoseconds.
+    awake_ns: AtomicU64,
+}
 
 impl HopCounters {
     /// Adds one to a counter, which is one of [`host::OF_IMPAIRMENTS`].
@@ -36,78 +26,41 @@ impl HopCounters {
 
     /// Adds a number to a counter, which is one of [`host::OF_IMPAIRMENTS`].
     pub(super) fn add_all(&self, counter: &str, n: u64) {
-        let place = host::OF_IMPAIRMENTS.iter().position(|name| *name == counter);
-        self.0[place.expect("a counter of impairments")].fetch_add(n, Ordering::Relaxed);
+        self.counts[place(counter)].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// All counters with their values.
+    pub(super) fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        host::OF_IMPAIRMENTS.into_iter().zip(&self.counts).map(|(name, value)| (name, value.load(Ordering::Relaxed)))
     }
 
     /// Returns the value of a counter.
     #[cfg(test)]
     pub(super) fn value(&self, counter: &str) -> u64 {
-        let place = host::OF_IMPAIRMENTS.iter().position(|name| *name == counter).unwrap();
-        self.0[place].load(Ordering::Relaxed)
+        self.counts[place(counter)].load(Ordering::Relaxed)
+    }
+
+    /// Makes the calling thread that of this direction.
+    pub(super) fn runs_here(&self) {
+        self.thread.store(clock::this_thread().cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// The number of the thread; 0 before it runs.
+    pub(super) fn thread(&self) -> u32 {
+        self.thread.load(Ordering::Relaxed)
+    }
+
+    /// Adds a time in which the thread ran and did nothing but wait.
+    pub(super) fn add_awake(&self, span: Nanos) {
+        self.awake_ns.fetch_add(span.0, Ordering::Relaxed);
+    }
+
+    /// How long the thread was awake only to wait.
+    pub(super) fn awake(&self) -> Nanos {
+        Nanos(self.awake_ns.load(Ordering::Relaxed))
     }
 }
 
-/// The lines of all counters of both directions.
-fn lines(counters: &[Arc<HopCounters>; 2]) -> String {
-    let mut text = String::new();
-    for (direction, counters) in DIRECTIONS.iter().zip(counters) {
-        for (name, value) in host::OF_IMPAIRMENTS.iter().zip(&counters.0) {
-            let value = value.load(Ordering::Relaxed);
-            writeln!(text, "{name} {direction} {value}").expect("a text takes everything");
-        }
-    }
-    text
-}
-
-/// The thread that tells the counters; dropping this ends it.
-#[derive(Debug)]
-pub(super) struct CounterServer {
-    listener: UnixListener,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Opens the socket in the calling thread's network namespace: abstract names belong to it (unix(7)).
-pub(super) fn listen() -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(host::IMPAIRMENT_SOCKET)?)
-}
-
-impl CounterServer {
-    pub(super) fn start(listener: UnixListener, counters: [Arc<HopCounters>; 2]) -> io::Result<Self> {
-        let server = listener.try_clone()?;
-        let thread = thread::Builder::new().name("fathom-counts".to_owned());
-        let thread = thread.spawn(move || {
-            // Accepting fails once the socket is shut down.
-            for mut stream in server.incoming().map_while(Result::ok) {
-                let _ = stream.set_write_timeout(Some(ANSWER_MAX));
-                // Whoever asks may be gone.
-                let _ = stream.write_all(lines(&counters).as_bytes());
-            }
-        })?;
-        Ok(Self { listener, thread: Some(thread) })
-    }
-}
-
-impl Drop for CounterServer {
-    fn drop(&mut self) {
-        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_counter_of_both_directions_has_a_line() {
-        let counters: [Arc<HopCounters>; 2] = Default::default();
-        counters[1].add(host::IMPAIR_RESET);
-        counters[1].add(host::IMPAIR_RESET);
-        let text = lines(&counters);
-        assert_eq!(text.lines().count(), 2 * host::OF_IMPAIRMENTS.len());
-        assert!(text.contains("impair_reset back 2\n") && text.contains("impair_reset forward 0\n"), "{text}");
-    }
+fn place(counter: &str) -> usize {
+    host::OF_IMPAIRMENTS.iter().position(|name| *name == counter).expect("a counter of impairments")
 }

@@ -27,8 +27,9 @@ use fathom_sys::{
 
 use super::{
     ProgramGuard,
-    hop_counters::{self, CounterServer, DIRECTIONS, HopCounters},
+    hop_counters::{DIRECTIONS, HopCounters},
     reset,
+    told_counters::{self, CounterServer, ToldCounters},
 };
 
 /// The damage that a device does to each of its directions; zero means none.
@@ -103,6 +104,8 @@ const HEADERS: usize = 14 + 20;
 const WAIT_MAX: Nanos = Nanos::from_millis(50);
 /// A short delay is kept by a thread that does not sleep this long before a frame is due: a wake-up takes up to that.
 const AWAKE: Nanos = Nanos::from_micros(100);
+/// A turn without work takes no longer than this, unless another program had the core.
+const TURN_MAX: Nanos = Nanos::from_micros(10);
 /// The longest delay that is short: of a longer one, a late wake-up is less than a twentieth.
 const SHORT_DELAY: Nanos = Nanos::from_millis(2);
 /// The receive buffer of a direction: a hundred milliseconds of full frames at 1 Gbit/s.
@@ -364,8 +367,8 @@ pub(super) struct ImpairedSockets {
 impl ImpairedSockets {
     /// Opens the sockets of both directions between two interfaces, and the one that tells the counters.
     pub(super) fn open(near: u32, far: u32) -> fathom_sys::Result<Self> {
-        let counters = hop_counters::listen().map_err(|error| fathom_sys::Error::new("bind(AF_UNIX)", error))?;
-        Ok(Self { ways: [DirectionSockets::open(near, far)?, DirectionSockets::open(far, near)?], counters })
+        let ways = [DirectionSockets::open(near, far)?, DirectionSockets::open(far, near)?];
+        Ok(Self { ways, counters: told_counters::listen()? })
     }
 }
 
@@ -374,14 +377,14 @@ impl ImpairedPath {
     pub(super) fn start(impairment: Impairment, sockets: ImpairedSockets, frame_max: usize) -> std::io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let counters: [Arc<HopCounters>; 2] = Default::default();
-        let server = CounterServer::start(sockets.counters, counters.clone())?;
+        let server = CounterServer::start(sockets.counters, ToldCounters::Impairment(counters.clone()))?;
         let mut path = Self { is_over: Arc::clone(&is_over), threads: Vec::new(), counters: server };
         // Each direction has a seed of its own, which no other seed shares.
         let seeds = (1..).map(|way| 2 * u64::from(impairment.seed) + way);
         for (((way, direction), counters), seed) in sockets.ways.into_iter().zip(DIRECTIONS).zip(counters).zip(seeds) {
             let harm = if impairment.directions.harms(direction) { impairment } else { Impairment::default() };
             let (is_over, fate) = (Arc::clone(&is_over), FrameFate::new(harm, seed, counters));
-            let thread = thread::Builder::new().name("fathom-impair".to_owned());
+            let thread = thread::Builder::new().name(format!("impair-{direction}"));
             path.threads.push(thread.spawn(move || forward(&way, fate, &is_over, frame_max))?);
         }
         Ok(path)
@@ -414,6 +417,7 @@ struct WaitingFrame {
 /// Forwards frames until the device ends or a wire is gone.
 fn forward(way: &DirectionSockets, mut fate: FrameFate, is_over: &AtomicBool, frame_max: usize) {
     clock::sleep_finely();
+    fate.counters.runs_here();
     let mut inbox = ReceiveBuffer::of_frames(frame_max);
     let mut waiting = Waiting::new();
     let (mut number, awake) = (0, fate.awake());
@@ -422,10 +426,16 @@ fn forward(way: &DirectionSockets, mut fate: FrameFate, is_over: &AtomicBool, fr
         if next > Nanos::ZERO && way.from.wait(next.min(WAIT_MAX)).is_err() {
             return;
         }
+        let turn = clock::now();
         if way.from.receive(&mut inbox).is_err() {
             return;
         }
         let now = clock::now();
+        let has_work = inbox.frames().next().is_some() || waiting.peek().is_some_and(|Reverse(next)| next.due <= now);
+        if !has_work {
+            // It is awake because a frame is due soon.
+            fate.counters.add_awake((now - turn).min(TURN_MAX));
+        }
         for (frame, length) in inbox.frames() {
             // A frame longer than the wires allow cannot be put on the other one.
             if length.0 != frame.len() as u64 {

@@ -9,6 +9,7 @@ mod fitted_device;
 mod hop_counters;
 mod impairment;
 mod reset;
+mod told_counters;
 mod topology;
 
 use std::{fmt, num::NonZeroU32, process::Command, str::FromStr};

@@ -8,6 +8,7 @@ use fathom_model::{
 
 use super::{
     FindingRule,
+    device::DEVICE_CORE_FULL,
     host_drops::{ACCEPT_QUEUE_STEP, SYN_QUEUE_STEP},
     planned_event::PLANNED_EVENT,
     retransmissions::where_no_counter_shows,
@@ -62,7 +63,7 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["filter-drops", "path-full", PLANNED_EVENT]
+        &["filter-drops", "path-full", PLANNED_EVENT, DEVICE_CORE_FULL]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {

@@ -41,7 +41,7 @@ impl FindingRule for CoreSaturated {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Single packets need hardly any CPU. The core of a device in between has its own finding.
-        if seen.reached_target() || seen.test.layer == Layer::Path || device::full_core(seen).is_some() {
+        if seen.reached_target() || seen.test.layer == Layer::Path || device::is_full(seen) {
             return Vec::new();
         }
         // A sender that keeps its schedule spins between packets, so its full core is no bottleneck.

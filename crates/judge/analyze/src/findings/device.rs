@@ -9,11 +9,16 @@ use fathom_model::{
 use super::{FindingRule, local_shaper::LOCAL_SHAPER, time_exceeded::TIME_EXCEEDED};
 use crate::{
     change::{Change, lower_rate},
+    comparison,
     conservation::device,
     context::paired_tests,
-    cores::CoreLoad,
+    cores::{self, CoreLoad},
     evidence::{TestEvidence, counter_evidence, explained_ratio, ratio_evidence},
+    gap,
 };
+
+/// A device that had no time left.
+pub(crate) const DEVICE_CORE_FULL: &str = "device-core-full";
 
 /// Drops at one place of a device.
 pub(crate) struct DeviceDrops {
@@ -178,63 +183,116 @@ impl FindingRule for DeviceDrops {
     }
 }
 
-/// The core that a device runs on had no idle time left.
+/// A thread or a core of a device had no idle time left.
 pub(crate) struct DeviceCore;
 
-/// If programs used more than this part of a full core, it is full of their work, and the device would have more of it at a higher load.
-const OF_PROGRAMS_MAX: f64 = 0.5;
-/// From this share on, what programs used of the core of the device is told.
-const OF_PROGRAMS_TOLD: f64 = 0.1;
+/// A thread that had a core for less than this share of the time is held back by those who had it instead.
+const RAN_MIN: f64 = 0.5;
+/// From this share on, the time that a thread waited for a core is told.
+const WAITED_TOLD: f64 = 0.1;
 
-/// Returns the core of the device between the two ends, if the device filled it during the measured time.
-///
-/// A device of kernel threads never runs in user mode, so that this time is surely that of programs.
-pub(crate) fn full_core(seen: &TestEvidence<'_>) -> Option<CoreLoad> {
-    let via = seen.via()?;
-    let core = format!("cpu{}", seen.environment(via)?.get("device", "core")?);
-    let is_filled = |core: &CoreLoad| core.is_full() && of_programs(core) <= OF_PROGRAMS_MAX * core.busy();
-    seen.cores(via).into_iter().find(|one| one.core == core && is_filled(one))
+/// A thread of a device with its shares of the measured time.
+struct DeviceThread<'a> {
+    name: &'a str,
+    ran: f64,
+    waited: f64,
 }
 
-/// The share of a device's core that programs used.
-fn of_programs(core: &CoreLoad) -> f64 {
-    core.share(host::CPU_USER_NS)
+/// What of a lab's device had no time left.
+enum FullWork<'a> {
+    /// A thread that ran, or waited for a core, all the time.
+    Thread(DeviceThread<'a>),
+    /// The core to which all threads are bound.
+    Core { number: &'a str, ran: f64 },
+}
+
+fn full_work<'a>(seen: &TestEvidence<'a>, via: &str) -> Option<FullWork<'a>> {
+    let share = |name: &'a str| {
+        let ran = seen.measured_share(via, host::DEVICE_CPU_NS, name)?;
+        let waited = seen.measured_share(via, host::DEVICE_WAIT_NS, name)?;
+        Some(DeviceThread { name, ran, waited })
+    };
+    let names = seen.growth_by_instance(via, host::DEVICE_CPU_NS);
+    let threads: Vec<DeviceThread<'_>> = names.into_iter().filter_map(|(name, _)| share(name)).collect();
+    let ran: f64 = threads.iter().map(|thread| thread.ran).sum();
+    let core = seen.environment(via)?.get("device", "core").filter(|_| ran >= cores::FULL);
+    let busiest = threads.into_iter().max_by(|a, b| (a.ran + a.waited).total_cmp(&(b.ran + b.waited)));
+    let thread = busiest.filter(|thread| thread.ran + thread.waited >= cores::FULL && thread.ran >= RAN_MIN);
+    thread.map(FullWork::Thread).or(core.map(|number| FullWork::Core { number, ran }))
+}
+
+/// Returns the full core of a device that is a machine of its own.
+fn full_core(seen: &TestEvidence<'_>, via: &str) -> Option<CoreLoad> {
+    let busiest = || seen.cores(via).into_iter().find(CoreLoad::is_full);
+    comparison::is_machine_apart(seen.run, seen.test, via).then(busiest).flatten()
+}
+
+/// Returns true if the device between the two ends had no time left.
+pub(crate) fn is_full(seen: &TestEvidence<'_>) -> bool {
+    seen.via().is_some_and(|via| full_work(seen, via).is_some() || full_core(seen, via).is_some())
 }
 
 impl FindingRule for DeviceCore {
     fn id(&self) -> &'static str {
-        "device-core-full"
+        DEVICE_CORE_FULL
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let (Some(via), Some(core), false) = (seen.via(), full_core(seen), seen.reached_target()) else {
-            return Vec::new();
-        };
-        let (counter, word, share) = core.main_state();
-        let meaning = match of_programs(&core) {
-            share if share >= OF_PROGRAMS_TOLD => format!("programs took {} of its time", percent(share)),
-            _ => "it forwards no more than this".to_owned(),
-        };
-        let evidence = [("busy", core.busy()), (counter, share)];
-        let title = format!(
-            "the device {via} runs on {}, which was busy {} of the time, mostly {word}: {meaning}",
-            core.core,
-            percent(core.busy())
-        );
-        vec![
-            seen.finding(self.id(), Severity::HoldsBack, "device cpu", title)
-                .evidence(evidence.map(|(name, share)| ratio_evidence(via, format!("{name} {}", core.core), share)))
-                .next(
-                    NextStep::new(format!("perf top -C {}", core.core.trim_start_matches("cpu")))
-                        .on(via)
-                        .expected("show what the core of the device does for each frame"),
-                ),
-        ]
+        let Some(via) = seen.via().filter(|_| !seen.reached_target()) else { return Vec::new() };
+        let of_lab = || Some(self.told_work(seen, via, &full_work(seen, via)?));
+        let of_machine = || Some(self.told_core(seen, via, &full_core(seen, via)?));
+        of_lab().or_else(of_machine).into_iter().collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         // A lower rate relieves everything on the way, so it proves no core.
         lower_rate(seen).map(Change::into_clue)
+    }
+}
+
+impl DeviceCore {
+    fn told_work(&self, seen: &TestEvidence<'_>, via: &str, work: &FullWork<'_>) -> Finding {
+        let (of, ran, waited) = match work {
+            FullWork::Thread(thread) => (thread.name.to_owned(), thread.ran, Some(thread.waited)),
+            FullWork::Core { number, ran } => (format!("cpu{number}"), *ran, None),
+        };
+        let times = match waited {
+            None => format!("its threads used {} of {of}, their only core", percent(ran)),
+            Some(waited) if waited < WAITED_TOLD => format!("its thread {of} ran {} of the time", percent(ran)),
+            Some(waited) => {
+                format!("its thread {of} ran {} of the time and waited for a core {}", percent(ran), percent(waited))
+            }
+        };
+        let waited = waited.map(|waited| (host::DEVICE_WAIT_NS, waited));
+        let evidence = std::iter::once((host::DEVICE_CPU_NS, ran)).chain(waited);
+        self.told(seen, format!("the device {via} forwards no more than this: {times}"), ran)
+            .evidence(evidence.map(|(counter, share)| ratio_evidence(via, format!("{counter} {of}"), share)))
+            .next(NextStep::new("top -H").on(via).expected("show its threads, and what else runs on their core"))
+    }
+
+    fn told_core(&self, seen: &TestEvidence<'_>, via: &str, core: &CoreLoad) -> Finding {
+        let (counter, word, share) = core.main_state();
+        let busy = percent(core.busy());
+        let title = format!(
+            "the device {via} forwards no more than this: its {} was busy {busy} of the time, mostly {word}",
+            core.core
+        );
+        self.told(seen, title, core.busy())
+            .evidence(
+                [("busy", core.busy()), (counter, share)]
+                    .map(|(name, share)| ratio_evidence(via, format!("{name} {}", core.core), share)),
+            )
+            .next(
+                NextStep::new(format!("perf top -C {}", core.core.trim_start_matches("cpu")))
+                    .on(via)
+                    .expected("show what the core of the device does for each frame"),
+            )
+    }
+
+    fn told(&self, seen: &TestEvidence<'_>, title: String, share: f64) -> Finding {
+        // What others took of the core is theirs to explain.
+        seen.finding(self.id(), Severity::HoldsBack, "device cpu", title)
+            .explains(Some(gap::explained_by_core(seen, share)))
     }
 }
 
@@ -278,39 +336,57 @@ mod tests {
         assert!(!told.contains(&"device-send-drops") && !told.contains(&"device-receive-drops"), "{told:?}");
     }
 
-    #[test]
-    fn the_core_of_the_device_is_named_when_it_is_full() {
+    /// A stream of datagrams through a device with a thread that ran and waited for these shares of the time, in percent.
+    fn with_thread(ran: u64, waited: u64) -> RunBuilder {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(1000, 900)]);
         builder.device_between("dut");
-        builder.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
-        builder.cpu("dut", "cpu0", [90, 8, 0, 0]);
-        builder.cpu("dut", "cpu1", [1, 2, 60, 0]);
-        assert_eq!(builder.finding("device-core-full"), None, "another core is full");
-        builder.cpu("dut", "cpu1", [1, 2, 96, 0]);
-        let finding = builder.finding("device-core-full").unwrap();
-        assert!(finding.title.contains("the device dut runs on cpu1"), "{}", finding.title);
-        assert!(finding.title.ends_with("it forwards no more than this"), "{}", finding.title);
+        builder.spent("dut", (host::DEVICE_CPU_NS, "balance-0"), ran);
+        builder.spent("dut", (host::DEVICE_WAIT_NS, "balance-0"), waited);
+        builder.spent("dut", (host::DEVICE_CPU_NS, "balance-1"), 40);
+        builder.spent("dut", (host::DEVICE_WAIT_NS, "balance-1"), 1);
+        builder
     }
 
     #[test]
-    fn a_core_that_programs_fill_is_not_the_device_s() {
-        let mut builder = RunBuilder::new();
-        builder.udp_stream(&[(1000, 1000)]);
-        builder.device_between("dut");
-        builder.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
-        for (of_core, said) in [
-            ([97, 2, 1, 0], None),
-            ([55, 43, 2, 0], None),
-            ([40, 58, 2, 0], Some("programs took 40 % of its time")),
-            ([5, 93, 2, 0], Some("it forwards no more than this")),
+    fn a_thread_of_the_device_without_idle_time_is_named() {
+        for (ran, waited, said) in [
+            (98, 1, Some("its thread balance-0 ran 98 % of the time")),
+            (62, 37, Some("its thread balance-0 ran 62 % of the time and waited for a core 37 %")),
+            (80, 5, None),
+            (20, 79, None),
         ] {
-            builder.cpu("dut", "cpu1", of_core);
-            let title = builder.finding("device-core-full").map(|finding| finding.title);
+            let title = with_thread(ran, waited).finding("device-core-full").map(|finding| finding.title);
             match said {
-                None => assert_eq!(title, None, "{of_core:?}"),
+                None => assert_eq!(title, None, "{ran} {waited}"),
                 Some(said) => assert!(title.as_ref().is_some_and(|title| title.ends_with(said)), "{title:?}"),
             }
         }
+    }
+
+    #[test]
+    fn threads_that_fill_their_only_core_are_named_together() {
+        let mut builder = with_thread(60, 10);
+        assert_eq!(builder.finding("device-core-full"), None, "they may run on two cores");
+        builder.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
+        let finding = builder.finding("device-core-full").unwrap();
+        assert!(finding.title.ends_with("its threads used 100 % of cpu1, their only core"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_full_core_is_that_of_a_device_only_on_a_machine_of_its_own() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.device_between("dut");
+        builder.cpu("dut", "cpu1", [1, 2, 96, 0]);
+        assert_eq!(builder.finding("device-core-full"), None, "it is not known which machine it is");
+        for (host, boot) in [("client", "x"), ("target", "y"), ("dut", "z")] {
+            builder.run.hosts.get_mut(host).unwrap().environment.note("kernel", "boot_id", boot);
+        }
+        let finding = builder.finding("device-core-full").unwrap();
+        let title = "the device dut forwards no more than this: its cpu1 was busy 99 % of the time, mostly softirq";
+        assert_eq!((finding.title.as_str(), finding.next.unwrap().command.as_str()), (title, "perf top -C 1"));
+        builder.run.hosts.get_mut("dut").unwrap().environment.note("kernel", "boot_id", "x");
+        assert_eq!(builder.finding("device-core-full"), None, "the core is that of an end");
     }
 }

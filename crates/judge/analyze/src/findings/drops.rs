@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Bytes, grouped, percent, ratio},
 };
 
-use super::{FindingRule, link_down::LINK_DOWN};
+use super::{FindingRule, device::DEVICE_CORE_FULL, link_down::LINK_DOWN};
 use crate::{
     change::{Change, larger_datagram_buffer, lower_rate},
     evidence::{TestEvidence, counter_evidence, explained_ratio},
@@ -356,7 +356,7 @@ impl FindingRule for DeviceSendDrops {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "link-down", "device-core-full", "other-programs"]
+        &["local-shaper", "link-down", DEVICE_CORE_FULL, "other-programs"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

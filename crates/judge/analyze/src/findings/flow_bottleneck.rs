@@ -10,7 +10,7 @@ use fathom_model::{
 };
 use fathom_statistics::{mean, median};
 
-use super::{FindingRule, latency_under_load::shorter_queue};
+use super::{FindingRule, device::DEVICE_CORE_FULL, latency_under_load::shorter_queue};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
@@ -36,13 +36,19 @@ impl FindingRule for FlowBottleneck {
         match self.0 {
             // A sender without a core has nothing to send either.
             Bottleneck::Application => {
-                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
+                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs", DEVICE_CORE_FULL]
             }
             // A full path is what a test of latency under load makes; what it does to the round trip is the finding.
-            Bottleneck::Queue => {
-                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "latency-under-load", "outage"]
-            }
-            _ => &["local-shaper", "cpu-quota", "receive-window", "send-buffer"],
+            Bottleneck::Queue => &[
+                "local-shaper",
+                "cpu-quota",
+                "receive-window",
+                "send-buffer",
+                "latency-under-load",
+                "outage",
+                DEVICE_CORE_FULL,
+            ],
+            _ => &["local-shaper", "cpu-quota", "receive-window", "send-buffer", DEVICE_CORE_FULL],
         }
     }
 

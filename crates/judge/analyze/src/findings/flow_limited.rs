@@ -11,7 +11,7 @@ use fathom_model::{
 
 use fathom_statistics::mean;
 
-use super::FindingRule;
+use super::{FindingRule, device::DEVICE_CORE_FULL};
 use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
@@ -57,7 +57,7 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load"]
+        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load", DEVICE_CORE_FULL]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -207,7 +207,7 @@ impl FindingRule for SendBuffer {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load"]
+        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load", DEVICE_CORE_FULL]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -11,6 +11,7 @@ use fathom_model::{
 
 use super::{
     FindingRule,
+    device::DEVICE_CORE_FULL,
     paced_answers::{FIRST_FLIGHT, TIMES_BEGIN},
     server_time::FASTEST,
 };
@@ -38,7 +39,7 @@ impl FindingRule for FullOfRequests {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "latency-under-load", "outage"]
+        &["local-shaper", "cpu-quota", "latency-under-load", "outage", DEVICE_CORE_FULL]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -10,7 +10,7 @@ use fathom_model::{
     units::{approximate, grouped, percent},
 };
 
-use super::{FindingRule, host_drops::ACCEPT_QUEUE_STEP, planned_event::PLANNED_EVENT};
+use super::{FindingRule, device::DEVICE_CORE_FULL, host_drops::ACCEPT_QUEUE_STEP, planned_event::PLANNED_EVENT};
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
@@ -54,6 +54,7 @@ impl FindingRule for Retransmissions {
             "resets",
             "qdisc-drops",
             "device-send-drops",
+            DEVICE_CORE_FULL,
             "filter-drops",
             "ingress-filter-drops",
             "bad-tcp-checksums",

@@ -9,7 +9,7 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 
-use super::{FindingRule, other_programs::OtherPrograms};
+use super::{FindingRule, device::DEVICE_CORE_FULL, other_programs::OtherPrograms};
 use crate::{
     evidence::{TestEvidence, counter_evidence, text_evidence},
     groups::Groups,
@@ -133,6 +133,7 @@ impl FindingRule for ServerTime {
             "slow-answers",
             "server-saturated",
             "core-saturated",
+            DEVICE_CORE_FULL,
             "generator-limited",
             "other-programs",
             "local-shaper",

@@ -9,6 +9,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
+    device::DEVICE_CORE_FULL,
     fragment_filter::FRAGMENT_FILTER,
     generator_limited::OFFERED,
     link_down::LINK_DOWN,
@@ -61,6 +62,7 @@ impl FindingRule for UnexplainedLoss {
 
     fn effect_of(&self) -> &'static [&'static str] {
         &[
+            DEVICE_CORE_FULL,
             BLACK_HOLE,
             FRAGMENT_FILTER,
             TIME_EXCEEDED,
@@ -146,6 +148,7 @@ impl FindingRule for LostTransactions {
             "ingress-filter-drops",
             "udp-receive-buffer",
             "device-receive-drops",
+            DEVICE_CORE_FULL,
             "device-send-drops",
             "qdisc-drops",
             "bad-checksums",

@@ -119,6 +119,8 @@ fn short_title(metric: &Metric) -> &str {
         Derivation::Cost { .. } | Derivation::HostCost { .. } => {
             metric.title.split_once("'s ").map_or(metric.title.as_ref(), |(_, what)| what)
         }
+        // It has the unit of the row above.
+        Derivation::DeviceCost { .. } => "device's CPU",
         _ => &metric.title,
     }
 }

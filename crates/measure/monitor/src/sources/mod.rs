@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 mod core_columns;
 mod cpu;
-mod impairment;
 mod interrupts;
+mod lab_device;
 mod links;
 mod martians;
 mod memory_events;
@@ -56,7 +56,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(martians::Martians::new()),
     || Box::new(throttling::Throttling::new()),
     || Box::new(thermal::Thermal::new()),
-    || Box::new(impairment::Impairment::new()),
+    || Box::new(lab_device::LabDevice::new()),
     || Box::new(pressure::Pressure::new()),
     || Box::new(memory_events::MemoryEvents::new()),
     || Box::new(supplies::Supplies::new()),

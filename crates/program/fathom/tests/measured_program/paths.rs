@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fathom_model::{CostOutcome, Run, Side, TestRun, run::Completeness, units::Nanos};
+use fathom_model::{ComparedArm, CostOutcome, Run, Side, TestRun, run::Completeness, units::Nanos};
 use fathom_sys::process::signal::Signal;
 
 use crate::test_bed::{TestBed, lacks_root, until};
@@ -119,6 +119,16 @@ fn a_device_that_translates_addresses_is_compared_with_the_direct_way() {
         assert!(run.comparisons[0].void.is_none() && run.comparisons[0].arms[0].n_pairs == 2, "{told}");
         let places: Vec<&str> = run.hosts["t1"].on_paths.values().map(|place| place.address.as_str()).collect();
         assert_eq!(places[0], places[1], "the target listens at its own address: {told}");
+        let device_cost = |arm: &ComparedArm| {
+            let value = arm.values.iter().find(|value| value.metric == "device_cost_ns")?;
+            Some((value.reference > 0.0, value.value > 0.0))
+        };
+        let costs = device.starts_with("balancer").then_some((false, true));
+        assert_eq!(
+            device_cost(&run.comparisons[0].arms[0]),
+            costs,
+            "only the threads of the balancer are its own: {told}"
+        );
         if let Some(sum) = &run.tests[1].conservation {
             assert_eq!((sum.n_sent > 0, sum.n_unexplained), (true, 0), "{told}: {sum:?}");
         }

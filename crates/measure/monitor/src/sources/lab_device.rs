@@ -1,6 +1,7 @@
-//! What an impairment of a lab did to the frames that it passed on: its own counters, because no counter of the kernel shows them.
+//! The counters of the device of a lab: the CPU time of its threads, and what an impairment did to the frames that it passed on, because no
+//! counter of the kernel shows it.
 //!
-//! It tells them on an abstract UNIX socket of its network namespace, so only the host that is the device has them.
+//! The lab tells them on an abstract UNIX socket of the device's network namespace, so only the host that is the device has them.
 
 use std::{
     io::{self, Read as _},
@@ -16,29 +17,29 @@ use fathom_model::names::host;
 
 use super::{CounterSink, Source};
 
-/// A longer answer is not that of an impairment: twenty short lines.
-const ANSWER_MAX: u64 = 4096;
-/// The device answers within microseconds unless this machine is overloaded.
+/// A longer answer is not that of a lab: two lines for each thread, of which a device has at most some dozens.
+const ANSWER_MAX: u64 = 64 << 10;
+/// The lab answers within microseconds unless this machine is overloaded.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-pub(super) struct Impairment {
+pub(super) struct LabDevice {
     /// Whether this host is one; decided by the first sample.
     is_here: Option<bool>,
 }
 
-impl Impairment {
+impl LabDevice {
     pub(super) const fn new() -> Self {
         Self { is_here: None }
     }
 }
 
-impl Source for Impairment {
+impl Source for LabDevice {
     fn name(&self) -> &'static str {
-        "impairment"
+        "lab device"
     }
 
     fn counters(&self) -> &'static [&'static str] {
-        &host::OF_IMPAIRMENTS
+        &host::OF_LAB_DEVICES
     }
 
     fn is_on_every_host(&self) -> bool {
@@ -53,7 +54,7 @@ impl Source for Impairment {
         if root != Path::new("/") || self.is_here == Some(false) {
             return Ok(());
         }
-        let connected = UnixStream::connect_addr(&SocketAddr::from_abstract_name(host::IMPAIRMENT_SOCKET)?);
+        let connected = UnixStream::connect_addr(&SocketAddr::from_abstract_name(host::LAB_DEVICE_SOCKET)?);
         let stream = match connected {
             Ok(stream) => stream,
             Err(_) if self.is_here.is_none() => {
@@ -71,14 +72,14 @@ impl Source for Impairment {
     }
 }
 
-/// Records the lines `NAME DIRECTION VALUE`; others are skipped.
+/// Records the lines `NAME INSTANCE VALUE`; others are skipped.
 fn record(text: &str, out: &mut dyn CounterSink) {
     for line in text.lines() {
         let mut words = line.split(' ');
-        let (Some(name), Some(direction), Some(value)) = (words.next(), words.next(), words.next()) else { continue };
-        let known = host::OF_IMPAIRMENTS.iter().find(|known| **known == name);
+        let (Some(name), Some(of), Some(value)) = (words.next(), words.next(), words.next()) else { continue };
+        let known = host::OF_LAB_DEVICES.iter().find(|known| **known == name);
         if let (Some(name), Ok(value)) = (known, value.parse()) {
-            out.value(name, direction, value);
+            out.value(name, of, value);
         }
     }
 }
@@ -99,7 +100,9 @@ mod tests {
     #[test]
     fn lines_of_the_device_are_recorded_and_what_is_none_is_skipped() {
         let mut values = Values::default();
-        record("impair_lost back 12\nimpair_lost back\nimpair_magic back 3\nimpair_reset forward x\n\n", &mut values);
-        assert_eq!(values.0, [(host::IMPAIR_LOST, "back".to_owned(), 12)]);
+        let text = "impair_lost back 12\nimpair_lost back\nimpair_magic back 3\nimpair_reset forward x\n\ndevice_cpu_ns balance-0 9\n";
+        record(text, &mut values);
+        let expected = [(host::IMPAIR_LOST, "back", 12), (host::DEVICE_CPU_NS, "balance-0", 9)];
+        assert_eq!(values.0, expected.map(|(name, of, value)| (name, of.to_owned(), value)));
     }
 }

@@ -63,6 +63,10 @@ const CASES: &[CaseRow] = &[
     (&["no-offload"], "a", "tcp", &["segmentation-off"]),
     (&["receive-window"], "b", "tcp", &["receive-window"]),
     (&["send-buffer"], "a", "tcp", &["send-buffer"]),
+    (&["no-window-scaling"], "a", "tcp", &["no-window-scaling"]),
+    (&["syn-cookies"], "b", "tcp --flows 4", &["no-window-scaling"]),
+    // A few bytes need no window.
+    (&["syn-cookies"], "b", "http --connections 10 --rate 2000", &[]),
     (&["listen-queue"], "b", "tcp --test crr --flows 200", &["connect-delays"]),
     (&["ports"], "a", "http --connections 200", &["ports"]),
     (&["syn-loss"], "b", "tcp --test crr --flows 50", &["connect-delays"]),
@@ -91,7 +95,8 @@ const CASES: &[CaseRow] = &[
     // BBR does not slow down for the losses, so that the send buffer bounds it on a path so long: with a larger one it carries twice as much.
     (&["impair:delay=20ms,loss=0.1%"], "", "tcp", &["congestion-window", "retransmissions", "send-buffer"]),
     (&["impair:corrupt=1%"], "", "udp --rate 50M", &["bad-checksums"]),
-    (&["impair:corrupt=2%"], "", "tcp", &["bad-tcp-checksums"]),
+    (&["impair:corrupt=2%"], "", "tcp", &["bad-tcp-checksums", "device-core-full"]),
+    (&["impair:corrupt=2%"], "", "tcp --congestion cubic", &["bad-tcp-checksums"]),
     (&["impair:reorder=2%"], "", "udp --rate 50M", &["reordering"]),
     (&["impair:duplicate=2%"], "", "udp --rate 50M", &["duplicates"]),
     (&["impair:rst=0.5%"], "", "http --connections 20", &["resets"]),
@@ -139,8 +144,9 @@ const BEHIND_DEVICE: &[(&str, CaseRow)] = &[
     ("router", (&["prohibited"], "dut", "udp --rate 20M", &["no-listener"])),
     ("router", (&["shaper", "rate=100mbit"], "dut", "tcp --test down", &["local-shaper"])),
     ("router", (&["shaper", "rate=50mbit"], "dut", "udp --test down --rate 80M", &["local-shaper"])),
-    // Without a delay, marks hardly slow a sender down: its window is as large as the path needs.
-    ("impair:delay=5ms", (&["ecn-marks"], "a", "tcp", &["congestion-marks"])),
+    // Without a delay, marks hardly slow a sender down: its window is as large as the path needs. BBR does not answer them.
+    ("impair:delay=5ms", (&["ecn-marks"], "a", "tcp --congestion cubic", &["congestion-marks"])),
+    ("impair:delay=5ms", (&["ecn-marks"], "a", "tcp --congestion bbr", &["device-core-full"])),
 ];
 
 /// The cases of `--ci`, by their faults and tests: they need no feature of the kernel beyond namespaces, and leave most of a small machine

@@ -378,6 +378,8 @@ pub mod tcp {
     pub const REORDERINGS: &str = "reorderings";
     /// The window offered by the peer.
     pub const SND_WND_BYTES: &str = "snd_wnd_bytes";
+    /// 1 if both ends scale their windows (RFC 7323 section 2), else 0: then a window has at most 64 KiB.
+    pub const WINDOW_SCALING: &str = "window_scaling";
 }
 
 /// Counters that kinds record. A kind may have additional ones.

@@ -315,6 +315,24 @@ pub const FAULTS: &[Fault] = &[
         steps: &[Set("net.ipv4.tcp_wmem", "4096 {bytes} {bytes}")],
     },
     Fault {
+        name: "no-window-scaling",
+        about: "TCP connections of the host do not scale their windows: 64 KiB at most",
+        values: &[],
+        steps: &[Set("net.ipv4.tcp_window_scaling", "0")],
+    },
+    Fault {
+        name: "syn-cookies",
+        about: "servers answer each SYN with a cookie, without TCP timestamps to keep its options in",
+        values: &[],
+        steps: &[Set("net.ipv4.tcp_syncookies", "2"), Set("net.ipv4.tcp_timestamps", "0")],
+    },
+    Fault {
+        name: "asymmetric-route",
+        about: "packets to an address leave by another wire than its answers arrive on (for a lab with --direct-wire)",
+        values: &[("wire", "eth1"), ("to", "198.18.1.1")],
+        steps: &[Run("ip route add {to} dev {wire}", "ip route del {to} dev {wire}")],
+    },
+    Fault {
         name: "listen-queue",
         about: "the accept queues of servers hold hardly anything",
         values: &[("length", "1")],
@@ -590,15 +608,17 @@ pub(crate) fn confinement_of(planted: &[PlantedFault], host: &LabName) -> Confin
     all
 }
 
-/// Removes a planted fault from each host that has it, and returns the commands that were run.
+/// Removes a planted fault from a host, or from each host that has it, and returns the commands that were run.
 ///
 /// # Errors
-/// [`Error::BadFault`] if it is not planted; [`Error::FaultCommand`] for the first command that fails, after all others were run.
-pub fn remove(state: &StateFolder, name: &LabName, lab: &Lab, fault: &str) -> Result<Vec<String>> {
+/// [`Error::BadFault`] if it is not planted there; [`Error::FaultCommand`] for the first command that fails, after all others were run.
+pub fn remove(state: &StateFolder, name: &LabName, lab: &Lab, fault: &str, only: Option<&str>) -> Result<Vec<String>> {
     let all = planted(state, name)?;
+    let is_meant =
+        |planted: &&PlantedFault| planted.fault == fault && only.is_none_or(|host| planted.host.as_str() == host);
     let mut done = Vec::new();
     let mut first_error = None;
-    for planted in all.iter().filter(|planted| planted.fault == fault) {
+    for planted in all.iter().filter(is_meant) {
         let host = lab.host(planted.host.as_str())?;
         // Programs end first: they may do again what the commands undo.
         if let Err(error) = undo_left(planted) {
@@ -613,8 +633,9 @@ pub fn remove(state: &StateFolder, name: &LabName, lab: &Lab, fault: &str) -> Re
         let file = file_of(state, name, planted.host.as_str(), fault);
         fs::remove_file(&file).map_err(Error::file("remove", &file))?;
     }
-    if !all.iter().any(|planted| planted.fault == fault) {
-        let planted: Vec<String> = all.into_iter().map(|planted| planted.fault).collect();
+    if !all.iter().any(|planted| is_meant(&planted)) {
+        let planted: Vec<String> =
+            all.into_iter().map(|planted| format!("{} on {}", planted.fault, planted.host)).collect();
         let known = if planted.is_empty() { "no fault is planted".to_owned() } else { planted.join(", ") };
         return Err(Error::BadFault { given: fault.to_owned(), why: "it is not planted here".to_owned(), known });
     }

@@ -91,7 +91,7 @@ impl UpLab {
 
     fn remove(&self, name: &str) {
         let lab = Lab::find(&self.state, &self.name).unwrap();
-        fault::remove(&self.state, &self.name, &lab, name).unwrap();
+        fault::remove(&self.state, &self.name, &lab, name, None).unwrap();
     }
 
     fn planted(&self) -> Vec<PlantedFault> {

@@ -190,9 +190,7 @@ pub(crate) fn loss_tolerant_control(seen: &TestEvidence<'_>, sender: &str) -> Op
     const TOLERANT: &str = "bbr";
     let fact = |name: &str| seen.environment(sender)?.get("tcp", name);
     let is_there = fact("congestion_control_available")?.split_whitespace().any(|name| name == TOLERANT);
-    let asked = seen.test.options.text("congestion");
-    let used = asked.as_deref().or_else(|| fact("congestion_control"))?.trim();
-    let is_other = !used.starts_with(TOLERANT) && seen.test.layer == Layer::Tcp;
+    let is_other = !seen.congestion_control(sender)?.starts_with(TOLERANT) && seen.test.layer == Layer::Tcp;
     (is_there && is_other).then_some(())?;
     Some(Change::of("congestion", TOLERANT.to_owned(), &main_rate(seen.test)?.metric))
 }

@@ -531,6 +531,12 @@ impl<'a> TestEvidence<'a> {
         Some((record, samples_within(record, window)?))
     }
 
+    /// Returns the congestion control of a host's connections: that of the test, or the host's own; `None` if it is unknown.
+    pub(crate) fn congestion_control(&self, host: &str) -> Option<String> {
+        let asked = self.test.options.text("congestion");
+        asked.or_else(|| Some(self.environment(host)?.get("tcp", "congestion_control")?.trim().to_owned()))
+    }
+
     /// Returns the growth of a time of one instance as a share of the measured time; `None` if it was not sampled.
     pub(crate) fn measured_share(&self, host: &str, counter: &str, of: &str) -> Option<f64> {
         let (mut spent, mut all) = (0, Nanos::ZERO);

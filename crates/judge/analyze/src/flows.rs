@@ -32,6 +32,10 @@ const QUEUED: f64 = 2.0;
 /// and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`), which tells nothing about the path.
 pub(crate) const QUEUE_MIN: Nanos = Nanos::from_millis(1);
 pub(crate) const QUEUE_PART: f64 = 0.2;
+/// A queue of so much time is not that of the sender alone, however long the path is.
+const SHORT_QUEUE: Nanos = Nanos::from_millis(2);
+/// A sender that waits for a buffer for less than this share of the time is not bound by it.
+pub(crate) const HARDLY: f64 = 0.05;
 /// A full path carries one rate. Half of the intervals of streams through a shaper differed from their median by 1.5 % at most; of streams that lost
 /// at random, by 2.3 % at least (eight of each, one and three connections).
 const FLAT: f64 = 0.02;
@@ -87,13 +91,16 @@ pub(crate) fn judged_samples<'a>(seen: &TestEvidence<'a>, summary: &FlowSummary)
 
 /// Returns true if segments usually find a queue before them: it fills the path.
 pub(crate) fn has_standing_queue(samples: &[FlowSample]) -> bool {
+    usual_queue(samples)
+        .is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && queued > QUEUE_PART * usual)
+}
+
+/// Returns the time that segments usually spend in queues, and their usual round trip, in ns.
+fn usual_queue(samples: &[FlowSample]) -> Option<(f64, f64)> {
     let times = samples.iter().filter_map(|sample| sample.values.get(tcp::RTT_NS));
-    let usual = median(&times.map(|time| approximate(*time)).collect::<Vec<_>>());
-    let least = samples.last().and_then(|last| last.values.get(tcp::RTT_MIN_NS));
-    usual.zip(least).is_some_and(|(usual, least)| {
-        let queued = usual - approximate(*least);
-        queued >= approximate(QUEUE_MIN.0) && queued > QUEUE_PART * usual
-    })
+    let usual = median(&times.map(|time| approximate(*time)).collect::<Vec<_>>())?;
+    let least = samples.last()?.values.get(tcp::RTT_MIN_NS)?;
+    Some((usual - approximate(*least), usual))
 }
 
 /// Returns true if a side sent a stream, maybe to a server of another tool. Transactions are excluded because they always wait for answers.
@@ -190,7 +197,8 @@ impl MeasuredSamples<'_> {
         if let Some(full) = full {
             return full;
         }
-        let is_queued = self.is_queued() && (!is_of_cores || has_standing_queue(self.all));
+        let is_queued = self.is_queued() && (!is_of_cores || has_standing_queue(self.all))
+            || arrives_evenly && self.is_behind_short_queue(waits);
         match (waits.application >= HOLDS_BACK, self.is_lossy(), is_queued) {
             (true, ..) => Bottleneck::Application,
             (_, true, _) => Bottleneck::Loss,
@@ -213,6 +221,14 @@ impl MeasuredSamples<'_> {
     fn loses(&self) -> bool {
         let resent = ratio(self.growth(tcp::BYTES_RETRANS), self.growth(tcp::BYTES_SENT));
         resent.is_some_and(|share| share >= LOSSY)
+    }
+
+    /// Returns true if segments wait in a queue that is short for a path so long, as BBR keeps it, and the sender hardly waits for a buffer, which
+    /// would make its rate as even.
+    fn is_behind_short_queue(&self, waits: SenderTime) -> bool {
+        let waits_for_buffer = waits.send_buffer.max(waits.receive_window) >= HARDLY;
+        let least = approximate(SHORT_QUEUE.0);
+        !waits_for_buffer && usual_queue(self.all).is_some_and(|(queued, _)| queued >= least)
     }
 
     fn is_queued(&self) -> bool {
@@ -315,15 +331,30 @@ mod tests {
     }
 
     #[test]
+    fn a_long_path_whose_interface_receives_evenly_behind_a_short_queue_is_full() {
+        let long = [(tcp::RTT_NS, 44_000_000), (tcp::RTT_MIN_NS, 40_000_000)];
+        let held_by = |differs: u64, further: &[(&str, u64)]| receiving(&[&long[..], further].concat(), differs);
+        assert_eq!(held_by(10_000, &[]), Bottleneck::Queue);
+        assert_eq!(held_by(1_000_000, &[]), Bottleneck::CongestionWindow);
+        let waits = (tcp::SNDBUF_LIMITED_NS, 100_000_000);
+        assert_eq!(held_by(10_000, &[waits]), Bottleneck::CongestionWindow, "a buffer makes a rate as even");
+        let no_queue = receiving(&[(tcp::RTT_NS, 40_500_000), (tcp::RTT_MIN_NS, 40_000_000)], 10_000);
+        assert_eq!(no_queue, Bottleneck::CongestionWindow);
+    }
+
+    /// The bottleneck of a connection whose receiver's interface differs by so many bytes from one rate.
+    fn receiving(values: &[(&str, u64)], differs: u64) -> Bottleneck {
+        let mut builder = streaming(values);
+        let host = builder.run.tests[0].trials[0].hosts.get_mut("target").unwrap();
+        host.at_ns = (1..14).map(|tenth| Nanos::from_millis(10_000 + 100 * tenth)).collect();
+        let values: Vec<u64> = (0..13).map(|n| n * 12_500_000 + n * n % 7 * differs).collect();
+        builder.series("target", (DEV_RX_BYTES, "eth0"), &values);
+        only(&builder).held_by
+    }
+
+    #[test]
     fn losses_before_an_interface_that_receives_evenly_are_overflows_of_a_queue_however_short() {
-        let held_by = |differs: u64| {
-            let mut builder = streaming(&[(tcp::BYTES_RETRANS, 500_000)]);
-            let host = builder.run.tests[0].trials[0].hosts.get_mut("target").unwrap();
-            host.at_ns = (1..14).map(|tenth| Nanos::from_millis(10_000 + 100 * tenth)).collect();
-            let values: Vec<u64> = (0..13).map(|n| n * 12_500_000 + n * n % 7 * differs).collect();
-            builder.series("target", (DEV_RX_BYTES, "eth0"), &values);
-            only(&builder).held_by
-        };
+        let held_by = |differs: u64| receiving(&[(tcp::BYTES_RETRANS, 500_000)], differs);
         assert_eq!(held_by(10_000), Bottleneck::Queue);
         assert_eq!(held_by(1_000_000), Bottleneck::Loss);
     }

@@ -7,10 +7,10 @@ use fathom_model::{
     LinkTrial, Metric, Plan, Record, Run, Side, StepRecord, TargetsRecord, TestPlan, Timeline, Trial, TrialTimes, Unit,
     UsersRecord, Visits,
     metric::{MetricName, TargetsValue, UnitAndSense},
-    names::{count, distribution, host as counter},
+    names::{count, distribution, host as counter, tcp},
     plan::HostReach,
     probe::ProbeRecord,
-    record::Series,
+    record::{Flow, FlowSample, Series},
     run::{Host, TestRun},
     search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Purpose, SearchTrial, Vote},
     units::Nanos,
@@ -417,6 +417,30 @@ impl RunBuilder {
     /// Adds a host counter that grew by this much in every trial so far.
     pub(crate) fn host_counter(&mut self, host: &str, counter: (&str, &str), growth: u64) {
         self.series(host, counter, &[7, 7, 7 + growth, 7 + growth]);
+    }
+
+    /// Adds a stream whose receiver offers a window of this size all the time, each round trip of 27 µs of which carries up to 4.5 KiB, and
+    /// further values of its connection.
+    pub(crate) fn windowed_stream(&mut self, wnd: u64, further: &[(&str, u64)]) {
+        self.tcp_stream(&[1000]);
+        let values = [
+            (tcp::BUSY_NS, 2_000_000_000),
+            (tcp::BYTES_ACKED, (wnd * 30_000).clamp(135_000_000, 2_000_000_000)),
+            (tcp::RTT_NS, 27_000),
+            (tcp::SND_WND_BYTES, wnd),
+            (tcp::CWND_SEGMENTS, 146),
+            (tcp::SND_MSS_BYTES, 1448),
+        ];
+        let of = |share: u64| {
+            let scaled = |(name, value): (&str, u64)| {
+                (name.to_owned(), if name == tcp::BYTES_ACKED { value * share } else { value })
+            };
+            values.into_iter().chain(further.iter().copied()).map(scaled).collect()
+        };
+        let at = |ms: u64, values| FlowSample { at_ns: Nanos::from_millis(ms), values };
+        let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, of(0)), at(1200, of(1))] };
+        self.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+        self.cpu("client", "cpu0", [40, 59, 0, 0]);
     }
 
     /// Sets the share of the measured time in which a time of a host grew in every trial so far, in percent.

@@ -116,6 +116,7 @@ const WORDS: &[(&str, &str)] = &[
     ("delivered_ce_segments", "segments with a congestion mark"),
     ("dsack_segments", "segments that had arrived already"),
     ("snd_wnd_bytes", "window that the peer offers"),
+    ("window_scaling", "both ends scale their windows (1: yes)"),
     ("acknowledged", "acknowledged by the peer"),
     ("late_no_connection", "late because no connection was free"),
     ("late_own_cpu", "late because the tool was busy"),

@@ -89,6 +89,7 @@ fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
         (tcp::DSACK_SEGMENTS, info.dsack_dups.map(u64::from)),
         (tcp::REORDERINGS, info.reord_seen.map(u64::from)),
         (tcp::SND_WND_BYTES, info.snd_wnd.map(bytes)),
+        (tcp::WINDOW_SCALING, Some(info.has_window_scaling.into())),
     ];
     rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

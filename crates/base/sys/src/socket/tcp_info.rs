@@ -55,6 +55,8 @@ pub struct TcpInfo {
     pub state: TcpState,
     /// Retransmissions of the currently outstanding segment after timeouts.
     pub retransmits: u8,
+    /// Whether both ends scale their windows (RFC 7323 section 2): without it, a window has at most 64 KiB.
+    pub has_window_scaling: bool,
     /// The current retransmission timeout.
     pub rto: Nanos,
     /// The maximum size of sent segments.
@@ -142,6 +144,8 @@ const LENGTH_MAX: usize = 248;
 const LENGTH_ASKED: libc::socklen_t = 248;
 /// The length that every kernel since 2.6 returns.
 const LENGTH_MIN: usize = 104;
+/// A bit of `tcpi_options` (`TCPI_OPT_WSCALE`).
+const OPTION_WINDOW_SCALING: u8 = 4;
 /// `tcpi_snd_ssthresh` before the first loss (`TCP_INFINITE_SSTHRESH`).
 const NO_SSTHRESH: u32 = 0x7fff_ffff;
 
@@ -213,6 +217,7 @@ impl TcpInfo {
         Some(Self {
             state: bytes[0].into(),
             retransmits: bytes[2],
+            has_window_scaling: bytes[5] & OPTION_WINDOW_SCALING != 0,
             rto: f.micros(8)?,
             snd_mss: f.small_bytes(16)?,
             rcv_mss: f.small_bytes(20)?,
@@ -275,6 +280,7 @@ mod tests {
         far.read_exact(&mut [0; 1000]).unwrap();
         let (near, far) = (TcpInfo::of(&near).unwrap(), TcpInfo::of(&far).unwrap());
         assert_eq!(near.state, TcpState::Established);
+        assert!(near.has_window_scaling, "the kernel's default");
         assert_eq!(near.bytes_sent, Some(Bytes(1000)));
         assert_eq!(far.bytes_received, Some(Bytes(1000)));
         assert!(far.last_data_recv < Nanos::from_secs(1), "{far:?}");

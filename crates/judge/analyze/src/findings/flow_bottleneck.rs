@@ -48,7 +48,15 @@ impl FindingRule for FlowBottleneck {
                 "outage",
                 DEVICE_CORE_FULL,
             ],
-            _ => &["local-shaper", "cpu-quota", "receive-window", "send-buffer", DEVICE_CORE_FULL],
+            _ => &[
+                "local-shaper",
+                "cpu-quota",
+                "receive-window",
+                "send-buffer",
+                "no-window-scaling",
+                "congestion-marks",
+                DEVICE_CORE_FULL,
+            ],
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
-    flows::{has_standing_queue, judged_samples},
+    flows::{HARDLY, has_standing_queue, judged_samples},
     gap,
     resent::path_overflows,
 };
@@ -25,6 +25,8 @@ use crate::{
 pub(crate) const HOLDS_BACK: f64 = 0.2;
 /// A rate of at least this share of one size per round trip is bound by it: the round trip varies, and a part of a buffer is overhead.
 const BOUND: f64 = 0.4;
+/// With less than this share of its congestion window under way, a sender is not bound by it.
+const ROOM: f64 = 0.8;
 /// The share of a send buffer that a sender has under way when it may write again (`sk_stream_write_space`, net/core/stream.c). A rate of as
 /// much per round trip is wholly the buffer's.
 const REFILLED_FROM: f64 = 2.0 / 3.0;
@@ -34,11 +36,12 @@ const WMEM: &str = "net.ipv4.tcp_wmem";
 /// The kernel's defaults of `tcp_rmem` and `tcp_wmem`: least, usual, most.
 const RMEM_USUAL: [u64; 3] = [4096, 131_072, 6 << 20];
 const WMEM_USUAL: [u64; 3] = [4096, 16_384, 4 << 20];
-/// Settings without which a window stays small, whatever the buffer may hold.
-const WINDOW_SCALING: &str = "net.ipv4.tcp_window_scaling";
+/// A setting without which a window stays small, whatever the buffer may hold.
 const MODERATE_RCVBUF: &str = "net.ipv4.tcp_moderate_rcvbuf";
 /// A window is about half of its buffer. One that is this many times smaller is not held by the largest buffer.
 const FAR_BELOW: u64 = 8;
+/// A window that is as large as it can be without window scaling: the field of the header has 16 bits, and a receiver may leave out a segment.
+const UNSCALED: std::ops::RangeInclusive<u64> = 60_000..=65_535;
 /// With fewer samples, a window that was small for once tells nothing.
 const SAMPLES_MIN: usize = 8;
 /// A buffer that is smaller than a quarter of the usual one is filled by any path.
@@ -61,10 +64,13 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let finding = window_limit(seen).map(|limit| match limit {
-            WindowLimit::SlowReader(closed) => self.slow_reader(seen, &closed),
-            WindowLimit::Small { sender, receiver, window } => self.small_window(seen, (sender, receiver), &window),
-            WindowLimit::Closed(closed) => self.closed(seen, &closed),
+        let finding = window_limit(seen).and_then(|limit| match limit {
+            WindowLimit::SlowReader(closed) => Some(self.slow_reader(seen, &closed)),
+            WindowLimit::Small { sender, receiver, window } => {
+                Some(self.small_window(seen, (sender, receiver), &window))
+            }
+            WindowLimit::Closed(closed) => Some(self.closed(seen, &closed)),
+            WindowLimit::Unscaled { .. } => None,
         });
         finding.into_iter().collect()
     }
@@ -72,7 +78,7 @@ impl FindingRule for ReceiveWindow {
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         match window_limit(seen)? {
             // It fills a larger buffer as well.
-            WindowLimit::SlowReader(_) => None,
+            WindowLimit::SlowReader(_) | WindowLimit::Unscaled { .. } => None,
             WindowLimit::Small { receiver, .. } => larger_stream_buffer(seen, receiver?, RMEM),
             // The receiver may read too slowly instead, for which no buffer is large enough.
             WindowLimit::Closed(closed) => {
@@ -127,18 +133,20 @@ impl ReceiveWindow {
 }
 
 /// What the window of a receiver shows. The receiver is `None` where it is a server of another tool, whose host is not seen.
-enum WindowLimit<'a> {
+pub(super) enum WindowLimit<'a> {
     /// It opened wide and closed, again and again: its program leaves data in the buffer.
     SlowReader(ClosedWindow<'a>),
     /// It was small all the time, and each round trip carried as much.
     Small { sender: &'a str, receiver: Option<&'a str>, window: SizeBound },
+    /// The same with the largest window that there is without window scaling.
+    Unscaled { sender: &'a str, receiver: Option<&'a str>, window: SizeBound },
     /// It was closed for a part of the time.
     Closed(ClosedWindow<'a>),
 }
 
 /// A window that kept its sender waiting.
 #[derive(Clone, Copy)]
-struct ClosedWindow<'a> {
+pub(super) struct ClosedWindow<'a> {
     side: Side,
     sender: &'a str,
     receiver: Option<&'a str>,
@@ -155,14 +163,21 @@ impl ClosedWindow<'_> {
     }
 }
 
-fn window_limit<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a>> {
+pub(super) fn window_limit<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a>> {
     let closed = closed_window(seen);
     if let Some(slow) = closed.filter(|closed| fills_again_and_again(seen, closed.side)) {
         return Some(WindowLimit::SlowReader(slow));
     }
     let small = SIDES.into_iter().find_map(|(side, peer)| {
         let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
-        Some(WindowLimit::Small { sender: seen.host_of(side)?, receiver: seen.host_of(peer), window })
+        let (sender, receiver) = (seen.host_of(side)?, seen.host_of(peer));
+        let scales = |sample: &FlowSample| sample.values.get(tcp::WINDOW_SCALING) != Some(&0);
+        let is_scaled = seen.measured_flows(side).flat_map(|(_, samples)| samples).any(scales);
+        Some(if is_scaled || !UNSCALED.contains(&window.size.0) {
+            WindowLimit::Small { sender, receiver, window }
+        } else {
+            WindowLimit::Unscaled { sender, receiver, window }
+        })
     });
     small.or(closed.map(WindowLimit::Closed))
 }
@@ -248,16 +263,16 @@ impl FindingRule for SendBuffer {
 }
 
 /// A size in bytes that each round trip carries at most.
-struct SizeBound {
-    size: Bytes,
-    rtt: Nanos,
+pub(super) struct SizeBound {
+    pub(super) size: Bytes,
+    pub(super) rtt: Nanos,
     rate: BitsPerSec,
     /// The rate as a share of one size per round trip, the mean of the connections: the rest is not the size's.
-    share: f64,
+    pub(super) share: f64,
 }
 
 impl SizeBound {
-    fn evidence(&self, host: &str, size: &str) -> Vec<Evidence> {
+    pub(super) fn evidence(&self, host: &str, size: &str) -> Vec<Evidence> {
         let values = [
             (size, self.size.to_string()),
             (tcp::RTT_NS, self.rtt.to_string()),
@@ -274,10 +289,13 @@ fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&[FlowSample]) ->
         let samples = judged_samples(seen, summary)?;
         let last = &samples.last()?.values;
         let (size, rtt) = (Bytes(size(samples)?), Nanos(*last.get(tcp::RTT_NS)?));
-        let under_way = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
-        let most_bps = approximate(size.0) * 8.0 / rtt.as_secs_f64();
-        let share = (summary.acknowledged_bps / most_bps).min(1.0);
-        (size.0 < under_way && share >= BOUND).then_some((size, rtt, share))
+        let allowed = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
+        let bits_under_way = summary.acknowledged_bps * rtt.as_secs_f64();
+        let share = (bits_under_way / (approximate(size.0) * 8.0)).min(1.0);
+        // A send buffer counts the kernel's own bytes too, so that less than its size is under way.
+        let waits_for_it = summary.waits.send_buffer.max(summary.waits.receive_window) >= HARDLY;
+        let has_room = size.0 < allowed || waits_for_it && bits_under_way < ROOM * approximate(allowed) * 8.0;
+        (has_room && share >= BOUND).then_some((size, rtt, share))
     };
     let sent: Vec<_> = seen.test.flows.iter().filter(|summary| summary.sender == sender).collect();
     let bound: Vec<(Bytes, Nanos, f64)> = sent.iter().filter_map(|summary| of_flow(summary)).collect();
@@ -368,21 +386,13 @@ fn larger_asked(seen: &TestEvidence<'_>, host: &str, sysctl: &str) -> Option<Nex
 
 /// Suggests to turn on what lets a window grow, or to look for what keeps it small.
 fn what_holds_window(seen: &TestEvidence<'_>, (sender, receiver): (&str, &str)) -> NextStep {
-    let is_off = |host: &str, name: &str| {
-        seen.environment(host).and_then(|facts| facts.get("sysctl", name)).is_some_and(|value| value.trim() == "0")
-    };
-    let without_scaling = [receiver, sender].into_iter().find(|host| is_off(host, WINDOW_SCALING));
-    if let Some(host) = without_scaling {
-        return NextStep::new(format!("sysctl -w {WINDOW_SCALING}=1"))
-            .on(host)
-            .expected("let the window of new connections grow beyond 64 KiB");
-    }
-    if seen.test.options.size("buffer").is_none() && is_off(receiver, MODERATE_RCVBUF) {
+    let sizes_itself = seen.environment(receiver).and_then(|facts| facts.get("sysctl", MODERATE_RCVBUF)) != Some("0");
+    if seen.test.options.size("buffer").is_none() && !sizes_itself {
         return NextStep::new(format!("sysctl -w {MODERATE_RCVBUF}=1"))
             .on(receiver)
             .expected("let the kernel enlarge the buffer, and with it the window");
     }
-    let shown = "sysctl net.ipv4.tcp_window_scaling net.ipv4.tcp_moderate_rcvbuf";
+    let shown = "sysctl net.ipv4.tcp_moderate_rcvbuf";
     let address = seen.run.hosts.get(sender).and_then(|host| host.address.as_deref());
     let with_route = address.map(|address| format!("{shown}; ip route get {address}"));
     NextStep::new(with_route.unwrap_or_else(|| shown.to_owned()))
@@ -536,27 +546,7 @@ mod tests {
     /// A stream whose receiver offers a window of this size all the time, each round trip of which carries it.
     fn small(wnd: u64) -> RunBuilder {
         let mut builder = RunBuilder::new();
-        builder.tcp_stream(&[1000]);
-        let values = [
-            (tcp::BUSY_NS, 2_000_000_000),
-            (tcp::BYTES_ACKED, 135_000_000),
-            (tcp::RTT_NS, 27_000),
-            (tcp::SND_WND_BYTES, wnd),
-            (tcp::CWND_SEGMENTS, 146),
-            (tcp::SND_MSS_BYTES, 1448),
-        ];
-        let of = |share: u64| {
-            values
-                .iter()
-                .map(|(name, value)| {
-                    ((*name).to_owned(), if *name == tcp::BYTES_ACKED { value * share } else { *value })
-                })
-                .collect()
-        };
-        let at = |ms: u64, values| FlowSample { at_ns: Nanos::from_millis(ms), values };
-        let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, of(0)), at(1200, of(1))] };
-        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
-        builder.cpu("client", "cpu0", [40, 59, 0, 0]);
+        builder.windowed_stream(wnd, &[]);
         builder
     }
 
@@ -617,10 +607,8 @@ mod tests {
             (step.command, step.on.unwrap())
         };
         let large = ("target", RMEM, "4096 131072 33554432");
-        let shown = format!("sysctl {WINDOW_SCALING} {MODERATE_RCVBUF}; ip route get 198.18.0.1");
+        let shown = format!("sysctl {MODERATE_RCVBUF}; ip route get 198.18.0.1");
         assert_eq!(next(&[large]), (shown, "target".to_owned()));
-        let scaling = (format!("sysctl -w {WINDOW_SCALING}=1"), "client".to_owned());
-        assert_eq!(next(&[large, ("client", WINDOW_SCALING, "0")]), scaling);
         let moderate = (format!("sysctl -w {MODERATE_RCVBUF}=1"), "target".to_owned());
         assert_eq!(next(&[large, ("target", MODERATE_RCVBUF, "0")]), moderate);
         let tiny = next(&[("target", RMEM, "4096 8192 8192")]);

@@ -162,9 +162,7 @@ fn next(seen: &TestEvidence<'_>) -> NextStep {
 
 /// Suggests a congestion control that watches the delay, unless it is in use already; then a look at the queues.
 pub(super) fn shorter_queue(seen: &TestEvidence<'_>, sender: &str) -> NextStep {
-    let asked = seen.test.options.text("congestion");
-    let usual = seen.run.hosts.get(sender).and_then(|host| host.environment.get("tcp", "congestion_control"));
-    let watches_delay = asked.as_deref().or(usual).is_some_and(|name| name.trim().starts_with("bbr"));
+    let watches_delay = seen.congestion_control(sender).is_some_and(|name| name.starts_with("bbr"));
     let (command, expected) = if watches_delay {
         (
             "tc -s qdisc show".to_owned(),

@@ -36,6 +36,7 @@ mod mtu_mismatch;
 mod narrow_path;
 mod near_full;
 mod neighbor_changes;
+mod no_window_scaling;
 mod notes;
 mod nothing_done;
 mod one_core_receives;
@@ -135,6 +136,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &cpu_quota::CpuQuota,
     &tcp_memory::TcpMemory,
     &memory_pressure::MemoryPressure,
+    &no_window_scaling::NoWindowScaling,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
     &segmentation_off::SegmentationOff,

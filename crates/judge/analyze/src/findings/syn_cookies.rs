@@ -10,11 +10,13 @@ use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// With 2, the kernel answers every SYN with a cookie (Documentation/networking/ip-sysctl.rst).
-const SYNCOOKIES: &str = "net.ipv4.tcp_syncookies";
+pub(super) const SYNCOOKIES: &str = "net.ipv4.tcp_syncookies";
 /// Fewer cookies are a short burst of connections.
 const COOKIES_MIN: u64 = 10;
 /// With more cookies than this for each connection of the test, most SYNs are those of others.
 const OWN_MAX: u64 = 2;
+/// The largest window without window scaling (RFC 7323 section 2), in bytes.
+const WINDOW_MAX: u64 = 65_535;
 /// Answering fewer SYNs of others in a second takes nothing from a test.
 const FLOOD_PER_SECOND: f64 = 1000.0;
 
@@ -59,9 +61,7 @@ impl FindingRule for SynCookies {
         let (severity, why) = match (is_flood, has_no_options) {
             (true, _) => (Severity::Disturbs, ": a SYN flood, or a burst of connections of others"),
             (false, true) => {
-                // A connection that carries a few bytes needs no window.
-                let is_short = matches!(seen.test.kind.as_str(), "tcp_crr" | "tcp_cc");
-                let severity = if is_short { Severity::Remark } else { Severity::HoldsBack };
+                let severity = if fills_windows(seen) { Severity::HoldsBack } else { Severity::Remark };
                 (severity, ": without TCP timestamps these connections have neither window scaling nor SACK")
             }
             (false, false) if is_always => (Severity::Remark, ", one for each connection"),
@@ -73,6 +73,14 @@ impl FindingRule for SynCookies {
                 .next((severity > Severity::Remark).then(|| next(host, is_flood, is_always))),
         ]
     }
+}
+
+/// Returns true if an answer of the test is larger than a window without scaling. Streams have a finding of their own, by the windows of their
+/// connections.
+fn fills_windows(seen: &TestEvidence<'_>) -> bool {
+    let total = |name| seen.total(Side::Initiator, name);
+    let answers = total(count::REQUESTS).max(total(count::TRANSACTIONS));
+    answers > 0 && total(count::BYTES_RECEIVED) / answers > WINDOW_MAX
 }
 
 fn next(host: &str, is_flood: bool, is_always: bool) -> NextStep {
@@ -109,9 +117,16 @@ mod tests {
         assert_eq!(finding.title, title);
     }
 
+    /// Makes each answer larger than a window without scaling.
+    fn with_large_answers(builder: &mut RunBuilder) {
+        builder.total("client", count::REQUESTS, 100);
+        builder.total("client", count::BYTES_RECEIVED, 10_000_000);
+    }
+
     #[test]
     fn without_timestamps_they_cost_the_options_of_connections() {
         let mut builder = with_cookies(80, 100);
+        with_large_answers(&mut builder);
         builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.ipv4.tcp_timestamps", "0");
         let finding = builder.finding("syn-cookies").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
@@ -127,11 +142,12 @@ mod tests {
             "net.ipv4.tcp_syncookies of target is 2, so the kernel sent 100 SYN cookies, one for each connection";
         assert_eq!((finding.severity, finding.title.as_str()), (Severity::Remark, title));
         builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.ipv4.tcp_timestamps", "0");
+        let severity = builder.finding("syn-cookies").unwrap().severity;
+        assert_eq!(severity, Severity::Remark, "small answers need no window");
+        with_large_answers(&mut builder);
         let finding = builder.finding("syn-cookies").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.ipv4.tcp_syncookies=1");
-        builder.run.tests[0].kind = "tcp_crr".to_owned();
-        assert_eq!(builder.finding("syn-cookies").unwrap().severity, Severity::Remark, "a few bytes need no window");
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn define_fault() -> Command {
     let fault = || Arg::new("fault").value_name("FAULT").required(true).help("name of the fault");
     let values = Arg::new("values").value_name("NAME=VALUE").num_args(0..).help("values of the fault");
     let host = Arg::new("host").long("host").value_name("HOST").default_value("b").help("host that gets the fault");
+    let only = Arg::new("host").long("host").value_name("HOST").help("undo it on this host alone");
     Command::new("fault")
         .about("Plant faults in a lab that is up")
         .subcommand_required(true)
@@ -100,7 +101,7 @@ fn define_fault() -> Command {
         .subcommands([
             Command::new("list").about("All faults, or those planted in a lab").arg(lab().required(false)),
             Command::new("add").about("Plant a fault").args([lab(), fault(), values, host]),
-            Command::new("remove").about("Undo a fault on each host that has it").args([lab(), fault()]),
+            Command::new("remove").about("Undo a fault on each host that has it").args([lab(), fault(), only]),
         ])
 }
 
@@ -275,7 +276,7 @@ fn fault(given: &ArgMatches) -> anyhow::Result<Exit> {
             let place = FaultPlace { state: &state, name: &name, lab: &lab, host: text("host") };
             fault::plant(&place, fault, &values, hosts::guard_program())?
         }
-        _ => fault::remove(&state, &name, &lab, text("fault"))?,
+        _ => fault::remove(&state, &name, &lab, text("fault"), given.get_one::<String>("host").map(String::as_str))?,
     };
     let mut out = io::stdout().lock();
     commands.iter().try_for_each(|command| writeln!(out, "{command}"))?;

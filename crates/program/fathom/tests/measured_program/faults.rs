@@ -184,5 +184,22 @@ fn a_fault_that_does_not_exist_or_is_planted_already_is_refused_with_what_there_
     add(&["shaper"]).succeeded();
     add(&["shaper"]).refused(3, &["fathom lab fault remove refusing shaper"]);
     stage.fathom(["lab", "fault", "remove", lab.name, "loss"]).refused(3, &["loss", "shaper"]);
+    stage.fathom(["lab", "fault", "remove", lab.name, "shaper", "--host", "a"]).refused(3, &["shaper on b"]);
+    stage.fathom(["lab", "fault", "remove", lab.name, "shaper", "--host", "b"]).succeeded();
     assert!(stage.fathom(["lab", "fault", "list"]).succeeded().stdout.lines().count() >= 15);
+}
+
+#[test]
+fn answers_that_arrive_by_another_wire_are_told_with_both() {
+    if lacks_root() || lacks_commands() {
+        return;
+    }
+    let stage = TestBed::of_low_rates();
+    let up = ["lab", "up", "pair", "--device", "router", "--direct-wire", "--name", "two-ways", "--for", "5m"];
+    let lab = stage.lab_with(&up, "two-ways");
+    stage.fathom(["lab", "fault", "add", lab.name, "asymmetric-route", "--host", "a"]).succeeded();
+    let words = ["http", "--lab", lab.name, "--rate", "300", "--rounds", "1", "--duration", "500ms", "--json"];
+    let run = stage.fathom(words).succeeded().run();
+    let finding = run.findings.iter().find(|finding| finding.id == "asymmetric-route").unwrap();
+    assert!(finding.title.contains("a sends to b by eth1") && finding.title.contains("by eth0"), "{}", finding.title);
 }

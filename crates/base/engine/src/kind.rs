@@ -25,6 +25,11 @@ pub trait TestKind: Sync {
     /// The options of the kind. Parsing, help and man page use this list.
     fn options(&self) -> &'static [OptionDoc];
 
+    /// Those of its options that only a fathom responder has: a server that a test names by its address does not.
+    fn responder_options(&self) -> &'static [OptionDoc] {
+        &[]
+    }
+
     /// The metrics, most important first. Reports, plots and gates use this list.
     fn metrics(&self) -> &'static [Metric];
 

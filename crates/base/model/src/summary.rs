@@ -117,6 +117,9 @@ pub struct PacketQueueShare {
     /// The same as a part of those of all queues; absent without any packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
+    /// The CPU time of the thread that decides them, as a part of a core; absent for a device that does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_share: Option<f64>,
     /// The packets that came while it was full.
     pub n_dropped: u64,
     /// The packets that found the receive buffer of the program full.

@@ -14,7 +14,7 @@ use fathom_statistics::{mean, stdev};
 use crate::{
     cores::CoreLoad,
     evidence::TestEvidence,
-    findings::{HOLDS_BACK, waited_for_memory},
+    findings::{DeviceThread, HOLDS_BACK, busiest_thread, waited_for_memory},
     flat::UsualRate,
     gap,
     resent::{LOSS_MATTERS, most_resent},
@@ -100,8 +100,8 @@ fn is_said(seen: &TestEvidence<'_>, id: &str) -> bool {
 }
 
 /// All looks, in the order in which people ask.
-const LOOKS: [fn(&TestEvidence<'_>, &mut Inspection); 9] =
-    [cores, lost, resent, buffers, queues, quota, memory, other_programs, uncounted];
+const LOOKS: [fn(&TestEvidence<'_>, &mut Inspection); 10] =
+    [cores, device, lost, resent, buffers, queues, quota, memory, other_programs, uncounted];
 
 fn cores(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     let mut busiest: Option<(f64, String)> = None;
@@ -124,6 +124,27 @@ fn cores(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     }
     if seen.test.to.is_none() {
         inspection.not_seen.push("the host of the server, whose counters were not read".to_owned());
+    }
+}
+
+fn device(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
+    let Some(via) = seen.via() else { return };
+    let Some(thread) = busiest_thread(seen, via) else {
+        // A machine of its own has cores to look at.
+        if seen.cores(via).is_empty() {
+            inspection.not_seen.push(format!("the cores of the device {via}"));
+        }
+        return;
+    };
+    let DeviceThread { name, ran, waited } = thread;
+    let showed = format!("its busiest thread, {name}, ran {} of the time", percent(ran));
+    if ran + waited < BUSY {
+        inspection.rule_out(&format!("the device {via}"), showed);
+    } else {
+        let waited = percent(waited);
+        inspection
+            .not_seen
+            .push(format!("whether the device {via} holds it back ({showed} and waited for a core {waited})"));
     }
 }
 
@@ -425,6 +446,24 @@ mod tests {
         let found = of_first(&builder).unwrap();
         assert!(found.ruled_out.iter().all(|it| !it.starts_with("cores")), "{found:?}");
         assert!(found.not_seen.iter().any(|it| it.starts_with("whether cores hold it back")), "{found:?}");
+    }
+
+    #[test]
+    fn a_device_is_ruled_out_by_its_busiest_thread() {
+        let of = |ran| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[12_500_000, 12_500_000]);
+            builder.wire("1000000000", "1500");
+            builder.device_between("dut");
+            builder.spent("dut", (counter::DEVICE_CPU_NS, "balance-0"), ran);
+            builder.spent("dut", (counter::DEVICE_WAIT_NS, "balance-0"), 12);
+            of_first(&builder).unwrap()
+        };
+        let idle = "the device dut (its busiest thread, balance-0, ran 43 % of the time)".to_owned();
+        assert!(of(43).ruled_out.contains(&idle), "{:?}", of(43));
+        let found = of(80);
+        let begins = "whether the device dut holds it back (its busiest thread, balance-0, ran 80 %";
+        assert!(found.not_seen.iter().any(|text| text.starts_with(begins)), "{found:?}");
     }
 
     #[test]

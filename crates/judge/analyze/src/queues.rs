@@ -2,8 +2,8 @@
 
 use fathom_model::{
     PacketQueueShare, Run, TestRun, Trial,
-    names::host::{NFQUEUE_DROPPED, NFQUEUE_PACKETS, NFQUEUE_USER_DROPPED},
-    units::ratio,
+    names::host::{DEVICE_CPU_NS, NFQUEUE_DROPPED, NFQUEUE_PACKETS, NFQUEUE_USER_DROPPED, QUEUE_THREAD},
+    units::{Nanos, ratio},
 };
 
 use crate::{conservation::host_growth, path_check::device_of};
@@ -27,12 +27,19 @@ pub(crate) fn queues(run: &Run, test: &TestRun) -> Vec<PacketQueueShare> {
     }
     let growth = |counter: &str, queue: &str| host_growth(&trials, device, counter, Some(queue));
     let n_all: u64 = names.iter().map(|queue| growth(NFQUEUE_PACKETS, queue)).sum();
+    let span = records().map(fathom_model::HostRecord::span).fold(Nanos::ZERO, |all, one| all + one);
+    let core_share = |queue: &str| {
+        let thread = format!("{QUEUE_THREAD}{}", number(queue));
+        let is_told = records().flat_map(|record| record.series_of(DEVICE_CPU_NS)).any(|series| series.of == thread);
+        ratio(growth(DEVICE_CPU_NS, &thread), span.0).filter(|_| is_told)
+    };
     let share = |queue: &&str| {
         let n_packets = growth(NFQUEUE_PACKETS, queue);
         PacketQueueShare {
             queue: number(queue).to_owned(),
             n_packets,
             share: ratio(n_packets, n_all),
+            core_share: core_share(queue),
             n_dropped: growth(NFQUEUE_DROPPED, queue),
             n_user_dropped: growth(NFQUEUE_USER_DROPPED, queue),
         }

@@ -92,7 +92,9 @@ pub(crate) fn limit_of<'a>(test: &'a TestRun, summary: &Summary) -> Option<&'a L
 
 fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
     if limit.kind != LimitKind::Promise {
-        return (limit.used.map(percent).unwrap_or_default(), Mark::Plain);
+        // Of a limit, the rest of a percent is noise.
+        let whole = |used: f64| percent(if (0.995..1.0).contains(&used) { 1.0 } else { used });
+        return (limit.used.map(whole).unwrap_or_default(), Mark::Plain);
     }
     let Some(value) = summary.value else { return (MISSING.to_owned(), Mark::Missing) };
     let (low, high) = summary.confidence.map_or((value, value), |c| (c.low, c.high));

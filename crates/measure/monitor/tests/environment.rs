@@ -119,6 +119,7 @@ fn a_tuned_server_of_linux_6_1_is_described() {
             ("cpu", "hypervisor", Some("no")),
             ("cpu", "governor", Some("performance")),
             ("cpu", "cgroup_limit_cores", Some("2.50")),
+            ("cpu", "cgroup_limit_group", Some("/sys/fs/cgroup/system.slice/fathom.service")),
             ("memory", "huge_pages", Some("16")),
             ("mitigations", "meltdown", Some("Mitigation: PTI")),
             ("tcp", "congestion_control", Some("cubic")),

@@ -91,6 +91,8 @@ pub fn significant(number: f64) -> String {
 pub fn percent(share: f64) -> String {
     let p = share * 100.0;
     match p.abs() {
+        // What is not all is not shown as all.
+        s if (99.5..100.0).contains(&s) => format!("{:.1} %", (p * 10.0).trunc() / 10.0),
         s if s >= 9.95 => format!("{p:.0} %"),
         s if s >= 0.995 => format!("{p:.1} %"),
         s if s >= 0.005 => format!("{p:.2} %"),
@@ -190,6 +192,9 @@ mod tests {
     fn percentages_do_not_round_a_small_loss_to_nothing() {
         let cases = [
             (1.0, "100 %"),
+            (0.9999, "99.9 %"),
+            (0.9961, "99.6 %"),
+            (0.9949, "99 %"),
             (0.124, "12 %"),
             (0.0312, "3.1 %"),
             (0.0031, "0.31 %"),

@@ -26,7 +26,10 @@ use std::{
     time::Duration,
 };
 
-use fathom_model::units::{Bytes, Nanos};
+use fathom_model::{
+    names::host::QUEUE_THREAD,
+    units::{Bytes, Nanos},
+};
 use fathom_sys::{
     clock,
     netlink::{
@@ -150,7 +153,7 @@ impl RunningBalancer {
     fn begin_queue(&mut self, queue: PacketQueue, copy_range: Bytes) -> Result<(), DeviceError> {
         let work = self.queue_loop(queue, copy_range);
         let is_over = Arc::clone(&self.is_over);
-        let thread = thread::Builder::new().name(format!("balance-{}", work.queue.number()));
+        let thread = thread::Builder::new().name(format!("{QUEUE_THREAD}{}", work.queue.number()));
         self.queues.push(thread.spawn(move || work.run(&is_over)).map_err(not_started)?);
         Ok(())
     }

@@ -55,14 +55,17 @@ impl CpuQuota {
             "the CPU quota{cores} of its control group stopped fathom on {host} {} of the time",
             percent(share)
         );
+        let group = seen.environment(host).and_then(|facts| facts.get("cpu", "cgroup_limit_group"));
+        let shown = |group| format!("cat {group}/cpu.stat");
+        let next = NextStep::new(group.map_or_else(|| "cat /proc/self/cgroup".to_owned(), shown));
+        let expected = match group {
+            Some(_) => "show how often its quota stopped it; raise it (CPU limit of the container or unit)",
+            None => "show the group, whose quota is in its cpu.max; raise it (CPU limit of the container or unit)",
+        };
         seen.finding(self.id(), Severity::HoldsBack, "cpu quota", title)
             .evidence([ratio_evidence(host, host::CGROUP_THROTTLED_NS, share)])
             .explains(gap::explained_by_time(seen, share))
-            .next(
-                NextStep::new("cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max")
-                    .on(host)
-                    .expected("show the group and its quota; raise it (CPU limit of the container or unit)"),
-            )
+            .next(next.on(host).expected(expected))
     }
 }
 
@@ -227,6 +230,11 @@ mod tests {
         let finding = builder.finding("cpu-quota").unwrap();
         assert!(finding.title.starts_with("the CPU quota of 0.10 cores of its control group stopped fathom on target"));
         assert!(finding.explains.is_some_and(|share| share >= 0.5), "{finding:?}");
+        assert_eq!(finding.next.unwrap().command, "cat /proc/self/cgroup");
+        let target = &mut builder.run.hosts.get_mut("target").unwrap().environment;
+        target.note("cpu", "cgroup_limit_group", "/sys/fs/cgroup/unit");
+        let next = builder.finding("cpu-quota").unwrap().next.unwrap();
+        assert_eq!(next.command, "cat /sys/fs/cgroup/unit/cpu.stat");
         builder.one_machine();
         assert!(builder.finding("cpu-quota").is_some(), "the second host of one machine has a group of its own");
         builder.host_counter("target", (host::CGROUP_THROTTLED_NS, ""), 1_000_000);

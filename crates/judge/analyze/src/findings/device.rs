@@ -192,10 +192,25 @@ const RAN_MIN: f64 = 0.5;
 const WAITED_TOLD: f64 = 0.1;
 
 /// A thread of a device with its shares of the measured time.
-struct DeviceThread<'a> {
-    name: &'a str,
-    ran: f64,
-    waited: f64,
+pub(crate) struct DeviceThread<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) ran: f64,
+    pub(crate) waited: f64,
+}
+
+/// Returns the threads of a lab's device.
+fn threads<'a>(seen: &TestEvidence<'a>, via: &str) -> impl Iterator<Item = DeviceThread<'a>> {
+    let share = move |name: &'a str| {
+        let ran = seen.measured_share(via, host::DEVICE_CPU_NS, name)?;
+        let waited = seen.measured_share(via, host::DEVICE_WAIT_NS, name)?;
+        Some(DeviceThread { name, ran, waited })
+    };
+    seen.growth_by_instance(via, host::DEVICE_CPU_NS).into_iter().filter_map(move |(name, _)| share(name))
+}
+
+/// Returns the thread of a lab's device that had least idle time.
+pub(crate) fn busiest_thread<'a>(seen: &TestEvidence<'a>, via: &str) -> Option<DeviceThread<'a>> {
+    threads(seen, via).max_by(|a, b| (a.ran + a.waited).total_cmp(&(b.ran + b.waited)))
 }
 
 /// What of a lab's device had no time left.
@@ -207,18 +222,14 @@ enum FullWork<'a> {
 }
 
 fn full_work<'a>(seen: &TestEvidence<'a>, via: &str) -> Option<FullWork<'a>> {
-    let share = |name: &'a str| {
-        let ran = seen.measured_share(via, host::DEVICE_CPU_NS, name)?;
-        let waited = seen.measured_share(via, host::DEVICE_WAIT_NS, name)?;
-        Some(DeviceThread { name, ran, waited })
+    let thread =
+        busiest_thread(seen, via).filter(|thread| thread.ran + thread.waited >= cores::FULL && thread.ran >= RAN_MIN);
+    let core = || {
+        let ran: f64 = threads(seen, via).map(|thread| thread.ran).sum();
+        let number = seen.environment(via)?.get("device", "core").filter(|_| ran >= cores::FULL)?;
+        Some(FullWork::Core { number, ran })
     };
-    let names = seen.growth_by_instance(via, host::DEVICE_CPU_NS);
-    let threads: Vec<DeviceThread<'_>> = names.into_iter().filter_map(|(name, _)| share(name)).collect();
-    let ran: f64 = threads.iter().map(|thread| thread.ran).sum();
-    let core = seen.environment(via)?.get("device", "core").filter(|_| ran >= cores::FULL);
-    let busiest = threads.into_iter().max_by(|a, b| (a.ran + a.waited).total_cmp(&(b.ran + b.waited)));
-    let thread = busiest.filter(|thread| thread.ran + thread.waited >= cores::FULL && thread.ran >= RAN_MIN);
-    thread.map(FullWork::Thread).or(core.map(|number| FullWork::Core { number, ran }))
+    thread.map(FullWork::Thread).or_else(core)
 }
 
 /// Returns the full core of a device that is a machine of its own.

@@ -342,14 +342,15 @@ pub(super) fn table(run: &Run, has_ladder: bool) -> Block<'_> {
     section("table", "All results", blocks)
 }
 
-/// Says what each queue of a device had: `0: 7,500 packets (75 %), 1: 2,500 (25 %), dropped 12`.
+/// Says what each queue of a device had: `0: 7,500 packets (75 %), 31 % of a core; 1: 2,500 (25 %), 12 % of a core, dropped 12`.
 fn queue_words(queues: &[PacketQueueShare]) -> String {
     let of = |(place, queue): (usize, &PacketQueueShare)| {
         let after = if place == 0 { " packets" } else { "" };
         let share = queue.share.map(|share| format!(" ({})", percent(share))).unwrap_or_default();
+        let core = queue.core_share.map(|share| format!(", {} of a core", percent(share))).unwrap_or_default();
         let n_dropped = queue.n_dropped + queue.n_user_dropped;
         let dropped = if n_dropped > 0 { format!(", dropped {}", grouped(n_dropped)) } else { String::new() };
-        format!("{}: {}{after}{share}{dropped}", queue.queue, grouped(queue.n_packets))
+        format!("{}: {}{after}{share}{core}{dropped}", queue.queue, grouped(queue.n_packets))
     };
     queues.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
 }

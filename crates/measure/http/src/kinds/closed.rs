@@ -8,7 +8,7 @@ use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, 
 use fathom_sys::policy::Policy;
 
 use super::{metric_definitions, options, responder_test::ResponderTest};
-use crate::load::HttpLoad;
+use crate::{load::HttpLoad, responder};
 
 #[derive(Debug, Clone, Copy)]
 pub struct HttpClosed;
@@ -41,6 +41,10 @@ impl TestKind for HttpClosed {
 
     fn options(&self) -> &'static [OptionDoc] {
         options::OF_CLOSED
+    }
+
+    fn responder_options(&self) -> &'static [OptionDoc] {
+        &responder::OPTIONS
     }
 
     fn metrics(&self) -> &'static [Metric] {

@@ -11,7 +11,10 @@ use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, settings::Set
 use fathom_sys::policy::Policy;
 
 use super::{closed::LoadTest, metric_definitions, options, responder_test::ResponderTest};
-use crate::load::{HttpLoad, RequestSchedule};
+use crate::{
+    load::{HttpLoad, RequestSchedule},
+    responder,
+};
 
 /// One request every 100 ns is more than any machine sends, and each request that is due but never sent is counted individually.
 const RATE_MAX: f64 = 1e7;
@@ -52,6 +55,10 @@ impl TestKind for HttpOpen {
 
     fn options(&self) -> &'static [OptionDoc] {
         options::OF_OPEN
+    }
+
+    fn responder_options(&self) -> &'static [OptionDoc] {
+        &responder::OPTIONS
     }
 
     fn metrics(&self) -> &'static [Metric] {

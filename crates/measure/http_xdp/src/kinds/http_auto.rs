@@ -94,6 +94,10 @@ impl TestKind for HttpAuto {
         }
     }
 
+    fn responder_options(&self) -> &'static [OptionDoc] {
+        self.sockets().responder_options()
+    }
+
     fn metrics(&self) -> &'static [Metric] {
         self.xdp().metrics()
     }

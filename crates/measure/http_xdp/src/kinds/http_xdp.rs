@@ -70,6 +70,10 @@ impl TestKind for HttpXdp {
         }
     }
 
+    fn responder_options(&self) -> &'static [OptionDoc] {
+        &options::RESPONDER
+    }
+
     fn metrics(&self) -> &'static [Metric] {
         match self {
             Self::Closed => metrics::CLOSED,

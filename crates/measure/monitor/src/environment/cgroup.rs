@@ -9,11 +9,12 @@ use fathom_model::units::ratio;
 
 use super::content;
 
-/// Returns the smallest limit up to the root group, in cores; `none` if a group can be read and none has a limit.
-pub(super) fn limit_cores(root: &Path) -> Option<String> {
-    let limits = cpu_groups(root).filter_map(|group| limit_v2(&group).or_else(|| limit_v1(&group)));
-    let smallest = limits.min_by(f64::total_cmp)?;
-    Some(if smallest.is_finite() { format!("{smallest:.2}") } else { "none".to_owned() })
+/// Returns the smallest limit up to the root group, in cores, with the directory of the group that has it; `none` without a directory if a group
+/// can be read and none has a limit.
+pub(super) fn limit_cores(root: &Path) -> Option<(String, Option<PathBuf>)> {
+    let limits = cpu_groups(root).filter_map(|group| Some((limit_v2(&group).or_else(|| limit_v1(&group))?, group)));
+    let (smallest, group) = limits.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(if smallest.is_finite() { (format!("{smallest:.2}"), Some(group)) } else { ("none".to_owned(), None) })
 }
 
 /// Returns the directories of the process's groups that may limit its CPU time, each up to the root group.
@@ -121,7 +122,8 @@ mod tests {
             ("sys/fs/cgroup/pod/cpu.max", "150000 100000\n"),
             ("sys/fs/cgroup/pod/web/cpu.max", "400000 100000\n"),
         ]);
-        assert_eq!(limit_cores(root.path()).as_deref(), Some("1.50"));
+        let group = root.path().join("sys/fs/cgroup/pod");
+        assert_eq!(limit_cores(root.path()), Some(("1.50".to_owned(), Some(group))));
     }
 
     #[test]
@@ -133,7 +135,7 @@ mod tests {
             ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
             ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
         ]);
-        assert_eq!(limit_cores(root.path()).as_deref(), Some("0.50"));
+        assert_eq!(limit_cores(root.path()).unwrap().0, "0.50");
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn no_limit_is_not_the_same_as_not_knowing() {
         let unlimited = root(&[("proc/self/cgroup", "0::/../a\n"), ("sys/fs/cgroup/a/cpu.max", "max 100000\n")]);
-        assert_eq!(limit_cores(unlimited.path()).as_deref(), Some("none"));
+        assert_eq!(limit_cores(unlimited.path()), Some(("none".to_owned(), None)));
         let unknown = root(&[("proc/self/cgroup", "0::/a\nnonsense\n"), ("sys/fs/cgroup/a/cpu.max", "soon\n")]);
         assert_eq!(limit_cores(unknown.path()), None);
     }

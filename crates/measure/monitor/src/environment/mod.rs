@@ -109,7 +109,10 @@ fn processors(root: &Path, facts: &mut Environment) {
     let status = content(&root.join("proc/self/status"));
     let allowed = status.and_then(|text| value_of(&text, "Cpus_allowed_list", ':'));
     note_some(facts, ("cpu", "allowed"), allowed);
-    note_some(facts, ("cpu", "cgroup_limit_cores"), cgroup::limit_cores(root));
+    let (limit, group) = cgroup::limit_cores(root).unzip();
+    note_some(facts, ("cpu", "cgroup_limit_cores"), limit);
+    let group = group.flatten().map(|group| Path::new("/").join(group.strip_prefix(root).unwrap_or(&group)));
+    note_some(facts, ("cpu", "cgroup_limit_group"), group.map(|group| group.display().to_string()));
 }
 
 /// Notes how well a daemon keeps the wall clock of this host, which no file tells.

@@ -277,6 +277,7 @@ impl LayerCommand {
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = without_foreign_direction(kind, options::settings(matches, &given));
         if let Some(url) = &url {
+            refuse_responder_options(kind, matches)?;
             settings.set(if names_server { SERVER } else { "url" }, url.clone());
         }
         Ok(ChosenWork { word, kind, ends, url, settings })
@@ -484,6 +485,18 @@ fn given_texts(matches: &ArgMatches, name: &str) -> Vec<String> {
 /// Returns true for a kind whose target is an address in its settings, and not a host with a fathom.
 fn has_server(kind: &dyn TestKind) -> bool {
     kind.options().iter().any(|option| option.name == SERVER)
+}
+
+/// Refuses options that only a fathom responder has.
+pub(super) fn refuse_responder_options(kind: &dyn TestKind, matches: &ArgMatches) -> Result<(), UserError> {
+    match kind.responder_options().iter().find(|option| is_given(matches, option.name)) {
+        None => Ok(()),
+        Some(option) => {
+            let what = format!("--{} has no effect on the server of a URL", option.name);
+            let use_instead = "a host instead of the URL, with `fathom serve` on it: its HTTP responder has the option";
+            Err(UserError::new(Exit::Usage, what).with_line("use", use_instead))
+        }
+    }
 }
 
 /// Whether the command line has the option.

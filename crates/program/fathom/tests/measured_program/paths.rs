@@ -2,11 +2,17 @@
 
 use std::fs;
 
-use fathom_model::{ComparedArm, CostOutcome, Run, Side, TestRun, run::Completeness, units::Nanos};
+use fathom_model::{
+    ComparedArm, CostOutcome, Run, Side, TestRun,
+    run::Completeness,
+    units::{Nanos, PerSec},
+};
 use fathom_sys::process::signal::Signal;
 
 use crate::test_bed::{TestBed, lacks_root, until};
 
+/// One round of trials that are just long enough to count.
+const SHORTEST: &[&str] = &["--rounds", "1", "--warmup", "0ms", "--duration", "300ms", "--json"];
 /// Trials long enough for some hundred packets.
 const SHORT: &[&str] = &["--rounds", "4", "--warmup", "30ms", "--duration", "400ms", "--json"];
 
@@ -162,6 +168,53 @@ fn the_maps_of_a_device_s_programs_are_counters_of_the_device() {
     };
     refused("no_such_map", 3, &["the map `no_such_map` of the device cannot be read", "bpftool map"]);
     refused("fathom_targets:x=1", 2, &["is not a map", "xdp_stats:1=dropped"]);
+}
+
+#[test]
+fn queues_and_sources_are_swept_and_each_queue_has_its_share_of_packets_and_of_a_core() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::of_low_rates();
+    let words = ["path", "udp", "--device", "balancer:queues=2", "--rate", "2kpps", "--size", "64"];
+    let swept = |further: &[&str]| stage.fathom([&words[..], further, SHORTEST].concat()).succeeded().run();
+    let run = swept(&["--sweep", "queues=2,4", "--flows", "32", "--source", "198.18.16.0/24"]);
+    let through = |at: &str| {
+        let on_way = run.tests.iter().filter(|test| test.path.as_deref() == Some("via"));
+        on_way.filter(|test| test.name.contains(at)).map(|test| &test.queues).next().unwrap().clone()
+    };
+    for (at, n_queues) in [("queues=2", 2), ("queues=4", 4)] {
+        let queues = through(at);
+        let n_used = queues.iter().filter(|queue| queue.n_packets > 0).count();
+        assert!(n_used == n_queues, "{n_queues} queues, of which 32 flows use all: {queues:?}");
+        let shares: f64 = queues.iter().filter_map(|queue| queue.share).sum();
+        assert!((shares - 1.0).abs() < 1e-9 && queues.iter().all(|queue| queue.core_share.is_some()), "{queues:?}");
+    }
+    assert_eq!(run.sweeps[0].curves.iter().map(|curve| curve.points.len()).collect::<Vec<_>>(), [2, 2]);
+    let run = swept(&["--sweep", "sources=1,8"]);
+    let flows = |at: &str| {
+        let of = run.tests.iter().find(|test| test.name.contains(at)).unwrap();
+        of.options.text("flows")
+    };
+    assert_eq!([flows("sources=1"), flows("sources=8")], [Some("1".to_owned()), Some("8".to_owned())]);
+}
+
+#[test]
+fn the_limit_of_each_path_is_searched_for() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::of_low_rates();
+    let find = ["--find-limit", "lost<5%", "--find-low", "500pps", "--find-high", "4kpps", "--find-precision", "20%"];
+    let words = ["path", "udp", "--device", "policer:2k,8", "--size", "100", "--duration", "300ms", "--warmup", "0ms"];
+    let run = stage.fathom([&words[..], &find, &["--json"]].concat()).succeeded().run();
+    let kept = |path: &str| {
+        let test = run.tests.iter().find(|test| test.path.as_deref() == Some(path)).unwrap();
+        test.options.rate("rate").map(PerSec::get)
+    };
+    assert_eq!(kept("direct"), Some(4_000.0), "the highest that was allowed");
+    let via = kept("via").unwrap();
+    assert!((1_600.0..2_500.0).contains(&via), "{via}");
 }
 
 #[test]

@@ -184,6 +184,10 @@ fn compare(
 ) -> anyhow::Result<Exit> {
     let ways = ways(matches, layer)?;
     let mut ways = Ways { ends: ordered(ways.ends), ..ways };
+    if ways.urls.is_some() {
+        let mut kinds = all.iter().filter_map(|work| registry::kind(work.kind).ok());
+        kinds.try_for_each(|kind| layer::refuse_responder_options(kind, matches))?;
+    }
     if let Some(search) = find_limit::search(matches) {
         return find_limits(&all[0], &search, ways, matches);
     }

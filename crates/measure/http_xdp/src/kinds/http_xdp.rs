@@ -71,7 +71,7 @@ impl TestKind for HttpXdp {
     }
 
     fn responder_options(&self) -> &'static [OptionDoc] {
-        &options::RESPONDER
+        &options::RESPONDER_ONLY
     }
 
     fn metrics(&self) -> &'static [Metric] {

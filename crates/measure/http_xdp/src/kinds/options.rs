@@ -63,7 +63,9 @@ const RATE: [OptionDoc; 2] = [
 const DESTINATION: [OptionDoc; 2] = [CONNECTING[0], CONNECTING[6]];
 
 /// Where programs run, and of the options of fathom's own responder what an XDP program can do.
-pub(super) const RESPONDER: [OptionDoc; 3] = [MODE, responder::SIZE, responder::PORT];
+const RESPONDER: [OptionDoc; 3] = [MODE, responder::SIZE, responder::PORT];
+/// Those that a client does not have.
+pub(super) const RESPONDER_ONLY: [OptionDoc; 2] = [responder::SIZE, responder::PORT];
 
 const OF_CLOSED: [OptionDoc; LOAD.len() + REQUEST.len() + DESTINATION.len() + RESPONDER.len()] =
     concat_options(&[&LOAD, &REQUEST, &DESTINATION, &RESPONDER]);

@@ -127,14 +127,11 @@ fn a_device_that_translates_addresses_is_compared_with_the_direct_way() {
         assert_eq!(places[0], places[1], "the target listens at its own address: {told}");
         let device_cost = |arm: &ComparedArm| {
             let value = arm.values.iter().find(|value| value.metric == "device_cost_ns")?;
-            Some((value.reference > 0.0, value.value > 0.0))
+            Some(value.value > 10.0 * value.reference)
         };
-        let costs = device.starts_with("balancer").then_some((false, true));
-        assert_eq!(
-            device_cost(&run.comparisons[0].arms[0]),
-            costs,
-            "only the threads of the balancer are its own: {told}"
-        );
+        let cost = device_cost(&run.comparisons[0].arms[0]);
+        let has_threads = device.starts_with("balancer");
+        assert_eq!(cost, has_threads.then_some(true), "its threads work for the path through it alone: {told}");
         if let Some(sum) = &run.tests[1].conservation {
             assert_eq!((sum.n_sent > 0, sum.n_unexplained), (true, 0), "{told}: {sum:?}");
         }
@@ -192,11 +189,12 @@ fn queues_and_sources_are_swept_and_each_queue_has_its_share_of_packets_and_of_a
     }
     assert_eq!(run.sweeps[0].curves.iter().map(|curve| curve.points.len()).collect::<Vec<_>>(), [2, 2]);
     let run = swept(&["--sweep", "sources=1,8"]);
-    let flows = |at: &str| {
+    let n_sources = |at: &str| {
         let of = run.tests.iter().find(|test| test.name.contains(at)).unwrap();
-        of.options.text("flows")
+        // One of each IP version.
+        of.options.text("source").map(|sources| sources.split(',').count() / 2)
     };
-    assert_eq!([flows("sources=1"), flows("sources=8")], [Some("1".to_owned()), Some("8".to_owned())]);
+    assert_eq!([n_sources("sources=1"), n_sources("sources=8")], [Some(1), Some(8)]);
 }
 
 #[test]
@@ -210,11 +208,12 @@ fn the_limit_of_each_path_is_searched_for() {
     let run = stage.fathom([&words[..], &find, &["--json"]].concat()).succeeded().run();
     let kept = |path: &str| {
         let test = run.tests.iter().find(|test| test.path.as_deref() == Some(path)).unwrap();
-        test.options.rate("rate").map(PerSec::get)
+        test.options.rate("pps").map(PerSec::get)
     };
     assert_eq!(kept("direct"), Some(4_000.0), "the highest that was allowed");
     let via = kept("via").unwrap();
-    assert!((1_600.0..2_500.0).contains(&via), "{via}");
+    // 8 more pass at once.
+    assert!((1_500.0..2_500.0).contains(&via), "{via}");
 }
 
 #[test]

@@ -110,7 +110,8 @@ fn a_target_that_is_killed_loses_its_own_flows_and_no_others() {
     let run = balanced.run(&words).run();
     let effects: &[EventEffect] = &run.tests[0].targets.as_ref().unwrap().effects;
     let effect = &effects[0];
-    assert_eq!((effects.len(), effect.event.status, effect.lost_targets.len()), (1, Some(0), 1), "{effects:?}");
+    let seen = (effects.len(), effect.event.status, effect.lost_targets.len());
+    assert_eq!(seen, (1, Some(0), 1), "{effects:?}: {:#?}", record(&run).flows);
     assert!(effect.lost_targets[0].starts_with("t2#") && effect.n_own > 0 && effect.n_own < 40, "{effect:?}");
     let flows = &record(&run).flows;
     let is_own =

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::BinaryHeap,
+    collections::{BinaryHeap, VecDeque},
     fmt,
     str::FromStr,
     sync::{
@@ -209,8 +209,8 @@ struct FrameFate {
     begin: Option<Nanos>,
     /// Whether the frame before was lost in a burst.
     is_in_burst: bool,
-    /// When the line is free for the next frame.
-    line_free: Nanos,
+    /// When the frames that are in the line and in the queue before it have been sent, in their order.
+    leaves: VecDeque<Nanos>,
     /// When the frame before leaves, so that jitter keeps the order.
     last_due: Nanos,
     counters: Arc<HopCounters>,
@@ -237,8 +237,8 @@ impl FrameFate {
 
     fn new(impairment: Impairment, seed: u64, counters: Arc<HopCounters>) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        let (line_free, last_due) = (Nanos::ZERO, Nanos::ZERO);
-        Self { impairment, random, begin: None, is_in_burst: false, line_free, last_due, counters }
+        let (leaves, last_due) = (VecDeque::new(), Nanos::ZERO);
+        Self { impairment, random, begin: None, is_in_burst: false, leaves, last_due, counters }
     }
 
     /// Decides about a frame, and damages it if it is to be corrupted.
@@ -318,12 +318,16 @@ impl FrameFate {
         }
         let bits = approximate(length as u64) * 8.0;
         let takes = Nanos(rounded(bits * 1e9 / approximate(self.impairment.rate_bps)));
-        let starts = self.line_free.max(now);
-        if (starts - now).0 >= takes.0.saturating_mul(self.impairment.queue.into()) {
+        while self.leaves.front().is_some_and(|left| *left <= now) {
+            self.leaves.pop_front();
+        }
+        // The first one is not in the queue: the line sends it.
+        if self.leaves.len() > usize::try_from(self.impairment.queue).unwrap_or(usize::MAX) {
             return None;
         }
-        self.line_free = starts + takes;
-        Some(self.line_free)
+        let free = self.leaves.back().map_or(now, |last| (*last).max(now)) + takes;
+        self.leaves.push_back(free);
+        Some(free)
     }
 }
 
@@ -533,6 +537,18 @@ mod tests {
         let (i, due) = *passed.last().unwrap();
         let waited = due - Nanos(1_000_000_000 + i as u64 * 80_000);
         assert!((Nanos::from_micros(3_000)..=Nanos::from_micros(3_400)).contains(&waited), "{waited}");
+    }
+
+    #[test]
+    fn a_queue_holds_as_many_small_frames_as_large_ones() {
+        let text = Some("rate=12Mbit,queue=20");
+        let mut fate = FrameFate::new(Impairment::parse(text).unwrap(), 7, Arc::default());
+        let now = Nanos(1_000_000_000);
+        let mut passes = |length: usize| fate.decide(&mut vec![0; length], now).due.first().copied();
+        let large: Vec<Nanos> = (0..15).filter_map(|_| passes(1500)).collect();
+        assert_eq!(large.last(), Some(&(now + Nanos::from_millis(15))));
+        let small = (0..10).filter_map(|_| passes(60)).count();
+        assert_eq!(small, 6, "one frame is sent, and 20 wait");
     }
 
     #[test]

@@ -248,10 +248,10 @@ pub mod host {
     /// CPU time of a thread that does the work of a lab's device, in nanoseconds; without the time in which it waits awake. Instance: the name of
     /// the thread, such as `impair-forward`, `balance-0` or `napi/eth0-8193`.
     pub const DEVICE_CPU_NS: &str = "device_cpu_ns";
-    /// Begins the name of a thread of the reference balancer that decides the packets of a queue; the number of the queue follows.
-    pub const QUEUE_THREAD: &str = "balance-";
     /// Time in which such a thread had work and no core to run on, in nanoseconds.
     pub const DEVICE_WAIT_NS: &str = "device_wait_ns";
+    /// Begins the name of a thread of the reference balancer that decides the packets of a queue; the number of the queue follows.
+    pub const QUEUE_THREAD: &str = "balance-";
 
     /// The name under which a trial has what the counters command of a device printed. The counters have the names of the device's makers.
     pub const DEVICE_COUNTERS: &str = "device counters";

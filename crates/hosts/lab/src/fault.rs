@@ -322,13 +322,13 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "syn-cookies",
-        about: "servers answer each SYN with a cookie, without TCP timestamps to keep its options in",
+        about: "servers answer every SYN with a SYN cookie, and TCP timestamps are off, so its options are lost",
         values: &[],
         steps: &[Set("net.ipv4.tcp_syncookies", "2"), Set("net.ipv4.tcp_timestamps", "0")],
     },
     Fault {
         name: "asymmetric-route",
-        about: "packets to an address leave by another wire than its answers arrive on (for a lab with --direct-wire)",
+        about: "packets to an address leave by another wire than the one its answers arrive on (needs --direct-wire)",
         values: &[("wire", "eth1"), ("to", "198.18.1.1")],
         steps: &[Run("ip route add {to} dev {wire}", "ip route del {to} dev {wire}")],
     },

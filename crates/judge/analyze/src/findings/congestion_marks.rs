@@ -44,12 +44,12 @@ impl CongestionMarks {
         let sum = |counter| flows().map(|(_, samples)| growth(samples, counter)).sum::<u64>();
         let (n_marked, n_sent) = (sum(tcp::DELIVERED_CE), sum(tcp::SEGMENTS_OUT));
         let share = ratio(n_marked, n_sent).filter(|share| n_marked >= MARKS_MIN && *share >= HOLDS_BACK)?;
-        // BBR of Linux has no answer to them (`net/ipv4/tcp_bbr.c`).
+        // BBR of Linux ignores them (`net/ipv4/tcp_bbr.c`).
         let is_answered = seen.congestion_control(host).is_none_or(|name| !name.starts_with("bbr"));
         let (severity, answer) = if is_answered {
             (Severity::HoldsBack, "its connections slowed down")
         } else {
-            (Severity::Remark, "its congestion control, bbr, does not answer them")
+            (Severity::Remark, "its congestion control (bbr) ignores them")
         };
         let title = format!(
             "a device on the path marked TCP segments of {host} as \"congestion experienced\" (ECN), and {answer}: {} of the \
@@ -106,6 +106,6 @@ mod tests {
         let mut builder = marked(250);
         builder.run.hosts.get_mut("client").unwrap().environment.note("tcp", "congestion_control", "bbr");
         let finding = builder.finding("congestion-marks").unwrap();
-        assert!(finding.severity == Severity::Remark && finding.title.contains("bbr, does not answer"), "{finding:?}");
+        assert!(finding.severity == Severity::Remark && finding.title.contains("(bbr) ignores them"), "{finding:?}");
     }
 }

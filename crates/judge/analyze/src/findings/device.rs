@@ -232,9 +232,10 @@ fn full_work<'a>(seen: &TestEvidence<'a>, via: &str) -> Option<FullWork<'a>> {
     thread.map(FullWork::Thread).or_else(core)
 }
 
-/// Returns the full core of a device that is a machine of its own.
+/// Returns a core of a device that is a machine of its own, if interrupts fill it: other full cores may be those of programs that forward nothing.
 fn full_core(seen: &TestEvidence<'_>, via: &str) -> Option<CoreLoad> {
-    let busiest = || seen.cores(via).into_iter().find(CoreLoad::is_full);
+    let receives = |core: &CoreLoad| [host::CPU_SOFTIRQ_NS, host::CPU_IRQ_NS].contains(&core.main_state().0);
+    let busiest = || seen.cores(via).into_iter().find(|core| core.is_full() && receives(core));
     comparison::is_machine_apart(seen.run, seen.test, via).then(busiest).flatten()
 }
 
@@ -276,7 +277,7 @@ impl DeviceCore {
         };
         let waited = waited.map(|waited| (host::DEVICE_WAIT_NS, waited));
         let evidence = std::iter::once((host::DEVICE_CPU_NS, ran)).chain(waited);
-        self.told(seen, format!("the device {via} forwards no more than this: {times}"), ran)
+        self.told(seen, format!("the device {via} is at its limit: {times}"), ran)
             .evidence(evidence.map(|(counter, share)| ratio_evidence(via, format!("{counter} {of}"), share)))
             .next(NextStep::new("top -H").on(via).expected("show its threads, and what else runs on their core"))
     }
@@ -284,10 +285,8 @@ impl DeviceCore {
     fn told_core(&self, seen: &TestEvidence<'_>, via: &str, core: &CoreLoad) -> Finding {
         let (counter, word, share) = core.main_state();
         let busy = percent(core.busy());
-        let title = format!(
-            "the device {via} forwards no more than this: its {} was busy {busy} of the time, mostly {word}",
-            core.core
-        );
+        let title =
+            format!("the device {via} is at its limit: its {} was busy {busy} of the time, mostly {word}", core.core);
         self.told(seen, title, core.busy())
             .evidence(
                 [("busy", core.busy()), (counter, share)]
@@ -395,8 +394,11 @@ mod tests {
             builder.run.hosts.get_mut(host).unwrap().environment.note("kernel", "boot_id", boot);
         }
         let finding = builder.finding("device-core-full").unwrap();
-        let title = "the device dut forwards no more than this: its cpu1 was busy 99 % of the time, mostly softirq";
+        let title = "the device dut is at its limit: its cpu1 was busy 99 % of the time, mostly softirq";
         assert_eq!((finding.title.as_str(), finding.next.unwrap().command.as_str()), (title, "perf top -C 1"));
+        builder.cpu("dut", "cpu1", [96, 2, 1, 0]);
+        assert_eq!(builder.finding("device-core-full"), None, "a program may fill it that forwards nothing");
+        builder.cpu("dut", "cpu1", [1, 2, 96, 0]);
         builder.run.hosts.get_mut("dut").unwrap().environment.note("kernel", "boot_id", "x");
         assert_eq!(builder.finding("device-core-full"), None, "the core is that of an end");
     }

@@ -40,8 +40,9 @@ const WMEM_USUAL: [u64; 3] = [4096, 16_384, 4 << 20];
 const MODERATE_RCVBUF: &str = "net.ipv4.tcp_moderate_rcvbuf";
 /// A window is about half of its buffer. One that is this many times smaller is not held by the largest buffer.
 const FAR_BELOW: u64 = 8;
-/// A window that is as large as it can be without window scaling: the field of the header has 16 bits, and a receiver may leave out a segment.
-const UNSCALED: std::ops::RangeInclusive<u64> = 60_000..=65_535;
+/// A window that is as large as it can be without window scaling: the field of the header has 16 bits, and some kernels use 15 of them
+/// (`tcp_workaround_signed_windows`, Documentation/networking/ip-sysctl.rst). A receiver may leave out a segment.
+const UNSCALED: std::ops::RangeInclusive<u64> = 30_000..=65_535;
 /// With fewer samples, a window that was small for once tells nothing.
 const SAMPLES_MIN: usize = 8;
 /// A buffer that is smaller than a quarter of the usual one is filled by any path.

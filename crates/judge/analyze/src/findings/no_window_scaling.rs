@@ -67,12 +67,15 @@ fn reason(seen: &TestEvidence<'_>, sender: &str, receiver: Option<&str>) -> (Str
         let next = set(host, TIMESTAMPS, "let SYN cookies keep the options of connections");
         return (format!(", because {server} answers with SYN cookies and {host} has no TCP timestamps"), next);
     }
-    let shown =
-        "show in the SYN and the SYN-ACK where `wscale` is missing: at both ends, a device between them removes it";
-    let shown = if receiver.is_some() {
-        shown
-    } else {
-        "show in the SYN and the SYN-ACK where `wscale` is missing: the server, or a device before it, may not use it"
+    let shown = match receiver {
+        Some(receiver) => format!(
+            "show whether the SYN and the SYN-ACK carry `wscale`; run it on {receiver} too: a device removes what leaves one of them and does not \
+             reach the other"
+        ),
+        None => {
+            "show whether the SYN-ACK carries `wscale`: without it, the server does not use it, or a device removes it"
+                .to_owned()
+        }
     };
     (String::new(), NextStep::new("tcpdump -ni any 'tcp[tcpflags] & tcp-syn != 0'").on(sender).expected(shown))
 }

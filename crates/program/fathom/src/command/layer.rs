@@ -492,8 +492,9 @@ pub(super) fn refuse_responder_options(kind: &dyn TestKind, matches: &ArgMatches
     match kind.responder_options().iter().find(|option| is_given(matches, option.name)) {
         None => Ok(()),
         Some(option) => {
-            let what = format!("--{} has no effect on the server of a URL", option.name);
-            let use_instead = "a host instead of the URL, with `fathom serve` on it: its HTTP responder has the option";
+            let what = format!("--{} has no effect with a URL", option.name);
+            let use_instead =
+                "a host instead of the URL, with `fathom serve` on it: the option sets up its HTTP responder";
             Err(UserError::new(Exit::Usage, what).with_line("use", use_instead))
         }
     }

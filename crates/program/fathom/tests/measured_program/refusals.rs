@@ -127,10 +127,7 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
             &["no rate is given", "--rate 20k", "--find-limit", "tcp_rr_open"],
         ),
         (&["http", "http://127.0.0.1/", "-c", "100"], &["'-c'", "--connections 100"]),
-        (
-            &["http", "http://127.0.0.1/", "--size", "1k"],
-            &["--size has no effect on the server of a URL", "fathom serve"],
-        ),
+        (&["http", "http://127.0.0.1/", "--size", "1k"], &["--size has no effect with a URL", "fathom serve"]),
         (&["http", "http://127.0.0.1/", "--engine", "xdp", "--port", "80"], &["--port has no effect"]),
         (&["tcp", "127.0.0.1", "-P", "4"], &["'-P'", "--flows 4"]),
         (&["serve", "--plan"], &["commands that measure"]),

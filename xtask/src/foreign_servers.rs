@@ -74,6 +74,19 @@ const NGINX: &[Row] = &[
 const IPERF: &[Row] =
     &[("reads 100 Mbit/s", "-b 100m", "", &["receive-window"]), (NO_FAULT, "-e", " --rate 100M", &[])];
 
+/// Data that comes from such a server: a fault of the path or of a host, its host, the path, the file of nginx, and the finding. A window is only as
+/// small as its file can be fetched with it.
+type DownloadRow = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+
+const DOWNLOADS: &[DownloadRow] = &[
+    ("", "", "impair:loss=1%,delay=5ms", "large", &["data-gaps"]),
+    ("", "", "impair:reorder=2%,delay=5ms", "large", &["data-gaps"]),
+    ("", "", "impair:rate=50Mbit,queue=100", "large", &["path-full"]),
+    ("", "", "impair:delay=40ms", "large", &["sender-limited"]),
+    ("send-buffer", "b", "impair:delay=5ms", "", &["sender-limited"]),
+    ("receive-window", "a", "impair:delay=5ms", "", &["receive-window"]),
+];
+
 /// Returns all cases.
 ///
 /// # Errors
@@ -90,7 +103,24 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
     let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
-    Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).collect())
+    Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).chain(downloads()).collect())
+}
+
+/// Streams and answers of servers, whose hosts nobody reads.
+fn downloads() -> Vec<Case> {
+    let behind = |server: &str, test: &str, (planted, host, device, _, expected): &DownloadRow| {
+        let mut case = fault(&[&format!("{server}{NO_FAULT}")], "", test, expected).behind(device);
+        let planted = (!planted.is_empty()).then(|| PlantedFault::new(&[planted], host));
+        case.faults.extend(planted);
+        case
+    };
+    let of_nginx = |row: &DownloadRow| {
+        let test = format!("http http://198.18.0.2:{PORT}/{} --connections 2", row.3);
+        behind(OF_NGINX, &test, row)
+    };
+    let stream = format!("tcp 198.18.0.2:{PORT} --protocol iperf --direction down");
+    let of_iperf = |row: &DownloadRow| behind(OF_IPERF, &stream, row);
+    DOWNLOADS.iter().map(of_nginx).chain(DOWNLOADS.iter().map(of_iperf)).collect()
 }
 
 /// Streams to servers of iperf, whose buffers and whose host nobody reads.
@@ -164,13 +194,14 @@ impl Drop for ForeignServer {
     }
 }
 
-/// Writes a configuration of nginx with one page of 100 kB, and returns its path.
+/// Writes a configuration of nginx with a page of 100 kB and a file of 2 MB, and returns its path.
 fn configure(folder: &Path, directives: &str) -> anyhow::Result<PathBuf> {
     let mut parts = directives.rsplit('|');
     let (location, http) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let events = parts.next().unwrap_or("worker_connections 1024;");
     fs::create_dir_all(folder)?;
     fs::write(folder.join("index.html"), "y".repeat(100_000))?;
+    fs::write(folder.join("large"), "y".repeat(2_000_000))?;
     let own = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {own}/{name};\n"))

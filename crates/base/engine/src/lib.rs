@@ -16,6 +16,7 @@ pub mod load;
 mod observe;
 mod own_cpu;
 pub mod pace;
+mod reception;
 mod sample_schedule;
 pub mod search;
 mod trial_context;
@@ -28,6 +29,7 @@ pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
 pub use kind::{Consent, MethodSupport, NamedTarget, Test, TestKind, find, guests};
 pub use live_counters::WorkerCounters;
 pub use observe::{CounterFeed, Observer};
+pub use reception::{Reception, ReceptionSampler};
 pub use sample_schedule::SampleSchedule;
 pub use trial_context::{LiveProgress, Stop, StopFlag, TrialContext};
 pub use workers::{

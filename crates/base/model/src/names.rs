@@ -384,6 +384,26 @@ pub mod tcp {
     pub const WINDOW_SCALING: &str = "window_scaling";
 }
 
+/// How data arrived on sampled connections: what a receiver can tell of the path, and of a sender that nobody asks.
+pub mod reception {
+    /// Total: samples of connections while data arrived.
+    pub const SAMPLES: &str = "reception_samples";
+    /// Total: those of them before which nothing had arrived for longer than the data of a round trip is apart.
+    pub const SILENT_SAMPLES: &str = "reception_silent_samples";
+    /// Total: segments with payload that arrived on these connections.
+    pub const SEGMENTS: &str = "reception_segments";
+    /// Total: those of them that arrived before data that precedes them (`tcpi_rcv_ooopack`).
+    pub const SEGMENTS_BEHIND_GAPS: &str = "reception_segments_behind_gaps";
+    /// Distribution: the receiver's estimate of the round trip, which sees the queues before its data (`tcpi_rcv_rtt`).
+    pub const ROUND_TRIP: &str = "reception_rtt_ns";
+    /// Distribution: the shortest round trip of the connection.
+    pub const SHORTEST_ROUND_TRIP: &str = "reception_rtt_ns_min";
+    /// Distribution: the window that the receiver offered.
+    pub const WINDOW: &str = "reception_window_bytes";
+    /// Distribution: the bytes that arrived in each round trip.
+    pub const IN_FLIGHT: &str = "reception_in_flight_bytes";
+}
+
 /// Counters that kinds record. A kind may have additional ones.
 pub mod count {
     /// Payload bytes passed to the kernel.

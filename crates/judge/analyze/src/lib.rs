@@ -42,6 +42,7 @@ mod groups;
 mod growth;
 mod limits;
 mod queues;
+mod reception;
 mod repeat_command;
 mod replay;
 mod resent;

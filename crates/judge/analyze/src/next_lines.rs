@@ -60,7 +60,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "perf", options: &["-C"], words: &["top *"] },
     Program {
         name: "ss",
-        options: &["-ltn", "-ltun", "-lun", "-tn", "-tnm", "-uam"],
+        options: &["-ltn", "-ltun", "-lun", "-tin", "-tn", "-tnm", "-uam"],
         words: &["state established", "state syn-sent", "state syn-recv"],
     },
     Program { name: "sysctl", options: &["-w"], words: &["net."] },

@@ -17,6 +17,7 @@ use crate::{
     findings::{DeviceThread, HOLDS_BACK, busiest_thread, waited_for_memory},
     flat::UsualRate,
     gap,
+    reception::SeenReception,
     resent::{LOSS_MATTERS, most_resent},
     summaries::main_rate,
 };
@@ -197,8 +198,14 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
         let whose = if is_half_seen { format!("retransmissions of {host}") } else { "retransmissions".to_owned() };
         inspection.rule_out(&whose, percent(share));
     }
-    if is_half_seen {
-        inspection.not_seen.push("retransmissions of the server".to_owned());
+    match SeenReception::of(seen).filter(|_| is_half_seen && !is_said(seen, "data-gaps")) {
+        Some(found) if found.has_gaps() => {
+            let share = percent(found.behind_gaps);
+            inspection.not_seen.push(format!("whether gaps in the data of the server ({share}) hold it back"));
+        }
+        Some(found) => inspection.rule_out("gaps in the data of the server", percent(found.behind_gaps)),
+        None if is_half_seen => inspection.not_seen.push("retransmissions of the server".to_owned()),
+        None => {}
     }
     let unknown = seen.hosts().filter(|host| !seen.has_counter(host, counter::TCP_RETRANS_SEGMENTS));
     inspection.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));

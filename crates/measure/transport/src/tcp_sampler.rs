@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use fathom_engine::{TrialObserver, WorkerCounts};
+use fathom_engine::{Reception, TrialObserver, WorkerCounts};
 use fathom_model::{
     Histogram, Record,
     names::tcp,
@@ -146,6 +146,16 @@ impl TcpInfoSampler {
         self.payload.get(flow).is_some_and(|of| of.name == tcp::PAYLOAD_BYTES_RECEIVED)
     }
 
+    /// How data arrived on the flows that received more than they sent.
+    fn reception(&self) -> Reception {
+        let mut all = Reception::default();
+        let receives = |flow: &&SampledFlow| flow.last().is_some_and(|info| info.bytes_received > info.bytes_acked);
+        for pair in self.flows.iter().filter(receives).flat_map(|flow| flow.samples.windows(2)) {
+            all.add(&pair[1].info, Some((&pair[0].info, pair[1].at_ns.since(pair[0].at_ns))));
+        }
+        all
+    }
+
     fn halve_samples(&mut self) {
         for flow in &mut self.flows {
             let mut row = 0;
@@ -167,6 +177,7 @@ impl TcpInfoSampler {
             (BYTES_TRANSMITTED, sum(|info| Some(info.bytes_sent?.0))),
         ];
         record.totals.extend(totals.map(|(name, total)| (name.to_owned(), total)));
+        self.reception().add_to(record);
         let (from, to) = record.measured_ns;
         let mut rtt = Histogram::new();
         let sending = self.flows.iter().enumerate().filter(|(idx, _)| !self.is_receive_only(*idx));

@@ -38,21 +38,29 @@ impl FindingRule for CpuQuota {
     }
 }
 
-/// Returns the share of the measured time in which quotas stopped a host, if that holds a test back.
+/// Returns the share of the measured time in which quotas stopped a host, at most, if that holds a test back.
 fn stopped_time(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
     let lost = approximate(seen.growth(host, host::CGROUP_THROTTLED_NS, None));
-    // The kernel counts each core of a group.
-    let share = (lost / approximate(seen.sampled_time(host)?.0)).min(1.0);
+    // The kernel sums the stops of all cores. Until a quota is used up, the group runs for the quota divided by the cores at least.
+    let ran = match (quota_cores(seen, host).and_then(|cores| cores.parse::<f64>().ok()), seen.cores(host).len()) {
+        (Some(quota), n_cores @ 1..) => quota / approximate(n_cores as u64),
+        _ => 0.0,
+    };
+    let share = (lost / approximate(seen.sampled_time(host)?.0)).min((1.0 - ran).max(0.0));
     (share >= HOLDS_BACK).then_some(share)
+}
+
+/// Returns the quota of a host's control group in cores.
+fn quota_cores<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<&'a str> {
+    seen.environment(host)?.get("cpu", "cgroup_limit_cores").filter(|limit| *limit != "none")
 }
 
 impl CpuQuota {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str, share: f64) -> Finding {
-        let limit = seen.environment(host).and_then(|facts| facts.get("cpu", "cgroup_limit_cores"));
-        let cores =
-            limit.filter(|limit| *limit != "none").map_or_else(String::new, |limit| format!(" of {limit} cores"));
+        let cores = quota_cores(seen, host).map_or_else(String::new, |limit| format!(" of {limit} cores"));
+        let at_most = if seen.cores(host).len() > 1 { "up to " } else { "" };
         let title = format!(
-            "the CPU quota{cores} of its control group stopped fathom on {host} {} of the time",
+            "the CPU quota{cores} of its control group stopped fathom on {host} {at_most}{} of the time",
             percent(share)
         );
         let group = seen.environment(host).and_then(|facts| facts.get("cpu", "cgroup_limit_group"));
@@ -235,6 +243,15 @@ mod tests {
         target.note("cpu", "cgroup_limit_group", "/sys/fs/cgroup/unit");
         let next = builder.finding("cpu-quota").unwrap().next.unwrap();
         assert_eq!(next.command, "cat /sys/fs/cgroup/unit/cpu.stat");
+        for core in ["cpu0", "cpu1"] {
+            builder.host_counter("target", (host::CPU_IDLE_NS, core), 500_000_000);
+        }
+        builder.host_counter("target", (host::CGROUP_THROTTLED_NS, ""), 1_900_000_000);
+        let title = builder.finding("cpu-quota").unwrap().title;
+        assert!(
+            title.ends_with("up to 95 % of the time"),
+            "a twentieth of the time is that of 0.1 cores on both: {title}"
+        );
         builder.one_machine();
         assert!(builder.finding("cpu-quota").is_some(), "the second host of one machine has a group of its own");
         builder.host_counter("target", (host::CGROUP_THROTTLED_NS, ""), 1_000_000);

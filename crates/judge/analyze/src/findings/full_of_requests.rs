@@ -5,6 +5,7 @@ use fathom_model::{
     names::{
         count, distribution,
         host::{DEV_RX_BYTES, TCP_RETRANS_SEGMENTS, TCP_SYN_RETRANS},
+        reception,
     },
     units::{BitsPerSec, Nanos, approximate, percent, ratio},
 };
@@ -20,6 +21,7 @@ use crate::{
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     flat::UsualRate,
     flows::{QUEUE_MIN, QUEUE_PART},
+    reception::SeenReception,
     resent::{LOSS_MATTERS, most_resent},
     same_way::carries_more,
 };
@@ -43,8 +45,9 @@ impl FindingRule for FullOfRequests {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let arrival = Arrival::of(seen);
         let is_of_requests = matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp | Layer::Udp)
-            && seen.one_way().is_none()
+            && (seen.one_way().is_none() || arrival.is_some())
             && !seen.reached_target();
         let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work);
         let received = seen.hosts().filter_map(|host| Some((host, UsualRate::received(seen, host)?)));
@@ -53,6 +56,7 @@ impl FindingRule for FullOfRequests {
             return Vec::new();
         };
         let sign = Losses::of(seen).map(Sign::Losses).or_else(|| Queue::of(seen).map(Sign::Queue));
+        let sign = sign.or(arrival.map(Sign::Arrival));
         let is_full_elsewhere = seen.hosts().any(is_full) || carries_more(seen, usual.rate * 8.0);
         let Some(sign) = sign.filter(|_| !is_full_elsewhere) else { return Vec::new() };
         let Some(rate) = BitsPerSec::new(usual.rate * 8.0) else { return Vec::new() };
@@ -79,6 +83,7 @@ fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
 enum Sign<'a> {
     Losses(Losses<'a>),
     Queue(Queue),
+    Arrival(Arrival),
 }
 
 impl Sign<'_> {
@@ -87,6 +92,12 @@ impl Sign<'_> {
             Self::Losses(losses) => losses.text(),
             Self::Queue(Queue { idle, loaded }) => {
                 format!("a round trip takes {loaded} under this load, and {idle} without it")
+            }
+            Self::Arrival(Arrival::Queue { queue, of }) => {
+                format!("of a round trip of {of}, data spends {queue} in a queue before it arrives")
+            }
+            Self::Arrival(Arrival::Gaps(share)) => {
+                format!("{} of the segments arrived behind a gap that others had left", percent(*share))
             }
         }
     }
@@ -98,7 +109,30 @@ impl Sign<'_> {
                 text_evidence(from, "round trip without load", idle),
                 text_evidence(from, "round trip under load, median", loaded),
             ],
+            Self::Arrival(Arrival::Queue { queue, of }) => vec![
+                text_evidence(from, format!("{} p50", reception::ROUND_TRIP), of),
+                text_evidence(from, "in a queue", queue),
+            ],
+            Self::Arrival(Arrival::Gaps(share)) => {
+                vec![ratio_evidence(from, reception::SEGMENTS_BEHIND_GAPS, *share)]
+            }
         }
+    }
+}
+
+/// How the data of a server arrives whose host is not seen.
+enum Arrival {
+    /// Behind a queue, in a round trip of this length.
+    Queue { queue: Nanos, of: Nanos },
+    /// This share of its segments behind a gap.
+    Gaps(f64),
+}
+
+impl Arrival {
+    fn of(seen: &TestEvidence<'_>) -> Option<Self> {
+        let found = SeenReception::of(seen)?;
+        let queue = found.queue().map(|queue| Self::Queue { queue, of: found.round_trip });
+        queue.or_else(|| found.has_gaps().then_some(Self::Gaps(found.behind_gaps)))
     }
 }
 

@@ -50,6 +50,7 @@ mod planned_event;
 mod promise_broken;
 mod queue_share;
 mod receive_budget;
+mod reception;
 mod refused;
 mod retransmissions;
 mod ring_drops;
@@ -152,6 +153,10 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &slow_answers::SlowAnswers,
     &two_groups::TwoGroups,
     &paced_answers::PacedAnswers,
+    &reception::DataGaps,
+    &reception::ClientWindow,
+    &reception::SenderLimited,
+    &reception::SenderPauses,
     &unexplained_loss::UnexplainedLoss,
     &unexplained_loss::LostTransactions,
     &host_drops::FILTER,

@@ -44,6 +44,8 @@ impl FindingRule for PacedAnswers {
             "rate-limit",
             "receive-window",
             "congestion-window",
+            "data-gaps",
+            "sender-limited",
             "cpu-quota",
             "latency-under-load",
             "retransmissions",

@@ -123,9 +123,14 @@ impl<R: Reactor> Connector<R> {
         TcpInfo::of(self.reactor.socket(token(slot))?).map_or(Some(Nanos::ZERO), |info| info.min_rtt)
     }
 
+    /// What the kernel knows of an open connection. `None` if it does not tell.
+    pub(crate) fn tcp_info(&self, slot: usize) -> Option<TcpInfo> {
+        TcpInfo::of(self.reactor.socket(token(slot))?).ok()
+    }
+
     /// The time since data arrived on an open connection. `None` if the kernel does not tell.
     pub(crate) fn silent_for(&self, slot: usize) -> Option<Nanos> {
-        TcpInfo::of(self.reactor.socket(token(slot))?).map(|info| info.last_data_recv).ok()
+        self.tcp_info(slot).map(|info| info.last_data_recv)
     }
 
     /// Whether another connect may begin.

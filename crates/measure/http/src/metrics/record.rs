@@ -48,7 +48,8 @@ pub(crate) fn record<W>(
     let named = |(name, n): (&str, u64)| (name.to_owned(), n);
     record.totals.extend(totals(&all, target.recorder_config.first_body()).map(named));
     record.facts.extend(facts(&mut all.totals, &all.opening));
-    record.distributions = distributions(all, trial_results.worker_rates().clone());
+    mem::take(&mut all.reception).add_to(&mut record);
+    record.distributions.extend(distributions(all, trial_results.worker_rates().clone()));
     record
 }
 

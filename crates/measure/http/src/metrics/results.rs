@@ -1,6 +1,9 @@
 //! The counters and results of a worker.
 
-use fathom_engine::load::{LoadCounters, LoadTimes};
+use fathom_engine::{
+    Reception,
+    load::{LoadCounters, LoadTimes},
+};
 use fathom_model::{Histogram, Part, SampledUnit, names::count};
 
 use super::request_totals::RequestTotals;
@@ -80,6 +83,8 @@ pub(crate) struct LoadResults {
     /// Some of the requests, with the parts [`REQUEST_PARTS`].
     pub(crate) sampled: Vec<SampledUnit>,
     pub(crate) totals: RequestTotals,
+    /// How the answers arrived.
+    pub(crate) reception: Reception,
 }
 
 impl LoadResults {
@@ -103,5 +108,6 @@ impl LoadResults {
         self.has_discarded |= other.has_discarded;
         self.sampled.extend_from_slice(&other.sampled);
         self.totals.merge(&other.totals);
+        self.reception.merge(&other.reception);
     }
 }

@@ -8,6 +8,7 @@ mod delay;
 mod due_answers;
 mod fraction;
 mod invalid_text;
+mod lateness;
 mod options;
 mod reply;
 mod request;

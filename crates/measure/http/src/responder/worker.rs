@@ -18,6 +18,7 @@ use super::{
     ResponderOptions, StallPattern,
     delay::DelaySequence,
     due_answers::DueAnswers,
+    lateness::UsualLateness,
     reply::{Replies, ReplyKind},
     request::{ReplyPersistence, RequestEvent, RequestFollower, RequestReader},
     stream::{FlushState, PeerState, ServerStream, StreamBroken},
@@ -113,6 +114,7 @@ pub(crate) struct ResponderWorker {
     connections: Vec<Option<ServedConnection>>,
     free: Vec<usize>,
     due_answers: DueAnswers,
+    lateness: UsualLateness,
     buffer: Vec<u8>,
     /// The decrypted content of the buffer.
     plain: Vec<u8>,
@@ -139,6 +141,7 @@ impl ResponderWorker {
             connections: Vec::new(),
             free: Vec::new(),
             due_answers: DueAnswers::default(),
+            lateness: UsualLateness::default(),
             buffer: vec![0; BUFFER],
             plain: Vec::new(),
             replies: Replies::new(options.size, &options.statuses),
@@ -164,9 +167,14 @@ impl ResponderWorker {
                 self.replies.set_date(clock::wall());
                 self.sweep(now, tally);
             }
-            self.epoll
-                .wait(&mut events, Some(self.wait_limit(now)))
+            let limit = self.wait_limit(now);
+            let n_events = self
+                .epoll
+                .wait(&mut events, Some(limit))
                 .map_err(|cause| Error::System { what: "wait for requests".to_owned(), cause })?;
+            if n_events == 0 && limit > Nanos::ZERO && self.due_answers.next().is_some() {
+                self.lateness.learn(clock::now().since(now + limit));
+            }
             self.stall(tally);
             // One timestamp per batch: it only serves timeouts of seconds.
             let now = clock::now();
@@ -181,14 +189,14 @@ impl ResponderWorker {
         Ok(())
     }
 
-    /// How long the worker may wait if nothing arrives.
+    /// How long the worker may wait if nothing arrives: not at all shortly before an answer is due.
     fn wait_limit(&self, now: Nanos) -> Nanos {
         let Some(due) = self.due_answers.next() else { return TICK };
         let left = due.since(now);
         // The kernel may end a wait late by a thousandth of its length (select_estimate_accuracy, fs/select.c), so a long wait
         // ends earlier by that much and a short one follows.
         let left = if left > Nanos::from_micros(100) { left - left / 1000 } else { left };
-        left.min(TICK)
+        left.since(self.lateness.get()).min(TICK)
     }
 
     /// Does nothing while a stall lasts.

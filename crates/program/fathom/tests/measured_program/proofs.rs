@@ -46,7 +46,7 @@ fn a_buffer_that_is_too_small_is_proven_by_a_larger_one_and_the_kept_run_tells_i
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let words = [LOSSY, &["--output", "kept"]].concat();
     let ending = stage.fathom([&words[..], SHORT].concat());
     assert!(
@@ -76,7 +76,7 @@ fn a_window_that_is_small_but_wide_enough_for_the_path_is_refuted() {
     if lacks_root() || lacks_commands() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let up = ["lab", "up", "pair", "--name", "narrow", "--device", "impair:rate=10Mbit", "--for", "5min"];
     let lab = stage.lab_with(&up, "narrow");
     // Each round trip carries no more than the window, but only because the path makes the round trip that long.
@@ -98,7 +98,7 @@ fn a_shaper_and_tiny_buffers_are_proven_by_what_relieves_them() {
     if lacks_root() || lacks_commands() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     // A round trip of 10 ms makes a small buffer slow, whatever else the machine does.
     let up = ["lab", "up", "pair", "--name", "proving", "--device", "impair:delay=5ms", "--for", "5min"];
     let lab = stage.lab_with(&up, "proving");

@@ -76,7 +76,7 @@ fn a_limit_beyond_the_highest_rate_that_is_allowed_is_told_as_such() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let find = ["--find-limit", "loss_ratio <= 50%", "--find-low", "500", "--find-high", "1k"];
     let run = stage.fathom([&["packet", "--lab", "pair", "--json"][..], &find, SHORT].concat()).succeeded().run();
     if is_disturbed(&run) {
@@ -93,7 +93,7 @@ fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let find = ["--find-limit", "p99<2s, errors<1%", "--find-low", "2k", "--find-high", "3k", "--json"];
     let run = stage.fathom([&["http", "--lab", "pair"][..], &find, SHORT].concat()).succeeded().run();
     let test = &run.tests[0];
@@ -159,7 +159,7 @@ fn answer(stream: &TcpStream, served: &Mutex<Vec<Duration>>, each: Duration) {
 
 #[test]
 fn the_capacity_of_a_server_is_found_as_the_limit_of_its_latency() {
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let server = SerialServer::start(Duration::from_millis(4));
     let url = format!("http://{}/", server.address);
     let find = ["--find-limit", "p90<300ms, errors<1%", "--find-low", "150", "--find-precision", "20%", "--json"];

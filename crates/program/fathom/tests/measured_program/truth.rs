@@ -81,7 +81,7 @@ pub(crate) fn in_front_of_b(stage: &TestBed, lab: &RunningLab<'_>, gate: &DropPr
 
 /// Returns the test of a stream through the gate, and the loss that the gate caused.
 fn loss_behind(gate: &DropProgram) -> (TestRun, f64) {
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     let lab = stage.lab("lossy");
     let _link = in_front_of_b(&stage, &lab, gate);
     let port = PORT.to_string();

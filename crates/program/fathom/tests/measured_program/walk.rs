@@ -54,7 +54,7 @@ fn a_walk_over_a_bottleneck_says_what_follows_from_its_rate_both_ways() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::new();
+    let stage = TestBed::of_low_rates();
     // The bucket is behind a router, because senders keep the queues of their own devices short (TCP small queues).
     let lab = stage.lab_of("router", "windows");
     for device in ["eth0", "eth1"] {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use fathom_engine::{
-    Batching, Error, LoadModel, StopFlag, WorkerHandle,
+    Batching, Error, LoadModel, ReceptionSampler, StopFlag, WorkerHandle,
     load::{InFlight, LoadLoop, LoadSpec, OfferedLoad, OpenSchedule, SendTimes, TICK},
     pace::{Arrivals, Pacing},
 };
@@ -89,6 +89,7 @@ pub(super) struct ClientWorker<'a, R> {
     /// In a closed load.
     requests_left: Option<u64>,
     sweep: TimeoutSweep,
+    reception: ReceptionSampler,
 }
 
 /// The resources of a worker, prepared before the start on its own thread.
@@ -117,6 +118,7 @@ impl<'a, R: Reactor> ClientWorker<'a, R> {
             retry_queue: pauses,
             requests_left: spec.requests_left,
             sweep: TimeoutSweep::default(),
+            reception: ReceptionSampler::default(),
             config: spec.config,
         }
     }
@@ -134,6 +136,9 @@ impl<'a, R: Reactor> LoadLoop<'a> for ClientWorker<'a, R> {
 
     fn expire(&mut self, now: Nanos) {
         self.sweep(now);
+        if self.reception.is_due(now) {
+            self.sample_reception(now);
+        }
     }
 
     fn has_more(&mut self) -> bool {
@@ -178,7 +183,7 @@ impl<'a, R: Reactor> LoadLoop<'a> for ClientWorker<'a, R> {
         let results = self.recorder.finish(self.connector.times, head.unwrap_or_default())?;
         // The next trial needs the ports.
         self.connector.reactor.abandon();
-        Ok(LoadResults { times: self.load.finish(now), ..results })
+        Ok(LoadResults { times: self.load.finish(now), reception: self.reception.finish(), ..results })
     }
 }
 
@@ -186,6 +191,14 @@ impl<R: Reactor> ClientWorker<'_, R> {
     /// The server state of a connection.
     fn upstream_mut(&mut self, idx: usize) -> &mut UpstreamState {
         &mut self.upstreams[usize::from(self.connections[idx].conn.upstream)]
+    }
+
+    /// Samples the connections in the middle of an answer.
+    #[cold]
+    fn sample_reception(&mut self, now: Nanos) {
+        let (connections, connector) = (&self.connections, &self.connector);
+        let receives = |idx: &usize| connections.get(*idx).is_some_and(|it| it.first_byte_at.is_some());
+        self.reception.sample(now, |idx| Some(idx).filter(receives).and_then(|idx| connector.tcp_info(idx)));
     }
 
     /// Closes a connection and queues it to be opened again.

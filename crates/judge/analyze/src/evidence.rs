@@ -585,6 +585,19 @@ impl<'a> TestEvidence<'a> {
         is_of_layer.then(|| repeat_command::with(&self.run.command, &format!("--{option} {value}")))
     }
 
+    /// Returns true if the cores of one machine are all that is between the hosts, and a host's busiest one has little time left: what passes is
+    /// about what they give.
+    pub(crate) fn is_limited_by_cores_of_machine(&self, host: &str) -> bool {
+        const LITTLE_TIME: f64 = 0.75;
+        let is_busy = || self.cores(host).first().is_some_and(|core| core.busy() >= LITTLE_TIME);
+        self.is_between_cores(host) && is_busy()
+    }
+
+    /// Returns true if the cores of one machine are all that is between the hosts.
+    pub(crate) fn is_between_cores(&self, host: &str) -> bool {
+        self.is_one_machine() && self.via().is_none() && self.is_memory(host)
+    }
+
     /// Returns true if the host's device passes packets within one machine.
     pub(crate) fn is_memory(&self, host: &str) -> bool {
         path::is_memory(&self.run.hosts, host)

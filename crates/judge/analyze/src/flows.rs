@@ -63,7 +63,7 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
         let waits_for_core = |host: &str| seen.waits_for_core(host);
         let has_cores = full.is_none() && !waits_for_core(sender) && !receiver.is_some_and(waits_for_core);
         // A path of memory with no device on it passes what the cores give, and is as even as they are.
-        let is_of_cores = seen.is_one_machine() && seen.via().is_none() && seen.is_memory(sender);
+        let is_of_cores = seen.is_between_cores(sender);
         let arrives_evenly = full.is_none()
             && !is_of_cores
             && receiver.and_then(|host| UsualRate::received(&seen, host)).is_some_and(UsualRate::is_that_of_full_path);

@@ -80,6 +80,10 @@ impl FindingRule for FlowBottleneck {
             (held, all) if held == all => format!("the {all} connections"),
             (held, all) => format!("{held} of {all} connections"),
         };
+        // A window of segments says nothing about a path that is as fast as the cores.
+        if self.0 == Bottleneck::CongestionWindow && seen.is_limited_by_cores_of_machine(&first.sender) {
+            return Vec::new();
+        }
         let path = FlowPath::of(seen, &held);
         // Losses at random keep queues full of what has to be sent again, too.
         if self.0 == Bottleneck::Queue && path.rate.is_some_and(|rate| carries_more(seen, rate.get())) {

@@ -35,11 +35,13 @@ impl FindingRule for SegmentationOff {
     }
 }
 
-/// Returns true if the busiest core of a host has no time left for the test: its own work fills it, or it waits for others.
+/// Returns true if the busiest core of a host has no time left for the test: its own work fills it, or it waits for others. Between the hosts of one
+/// machine, sender and receiver wait for each other's core a little.
 fn lacks_cpu(seen: &TestEvidence<'_>, host: &str) -> bool {
     let waits = || seen.waits_for_core(host);
     let cores = seen.cores(host);
-    cores.first().is_some_and(|core| core.is_full_of_own_work() || (core.is_full() && waits()))
+    seen.is_limited_by_cores_of_machine(host)
+        || cores.first().is_some_and(|core| core.is_full_of_own_work() || (core.is_full() && waits()))
 }
 
 impl SegmentationOff {
@@ -50,7 +52,7 @@ impl SegmentationOff {
             return None;
         }
         let title = format!(
-            "segmentation offload is off on {interface} of {host} (TSO and GSO): its stack handles every packet on its own, and a core is full"
+            "segmentation offload is off on {interface} of {host} (TSO and GSO): its stack handles every packet on its own, which fills a core"
         );
         let evidence =
             Evidence { host: host.to_owned(), counter: format!("offloads {interface}"), value: offloads.to_owned() };
@@ -81,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_sender_that_splits_its_data_itself_is_told() {
-        let found = |offloads: &str| {
-            let mut run = with_offloads(offloads).run;
+        let found = |builder: RunBuilder| {
+            let mut run = builder.run;
             run.tests[0].flows = vec![FlowSummary {
                 id: "a:1 b:2".to_owned(),
                 sender: "client".to_owned(),
@@ -94,9 +96,19 @@ mod tests {
             SegmentationOff.evaluate(&TestEvidence::new(&run, &run.tests[0], &context)).pop()
         };
         assert!(
-            found("rx-gro tx-checksum-ipv4")
+            found(with_offloads("rx-gro tx-checksum-ipv4"))
                 .is_some_and(|finding| finding.title.starts_with("segmentation offload is off on eth0"))
         );
-        assert_eq!(found("rx-gro tx-generic-segmentation"), None);
+        assert_eq!(found(with_offloads("rx-gro tx-generic-segmentation")), None);
+        let nearly_full = || {
+            let mut builder = with_offloads("rx-gro");
+            builder.cpu("client", "cpu0", [1, 2, 77, 0]);
+            builder
+        };
+        assert_eq!(found(nearly_full()), None);
+        let mut within = nearly_full();
+        within.one_machine();
+        within.driver("veth");
+        assert!(found(within).is_some(), "sender and receiver wait for each other's core a little");
     }
 }

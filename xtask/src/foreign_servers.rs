@@ -79,8 +79,8 @@ const IPERF: &[Row] =
 type DownloadRow = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
 
 const DOWNLOADS: &[DownloadRow] = &[
-    ("", "", "impair:loss=1%,delay=5ms", "large", &["data-gaps"]),
-    ("", "", "impair:reorder=2%,delay=5ms", "large", &["data-gaps"]),
+    ("", "", "impair:loss=1%,delay=5ms", "large", &["data-gaps", "device-core-full"]),
+    ("", "", "impair:reorder=2%,delay=5ms", "large", &["data-gaps", "device-core-full"]),
     ("", "", "impair:rate=50Mbit,queue=100", "large", &["path-full"]),
     ("", "", "impair:delay=40ms", "large", &["sender-limited"]),
     ("send-buffer", "b", "impair:delay=5ms", "", &["sender-limited"]),

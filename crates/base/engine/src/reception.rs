@@ -14,10 +14,13 @@ const CONNECTIONS_MAX: usize = 8;
 /// A connection on which nothing arrived for two round trips and this much more is silent: the kernel tells it in whole milliseconds.
 const SILENT: Nanos = Nanos::from_millis(4);
 
-/// How data arrived.
+/// How data arrived. It takes up memory with the first sample: most answers have arrived before they would be one.
 #[derive(Debug, Clone, Default)]
-pub struct Reception {
-    n_samples: u64,
+pub struct Reception(Option<Box<Samples>>);
+
+#[derive(Debug, Clone, Default)]
+struct Samples {
+    n: u64,
     n_silent: u64,
     n_segments: u64,
     n_behind_gaps: u64,
@@ -30,8 +33,29 @@ pub struct Reception {
 impl Reception {
     /// Adds a sample of a connection on which data arrives, with the one before and the time between the two.
     pub fn add(&mut self, now: &TcpInfo, before: Option<(&TcpInfo, Nanos)>) {
-        let (Some(round_trip), Some(shortest)) = (now.rcv_rtt, now.min_rtt) else { return };
-        self.n_samples += 1;
+        if let (Some(round_trip), Some(shortest)) = (now.rcv_rtt, now.min_rtt) {
+            self.0.get_or_insert_default().add((now, round_trip, shortest), before);
+        }
+    }
+
+    /// Adds the samples of other connections.
+    pub fn merge(&mut self, other: &Self) {
+        if let Some(other) = &other.0 {
+            self.0.get_or_insert_default().merge(other);
+        }
+    }
+
+    /// Writes itself to a record, if there was a sample.
+    pub fn add_to(self, record: &mut Record) {
+        if let Some(samples) = self.0 {
+            samples.add_to(record);
+        }
+    }
+}
+
+impl Samples {
+    fn add(&mut self, (now, round_trip, shortest): (&TcpInfo, Nanos, Nanos), before: Option<(&TcpInfo, Nanos)>) {
+        self.n += 1;
         self.n_silent += u64::from(now.last_data_recv > shortest * 2 + SILENT);
         self.round_trips.record(round_trip.0);
         self.shortest.record(shortest.0);
@@ -55,9 +79,8 @@ impl Reception {
         }
     }
 
-    /// Adds the samples of other connections.
-    pub fn merge(&mut self, other: &Self) {
-        self.n_samples += other.n_samples;
+    fn merge(&mut self, other: &Self) {
+        self.n += other.n;
         self.n_silent += other.n_silent;
         self.n_segments += other.n_segments;
         self.n_behind_gaps += other.n_behind_gaps;
@@ -67,25 +90,21 @@ impl Reception {
         self.in_flight.merge(&other.in_flight);
     }
 
-    /// Writes itself to a record, if there was a sample.
-    pub fn add_to(self, record: &mut Record) {
-        if self.n_samples == 0 {
-            return;
-        }
+    fn add_to(self, record: &mut Record) {
         let totals = [
-            (reception::SAMPLES, self.n_samples),
+            (reception::SAMPLES, self.n),
             (reception::SILENT_SAMPLES, self.n_silent),
             (reception::SEGMENTS, self.n_segments),
             (reception::SEGMENTS_BEHIND_GAPS, self.n_behind_gaps),
         ];
         record.totals.extend(totals.map(|(name, n)| (name.to_owned(), n)));
-        let times = [
+        let values = [
             (reception::ROUND_TRIP, self.round_trips),
             (reception::SHORTEST_ROUND_TRIP, self.shortest),
             (reception::WINDOW, self.windows),
             (reception::IN_FLIGHT, self.in_flight),
         ];
-        record.distributions.extend(times.map(|(name, values)| (name.to_owned(), values)));
+        record.distributions.extend(values.map(|(name, values)| (name.to_owned(), values)));
     }
 }
 

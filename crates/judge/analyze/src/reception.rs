@@ -37,7 +37,7 @@ pub(crate) struct SeenReception {
     pub(crate) in_flight: Bytes,
     /// The share of segments that arrived behind a gap.
     pub(crate) behind_gaps: f64,
-    /// The share of the looks at which nothing had arrived for two round trips.
+    /// The share of samples before which nothing had arrived for two round trips.
     pub(crate) silent: f64,
 }
 

@@ -17,26 +17,27 @@ pub struct WatchedHost<'a> {
     /// Its name in sentences.
     pub name: &'a str,
     /// Its interfaces with traffic.
-    pub interfaces: Vec<&'a str>,
+    pub interfaces: Vec<String>,
     /// Its properties.
     pub environment: &'a Environment,
     /// Its counters in the time that is judged.
-    pub record: &'a HostRecord,
+    pub record: HostRecord,
 }
 
 /// Returns the findings about a host, the most important first; none from fewer than two samples.
 #[must_use]
-pub fn watched(host: &WatchedHost<'_>) -> Vec<Finding> {
-    if host.record.at_ns.len() < 2 {
+pub fn watched(host: WatchedHost<'_>) -> Vec<Finding> {
+    let WatchedHost { name, interfaces, environment, record } = host;
+    if record.at_ns.len() < 2 {
         return Vec::new();
     }
     let context = AnalysisContext::default();
-    let mut run = run_of(host);
-    let mut found = full_cores(&TestEvidence::new(&run, &run.tests[0], &context), host.name);
+    let mut run = run_of(name, environment, record);
+    let mut found = full_cores(&TestEvidence::new(&run, &run.tests[0], &context), name);
     // A rule looks at one interface of a host; without traffic there is still the host.
-    let interfaces = host.interfaces.iter().copied().map(Some).chain(host.interfaces.is_empty().then_some(None));
-    for interface in interfaces {
-        run.hosts.values_mut().for_each(|host| host.interface = interface.map(str::to_owned));
+    let alone = interfaces.is_empty().then_some(None);
+    for interface in interfaces.into_iter().map(Some).chain(alone) {
+        run.hosts.values_mut().for_each(|host| host.interface.clone_from(&interface));
         let seen = TestEvidence::new(&run, &run.tests[0], &context);
         let by_rule = HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
         for finding in with_effects_as_remarks(by_rule.collect(), &seen) {
@@ -73,16 +74,16 @@ fn full_cores(seen: &TestEvidence<'_>, host: &str) -> Vec<Finding> {
 }
 
 /// Makes a run of what was seen, so that the rules can judge it: one host, and no test but the time itself.
-fn run_of(host: &WatchedHost<'_>) -> Run {
-    let name = host.name.to_owned();
-    let of_host = Host { environment: host.environment.clone(), ..Host::default() };
+fn run_of(name: &str, environment: &Environment, record: HostRecord) -> Run {
+    let (name, span) = (name.to_owned(), record.span());
+    let of_host = Host { environment: environment.clone(), ..Host::default() };
     let trial = Trial {
-        records: [(name.clone(), time_of(host.record))].into(),
-        hosts: [(name.clone(), host.record.clone())].into(),
+        records: [(name.clone(), time_of(&record))].into(),
+        hosts: [(name.clone(), record)].into(),
         ..Trial::default()
     };
     Run {
-        took_ns: host.record.span(),
+        took_ns: span,
         hosts: [(name.clone(), of_host)].into(),
         tests: vec![test_of(name, trial)],
         ..Run::new(Plan::new("", Vec::new()))
@@ -115,12 +116,8 @@ mod tests {
         let at_ns = (0..3).map(Nanos::from_secs).collect();
         let record = HostRecord { at_ns, series, programs: Vec::new(), sampling_cpu_ns: None };
         let environment = Environment::default();
-        watched(&WatchedHost {
-            name: "gen-1",
-            interfaces: vec!["eth0", "eth1"],
-            environment: &environment,
-            record: &record,
-        })
+        let interfaces = ["eth0", "eth1"].map(str::to_owned).to_vec();
+        watched(WatchedHost { name: "gen-1", interfaces, environment: &environment, record })
     }
 
     #[test]
@@ -148,8 +145,8 @@ mod tests {
             sampling_cpu_ns: None,
         };
         let environment = Environment::default();
-        let host = WatchedHost { name: "gen-1", interfaces: Vec::new(), environment: &environment, record: &record };
-        let found = watched(&host);
+        let host = WatchedHost { name: "gen-1", interfaces: Vec::new(), environment: &environment, record };
+        let found = watched(host);
         let full = found.iter().find(|finding| finding.id == "core-full").unwrap();
         assert!(full.title.ends_with("; busiest programs: yes 75 %, make 20 % of a core"), "{}", full.title);
         assert_eq!(full.evidence[0].counter, "yes (pid 8)");

@@ -128,7 +128,8 @@ impl Samples {
         row.values[place] = value;
     }
 
-    /// Returns the samples in which all counters were read as the record of a host, a few rows of the whole time that is kept.
+    /// Returns the samples in which all counters were read as the record of a host, a few rows of the whole time that is kept. Of most hosts, most
+    /// counters are zero all the time: no rule finds anything there, and the record is without them.
     pub(crate) fn record(&self) -> HostRecord {
         let whole = || self.rows.iter().filter(|row| !row.is_carried);
         let stride = whole().count().div_ceil(JUDGED_ROWS_MAX).max(1);
@@ -137,6 +138,7 @@ impl Samples {
         rows.reverse();
         let series = self.keys.iter().enumerate().filter_map(|(place, key)| {
             let last = rows.last()?.value(place)?;
+            rows.iter().any(|row| row.value(place).is_some_and(|value| value > 0)).then_some(())?;
             // An instance that appeared meanwhile counts from its first value, and so does one whose counter fell back.
             let mut known = last;
             let mut values: Vec<u64> = rows

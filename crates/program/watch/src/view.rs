@@ -132,7 +132,7 @@ impl Viewer {
         if interval.is_whole() && self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
             let mut record = samples.record();
             record.programs = live.as_ref().map_or_else(Vec::new, |live| live.programs.clone());
-            self.findings = self.judge(&record);
+            self.findings = self.judge(record);
             self.judged_at = Some(now);
         }
         let live = live.unwrap_or_default();
@@ -150,15 +150,14 @@ impl Viewer {
         })
     }
 
-    fn judge(&self, record: &HostRecord) -> Vec<Finding> {
+    fn judge(&self, record: HostRecord) -> Vec<Finding> {
         let grows = |series: &Series| {
             let growth = |name| record.growth(name, &series.of).unwrap_or(0);
             growth(DEV_RX_BYTES) + growth(DEV_TX_BYTES) > 0
         };
-        let interfaces = record.series_of(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.as_str());
-        let host =
-            WatchedHost { name: &self.host, interfaces: interfaces.collect(), environment: &self.environment, record };
-        watched(&host)
+        let interfaces = record.series_of(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.clone());
+        let interfaces = interfaces.collect();
+        watched(WatchedHost { name: &self.host, interfaces, environment: &self.environment, record })
     }
 }
 

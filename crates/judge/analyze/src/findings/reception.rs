@@ -1,6 +1,10 @@
 //! The data of a server whose host is not seen arrives behind gaps, fills the client's window, or is little in each round trip.
 
-use fathom_model::{Evidence, Finding, NextStep, Severity, names::reception, units::percent};
+use fathom_model::{
+    Evidence, Finding, NextStep, Severity,
+    names::reception,
+    units::{Nanos, percent},
+};
 
 use super::{FindingRule, device::DEVICE_CORE_FULL, planned_event::PLANNED_EVENT};
 use crate::{
@@ -26,7 +30,6 @@ const CAUSES: &[&str] = &[
     "server-saturated",
     "core-saturated",
     "generator-limited",
-    "other-programs",
     "local-shaper",
     "path-full",
     "cpu-quota",
@@ -35,7 +38,6 @@ const CAUSES: &[&str] = &[
     "backlog-overflow",
     "outage",
     "link-full",
-    "steal",
     DEVICE_CORE_FULL,
     PLANNED_EVENT,
 ];
@@ -61,14 +63,15 @@ const PAUSES: &[&str] = &[
     PLANNED_EVENT,
 ];
 
-/// A core that is as busy may be what holds data back.
-const NEARLY_FULL: f64 = 0.8;
 /// More gaps than threads make that change their cores at the rates of memory, where it was 5 % on a path without a fault.
 const MANY_GAPS: f64 = 0.1;
+/// A path of memory without any delay is shorter.
+const SHORT: Nanos = Nanos::from_micros(100);
 
-/// Whether a core of the client may be what holds data back.
-fn lacks_cores(seen: &TestEvidence<'_>) -> bool {
-    seen.cores(&seen.test.from).first().is_some_and(|core| core.busy() >= NEARLY_FULL)
+/// Whether so many segments arrive behind gaps as only a fault makes.
+fn gaps_matter(seen: &TestEvidence<'_>, found: &SeenReception) -> bool {
+    let is_within = seen.is_memory(&seen.test.from) && found.shortest < SHORT;
+    found.has_gaps() && (!is_within || found.behind_gaps >= MANY_GAPS)
 }
 
 fn evidence(seen: &TestEvidence<'_>, found: &SeenReception) -> Vec<Evidence> {
@@ -110,8 +113,8 @@ impl FindingRule for DataGaps {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let matter = |found: &SeenReception| found.has_gaps() && (found.behind_gaps >= MANY_GAPS || !lacks_cores(seen));
-        let Some(found) = SeenReception::of(seen).filter(matter) else { return Vec::new() };
+        let found = SeenReception::of(seen).filter(|found| gaps_matter(seen, found));
+        let Some(found) = found else { return Vec::new() };
         let title = format!(
             "{} of the segments from the server arrived behind a gap: others before them were lost or overtaken, and the server goes slower",
             percent(found.behind_gaps)
@@ -163,8 +166,9 @@ impl FindingRule for SenderLimited {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let found = SeenReception::of(seen).filter(|found| found.is_limited_by_sender() && !lacks_cores(seen));
-        let Some(found) = found else { return Vec::new() };
+        let Some(found) = SeenReception::of(seen).filter(SeenReception::is_limited_by_sender) else {
+            return Vec::new();
+        };
         let title = format!(
             "the server has {} under way in each round trip of {}, and nothing on the way or at {} asks for less: its congestion window, its send \
              buffer or its program holds it back",
@@ -192,7 +196,8 @@ impl FindingRule for SenderPauses {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(found) = SeenReception::of(seen).filter(SeenReception::is_mostly_silent) else { return Vec::new() };
         let title = format!(
-            "the server pauses within its answers: at {} of the looks nothing had arrived for two round trips, although nothing was missing and the              receive window of {} was open",
+            "the server pauses within its answers: in {} of the samples nothing had arrived for two round trips, although nothing was missing and {} had \
+             room",
             percent(found.silent),
             seen.test.from
         );
@@ -205,7 +210,7 @@ impl FindingRule for SenderPauses {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Histogram, names::distribution, units::Nanos};
+    use fathom_model::{Histogram, names::distribution};
 
     use super::*;
     use crate::run_builder::RunBuilder;
@@ -287,14 +292,15 @@ mod tests {
     }
 
     #[test]
-    fn a_few_gaps_are_not_why_a_core_is_nearly_full() {
-        let busy = |behind_gaps| {
-            let mut builder = with(Arrived { behind_gaps, ..GOOD }, 90);
-            builder.cpu("client", "cpu0", [60, 10, 25, 0]);
+    fn a_few_gaps_of_a_path_of_memory_are_made_by_threads_that_change_their_core() {
+        let over = |driver: &str, behind_gaps| {
+            let mut builder = with(Arrived { behind_gaps, rtt_us: 60, rtt_min_us: 50, ..GOOD }, 90);
+            builder.driver(driver);
             found(&builder)
         };
-        assert_eq!(busy(5), [""; 0]);
-        assert_eq!(busy(40), ["data-gaps"]);
+        assert_eq!(over("veth", 5), [""; 0]);
+        assert_eq!(over("veth", 40), ["data-gaps"]);
+        assert_eq!(over("ice", 5), ["data-gaps"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use fathom_model::{
     Anatomy, Evidence, Finding, Layer, NextStep, Part, Severity, Side,
     names::{count, distribution, host},
-    units::{Nanos, approximate, grouped, percent, ratio},
+    units::{Bytes, Nanos, approximate, grouped, percent, ratio},
 };
 
 use super::{FindingRule, device::DEVICE_CORE_FULL, other_programs::OtherPrograms};
@@ -182,9 +182,14 @@ impl FindingRule for ServerTime {
             NextStep::new(command)
                 .expected("tell work from waiting: a server that is as slow for one of them is slow itself")
         });
-        // Handshakes before the load met queues that were empty.
-        let place =
-            if alone.is_some() { "the server, or a queue on the way that this load fills," } else { "the server" };
+        // Handshakes before the load met queues that were empty, and sent little.
+        let sent = request_bytes(seen).filter(|bytes| *bytes > SHORT_RESPONSE);
+        let place = match (sent, alone.is_some()) {
+            (Some(bytes), _) => format!("sending the request of {}, or the server,", Bytes(bytes)),
+            (None, true) => "the server, or a queue on the way that this load fills,".to_owned(),
+            (None, false) => "the server".to_owned(),
+        };
+        let next = if sent.is_some() { Some(while_sending(seen)) } else { alone };
         let title = format!(
             "{place} takes {own} of the {} of a request ({}), and the network {}",
             times.service,
@@ -195,9 +200,22 @@ impl FindingRule for ServerTime {
             seen.finding(self.id(), Severity::HoldsBack, "server time", title)
                 .evidence(times.evidence(&seen.test.from))
                 .explains(share)
-                .next(alone),
+                .next(next),
         ]
     }
+}
+
+/// Returns the bytes of a request, mean.
+fn request_bytes(seen: &TestEvidence<'_>) -> Option<u64> {
+    let total = |counter| seen.total(Side::Initiator, counter);
+    total(count::BYTES_SENT).checked_div(total(count::REQUESTS))
+}
+
+/// Suggests to look at connections that send a long request.
+fn while_sending(seen: &TestEvidence<'_>) -> NextStep {
+    NextStep::new("ss -tin state established").on(&seen.test.from).expected(
+        "show what its connections wait for while they send: rwnd_limited if the server reads slowly, sndbuf_limited, retrans, or else the path",
+    )
 }
 
 /// Returns true if requests became due by a schedule.
@@ -384,6 +402,20 @@ mod tests {
             "{}",
             finding.title
         );
+    }
+
+    #[test]
+    fn a_long_request_may_be_on_its_way_for_most_of_the_time() {
+        let mut builder = with_times(100, 200_000, 100);
+        builder.total("client", count::REQUESTS, 1_000);
+        builder.total("client", count::BYTES_SENT, 3 << 30);
+        let finding = builder.finding("server-time").unwrap();
+        assert!(
+            finding.title.starts_with("sending the request of 3.07 MiB, or the server, takes 200 ms of the 200 ms"),
+            "{}",
+            finding.title
+        );
+        assert_eq!(finding.next.unwrap().command, "ss -tin state established");
     }
 
     #[test]

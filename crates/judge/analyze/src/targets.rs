@@ -93,13 +93,16 @@ fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, N
     let spells = record.flows.iter().flat_map(|flow| &flow.spells);
     let answers_on: BTreeSet<&str> = spells.filter(goes_on).map(|spell| spell.target.as_str()).collect();
     let before: BTreeSet<&str> = record.flows.iter().filter_map(|flow| flow.target_before(from)).collect();
-    // Near the end of a trial, nobody answers on.
-    let is_hurt = |target: &&str| {
-        let theirs = |flow: &&TargetFlow| flow.target_before(from) == Some(*target);
-        let mut outages = record.flows.iter().filter(theirs).flat_map(|flow| &flow.outages);
-        outages.any(|outage| begins_within(outage.from_ns, from, end))
+    // Near the end of a trial, nobody answers on. A flow that is connected anew before its next message is due loses none.
+    let is_left = |target: &&str| {
+        let begins = |at: Nanos| begins_within(at, from, end);
+        let goes = |spell: &TargetSpell| begins(spell.from_ns) && spell.target != *target;
+        let breaks = |flow: &TargetFlow| {
+            flow.outages.iter().any(|outage| begins(outage.from_ns)) || flow.spells.iter().any(goes)
+        };
+        record.flows.iter().any(|flow| flow.target_before(from) == Some(*target) && breaks(flow))
     };
-    let lost: BTreeSet<&str> = before.difference(&answers_on).copied().filter(is_hurt).collect();
+    let lost: BTreeSet<&str> = before.difference(&answers_on).copied().filter(is_left).collect();
     let mut effect = EventEffect {
         round: 0,
         event: event.clone(),
@@ -259,5 +262,23 @@ mod tests {
         assert_eq!(effect_of_repeated.lost_targets, effect.lost_targets, "those that answer meanwhile are not lost");
         assert_eq!((effect.lost_targets, effect.n_lost), (vec!["t1".to_owned()], 7));
         assert_eq!(effect.longest_ns, Some(Nanos(50 * MS)));
+    }
+
+    #[test]
+    fn a_target_is_lost_although_its_flows_were_connected_anew_before_their_next_message() {
+        let flows = vec![flow(&[("t1", 0, 990), ("t2", 1010, 2000)], None), flow(&[("t2", 0, 2000)], None)];
+        let record = TargetsRecord { flows, ..TargetsRecord::default() };
+        let event = EventRecord {
+            event: "1s kill".to_owned(),
+            n_runs: None,
+            due_ns: Nanos(1000 * MS),
+            began_ns: Some(Nanos(1001 * MS)),
+            took_ns: Some(Nanos(5 * MS)),
+            status: Some(0),
+            failure: None,
+        };
+        let effect = effect_of(&record, &event, (Nanos(1001 * MS), Nanos::MAX));
+        assert_eq!(effect.lost_targets, ["t1"]);
+        assert_eq!((effect.n_own, effect.n_collateral, effect.n_lost), (1, 0, 0));
     }
 }

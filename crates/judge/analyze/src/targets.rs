@@ -237,6 +237,18 @@ mod tests {
         }
     }
 
+    fn after_a_second() -> EventRecord {
+        EventRecord {
+            event: "1s x".to_owned(),
+            n_runs: None,
+            due_ns: Nanos(1000 * MS),
+            began_ns: Some(Nanos(1001 * MS)),
+            took_ns: Some(Nanos(5 * MS)),
+            status: Some(0),
+            failure: None,
+        }
+    }
+
     #[test]
     fn flows_of_a_lost_target_are_own_and_others_that_are_hurt_are_collateral() {
         let flows = vec![
@@ -246,15 +258,7 @@ mod tests {
             flow(&[("t3", 0, 2000)], None),
         ];
         let record = TargetsRecord { flows, ..TargetsRecord::default() };
-        let event = EventRecord {
-            event: "1s x".to_owned(),
-            n_runs: None,
-            due_ns: Nanos(1000 * MS),
-            began_ns: Some(Nanos(1001 * MS)),
-            took_ns: Some(Nanos(5 * MS)),
-            status: Some(0),
-            failure: None,
-        };
+        let event = after_a_second();
         let effect = effect_of(&record, &event, (Nanos(1001 * MS), Nanos::MAX));
         assert_eq!((effect.n_flows, effect.n_own, effect.n_collateral), (4, 1, 1));
         let repeated = EventRecord { n_runs: Some(50), took_ns: Some(Nanos(1000 * MS)), ..event.clone() };
@@ -268,16 +272,7 @@ mod tests {
     fn a_target_is_lost_although_its_flows_were_connected_anew_before_their_next_message() {
         let flows = vec![flow(&[("t1", 0, 990), ("t2", 1010, 2000)], None), flow(&[("t2", 0, 2000)], None)];
         let record = TargetsRecord { flows, ..TargetsRecord::default() };
-        let event = EventRecord {
-            event: "1s kill".to_owned(),
-            n_runs: None,
-            due_ns: Nanos(1000 * MS),
-            began_ns: Some(Nanos(1001 * MS)),
-            took_ns: Some(Nanos(5 * MS)),
-            status: Some(0),
-            failure: None,
-        };
-        let effect = effect_of(&record, &event, (Nanos(1001 * MS), Nanos::MAX));
+        let effect = effect_of(&record, &after_a_second(), (Nanos(1001 * MS), Nanos::MAX));
         assert_eq!(effect.lost_targets, ["t1"]);
         assert_eq!((effect.n_own, effect.n_collateral, effect.n_lost), (1, 0, 0));
     }

@@ -74,8 +74,8 @@ const NGINX: &[Row] = &[
 const IPERF: &[Row] =
     &[("reads 100 Mbit/s", "-b 100m", "", &["receive-window"]), (NO_FAULT, "-e", " --rate 100M", &[])];
 
-/// Data that comes from such a server: a fault of the path or of a host, its host, the path, the file of nginx, and the finding. A window is only as
-/// small as its file can be fetched with it.
+/// Data that comes from such a server: a fault of the path or of a host, its host, the path, the file of nginx, and the finding. A large
+/// file would outlast the test where a window is small.
 type DownloadRow = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
 
 const DOWNLOADS: &[DownloadRow] = &[

@@ -29,7 +29,7 @@ pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
 pub use kind::{Consent, MethodSupport, NamedTarget, Test, TestKind, find, guests};
 pub use live_counters::WorkerCounters;
 pub use observe::{CounterFeed, Observer};
-pub use reception::{Reception, ReceptionSampler};
+pub use reception::{EarlierSample, Reception, ReceptionSampler};
 pub use sample_schedule::SampleSchedule;
 pub use trial_context::{LiveProgress, Stop, StopFlag, TrialContext};
 pub use workers::{

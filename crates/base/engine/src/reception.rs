@@ -14,6 +14,15 @@ const CONNECTIONS_MAX: usize = 8;
 /// A connection on which nothing arrived for two round trips and this much more is silent: the kernel tells it in whole milliseconds.
 const SILENT: Nanos = Nanos::from_millis(4);
 
+/// The sample of a connection before another one.
+#[derive(Debug, Clone, Copy)]
+pub struct EarlierSample<'a> {
+    /// What the kernel knew then.
+    pub info: &'a TcpInfo,
+    /// The time between the two; `None` if data did not go on arriving.
+    pub span: Option<Nanos>,
+}
+
 /// How data arrived. It takes up memory with the first sample: most answers have arrived before they would be one.
 #[derive(Debug, Clone, Default)]
 pub struct Reception(Option<Box<Samples>>);
@@ -31,9 +40,10 @@ struct Samples {
 }
 
 impl Reception {
-    /// Adds a sample of a connection on which data arrives, with the one before and the time between the two.
-    pub fn add(&mut self, now: &TcpInfo, before: Option<(&TcpInfo, Nanos)>) {
-        if let (Some(round_trip), Some(shortest)) = (now.rcv_rtt, now.min_rtt) {
+    /// Adds a sample of a connection on which data arrives, with the one before. A kernel that does not count segments out of order (before Linux
+    /// 5.4) tells nothing.
+    pub fn add(&mut self, now: &TcpInfo, before: Option<EarlierSample<'_>>) {
+        if let (Some(round_trip), Some(shortest), Some(_)) = (now.rcv_rtt, now.min_rtt, now.rcv_ooopack) {
             self.0.get_or_insert_default().add((now, round_trip, shortest), before);
         }
     }
@@ -54,7 +64,7 @@ impl Reception {
 }
 
 impl Samples {
-    fn add(&mut self, (now, round_trip, shortest): (&TcpInfo, Nanos, Nanos), before: Option<(&TcpInfo, Nanos)>) {
+    fn add(&mut self, (now, round_trip, shortest): (&TcpInfo, Nanos, Nanos), before: Option<EarlierSample<'_>>) {
         self.n += 1;
         self.n_silent += u64::from(now.last_data_recv > shortest * 2 + SILENT);
         self.round_trips.record(round_trip.0);
@@ -63,15 +73,15 @@ impl Samples {
             self.windows.record(window);
         }
         // A socket that was opened anew counts from its beginning.
-        let before = before.filter(|(info, _)| is_later(now, info));
+        let before = before.filter(|before| is_later(now, before.info));
         let growth = |count: fn(&TcpInfo) -> Option<u32>| {
-            let past = before.and_then(|(info, _)| count(info)).unwrap_or(0);
+            let past = before.and_then(|before| count(before.info)).unwrap_or(0);
             u64::from(count(now).unwrap_or(0).wrapping_sub(past))
         };
         self.n_segments += growth(|info| info.data_segs_in);
         self.n_behind_gaps += growth(|info| info.rcv_ooopack);
-        let arrived = before.and_then(|(info, span)| {
-            let bytes = now.bytes_received?.0.checked_sub(info.bytes_received?.0)?;
+        let arrived = before.and_then(|EarlierSample { info, span }| {
+            let (bytes, span) = (now.bytes_received?.0.checked_sub(info.bytes_received?.0)?, span?);
             u64::try_from(u128::from(bytes) * u128::from(round_trip.0) / u128::from(span.0.max(1))).ok()
         });
         if let Some(bytes) = arrived {
@@ -113,12 +123,13 @@ fn is_later(now: &TcpInfo, before: &TcpInfo) -> bool {
     now.bytes_received >= before.bytes_received && now.segs_in >= before.segs_in
 }
 
-/// Samples a few connections of a worker.
+/// Samples the first few connections of a worker.
 #[derive(Debug, Default)]
 pub struct ReceptionSampler {
     reception: Reception,
     due: Nanos,
-    before: [Option<(TcpInfo, Nanos)>; CONNECTIONS_MAX],
+    /// The last sample of each, with its time while data goes on arriving.
+    before: [Option<(TcpInfo, Option<Nanos>)>; CONNECTIONS_MAX],
 }
 
 impl ReceptionSampler {
@@ -133,9 +144,15 @@ impl ReceptionSampler {
     pub fn sample(&mut self, now: Nanos, mut receiving: impl FnMut(usize) -> Option<TcpInfo>) {
         self.due = now + EVERY;
         for (idx, before) in self.before.iter_mut().enumerate() {
-            let Some(info) = receiving(idx) else { continue };
-            self.reception.add(&info, before.as_ref().map(|(info, at)| (info, now.since(*at))));
-            *before = Some((info, now));
+            let Some(info) = receiving(idx) else {
+                if let Some((_, at)) = before {
+                    *at = None;
+                }
+                continue;
+            };
+            let earlier = |(info, at)| EarlierSample { info, span: Option::map(at, |at| now.since(at)) };
+            self.reception.add(&info, before.as_ref().map(|(info, at)| earlier((info, *at))));
+            *before = Some((info, Some(now)));
         }
     }
 
@@ -169,27 +186,30 @@ mod tests {
     #[test]
     fn the_growth_between_samples_counts_and_a_new_socket_counts_from_its_beginning() {
         let mut sampler = ReceptionSampler::default();
-        let samples = [info(100, 0, 0), info(600, 5, 24), info(50, 1, 25)];
+        let samples =
+            [Some(info(100, 0, 0)), Some(info(600, 5, 24)), None, Some(info(640, 5, 0)), Some(info(50, 1, 25))];
         for (n, info) in (0..).zip(samples) {
             let now = EVERY * n;
             assert!(sampler.is_due(now));
-            sampler.sample(now, |idx| (idx == 1).then(|| info.clone()));
+            sampler.sample(now, |idx| info.clone().filter(|_| idx == 1));
             assert!(!sampler.is_due(now + EVERY / 2));
         }
         let mut record = Record::empty(Side::Initiator);
         sampler.finish().add_to(&mut record);
         let total = |name| record.totals[name];
-        assert_eq!((total(reception::SAMPLES), total(reception::SILENT_SAMPLES)), (3, 1));
-        assert_eq!((total(reception::SEGMENTS), total(reception::SEGMENTS_BEHIND_GAPS)), (650, 6));
-        // 500 kB in 100 ms are 100 kB in 20 ms.
+        assert_eq!((total(reception::SAMPLES), total(reception::SILENT_SAMPLES)), (4, 1));
+        assert_eq!((total(reception::SEGMENTS), total(reception::SEGMENTS_BEHIND_GAPS)), (690, 6));
+        // 500 kB in 100 ms are 100 kB in 20 ms. Over a pause between two answers, nothing is known.
         let in_flight = &record.distributions[reception::IN_FLIGHT];
         assert_eq!((in_flight.count(), in_flight.max()), (1, Some(100_000)));
     }
 
     #[test]
-    fn a_connection_that_has_received_nothing_tells_nothing() {
+    fn a_connection_that_has_received_nothing_and_a_kernel_without_the_count_tell_nothing() {
         let mut all = Reception::default();
         all.add(&TcpInfo::parse(&[0; 248]).unwrap(), None);
+        let of_an_old_kernel = TcpInfo { rcv_ooopack: None, ..info(100, 0, 0) };
+        all.add(&of_an_old_kernel, None);
         let mut record = Record::empty(Side::Initiator);
         all.add_to(&mut record);
         assert!(record.totals.is_empty() && record.distributions.is_empty());

@@ -199,11 +199,13 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
         inspection.rule_out(&whose, percent(share));
     }
     match SeenReception::of(seen).filter(|_| is_half_seen && !is_said(seen, "data-gaps")) {
-        Some(found) if found.has_gaps() => {
-            let share = percent(found.behind_gaps);
-            inspection.not_seen.push(format!("whether gaps in the data of the server ({share}) hold it back"));
+        Some(found) if found.has_hardly_any_gaps() => {
+            inspection.rule_out("segments of the server out of order", percent(found.behind_gaps));
         }
-        Some(found) => inspection.rule_out("gaps in the data of the server", percent(found.behind_gaps)),
+        Some(found) => {
+            let share = percent(found.behind_gaps);
+            inspection.not_seen.push(format!("whether segments of the server out of order ({share}) hold it back"));
+        }
         None if is_half_seen => inspection.not_seen.push("retransmissions of the server".to_owned()),
         None => {}
     }

@@ -119,7 +119,7 @@ const WORDS: &[(&str, &str)] = &[
     ("reception_samples", "samples while data arrived"),
     ("reception_silent_samples", "samples after a silence"),
     ("reception_segments", "segments that arrived"),
-    ("reception_segments_behind_gaps", "segments behind a gap"),
+    ("reception_segments_behind_gaps", "segments out of order"),
     ("reception_rtt_ns", "round trip of arriving data"),
     ("reception_rtt_ns_min", "shortest round trip"),
     ("reception_window_bytes", "own window that was offered"),

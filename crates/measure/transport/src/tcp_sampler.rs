@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use fathom_engine::{Reception, TrialObserver, WorkerCounts};
+use fathom_engine::{EarlierSample, Reception, TrialObserver, WorkerCounts};
 use fathom_model::{
     Histogram, Record,
     names::tcp,
@@ -31,6 +31,7 @@ pub struct TcpInfoSampler {
     per_flow_max: usize,
     sample_every: usize,
     n_intervals: usize,
+    is_peer_unseen: bool,
 }
 
 /// A flow, with what the kernel said of it.
@@ -111,6 +112,7 @@ impl TcpInfoSampler {
             per_flow_max: SAMPLES_MAX,
             sample_every: 1,
             n_intervals: 0,
+            is_peer_unseen: false,
         };
         sampler.add(sockets);
         sampler
@@ -132,6 +134,12 @@ impl TcpInfoSampler {
         Self { payload, ..self }
     }
 
+    /// Tells how data arrived, too: nobody asks the sender.
+    #[must_use]
+    pub fn of_unseen_peer(self) -> Self {
+        Self { is_peer_unseen: true, ..self }
+    }
+
     fn sample(&mut self, at_ns: Nanos, counts: WorkerCounts<'_>) {
         for (idx, (socket, flow)) in self.sockets.iter().zip(&mut self.flows).enumerate() {
             // A broken connection has no further samples; its earlier ones stay.
@@ -151,7 +159,8 @@ impl TcpInfoSampler {
         let mut all = Reception::default();
         let receives = |flow: &&SampledFlow| flow.last().is_some_and(|info| info.bytes_received > info.bytes_acked);
         for pair in self.flows.iter().filter(receives).flat_map(|flow| flow.samples.windows(2)) {
-            all.add(&pair[1].info, Some((&pair[0].info, pair[1].at_ns.since(pair[0].at_ns))));
+            let span = Some(pair[1].at_ns.since(pair[0].at_ns));
+            all.add(&pair[1].info, Some(EarlierSample { info: &pair[0].info, span }));
         }
         all
     }
@@ -177,7 +186,9 @@ impl TcpInfoSampler {
             (BYTES_TRANSMITTED, sum(|info| Some(info.bytes_sent?.0))),
         ];
         record.totals.extend(totals.map(|(name, total)| (name.to_owned(), total)));
-        self.reception().add_to(record);
+        if self.is_peer_unseen {
+            self.reception().add_to(record);
+        }
         let (from, to) = record.measured_ns;
         let mut rtt = Histogram::new();
         let sending = self.flows.iter().enumerate().filter(|(idx, _)| !self.is_receive_only(*idx));

@@ -97,7 +97,7 @@ impl Sign<'_> {
                 format!("of a round trip of {of}, data spends {queue} in a queue before it arrives")
             }
             Self::Arrival(Arrival::Gaps(share)) => {
-                format!("{} of the segments arrived behind a gap that others had left", percent(*share))
+                format!("{} of the segments arrived out of order, behind lost ones", percent(*share))
             }
         }
     }

@@ -1,10 +1,6 @@
 //! The data of a server whose host is not seen arrives behind gaps, fills the client's window, or is little in each round trip.
 
-use fathom_model::{
-    Evidence, Finding, NextStep, Severity,
-    names::reception,
-    units::{Nanos, percent},
-};
+use fathom_model::{Evidence, Finding, NextStep, Severity, names::reception, units::percent};
 
 use super::{FindingRule, device::DEVICE_CORE_FULL, planned_event::PLANNED_EVENT};
 use crate::{
@@ -63,17 +59,6 @@ const PAUSES: &[&str] = &[
     PLANNED_EVENT,
 ];
 
-/// More gaps than threads make that change their cores at the rates of memory, where it was 5 % on a path without a fault.
-const MANY_GAPS: f64 = 0.1;
-/// A path of memory without any delay is shorter.
-const SHORT: Nanos = Nanos::from_micros(100);
-
-/// Whether so many segments arrive behind gaps as only a fault makes.
-fn gaps_matter(seen: &TestEvidence<'_>, found: &SeenReception) -> bool {
-    let is_within = seen.is_memory(&seen.test.from) && found.shortest < SHORT;
-    found.has_gaps() && (!is_within || found.behind_gaps >= MANY_GAPS)
-}
-
 fn evidence(seen: &TestEvidence<'_>, found: &SeenReception) -> Vec<Evidence> {
     let from = seen.test.from.as_str();
     let window = found.window.map(|window| text_evidence(from, format!("{} p50", reception::WINDOW), window));
@@ -113,10 +98,9 @@ impl FindingRule for DataGaps {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let found = SeenReception::of(seen).filter(|found| gaps_matter(seen, found));
-        let Some(found) = found else { return Vec::new() };
+        let Some(found) = SeenReception::of(seen).filter(SeenReception::has_gaps) else { return Vec::new() };
         let title = format!(
-            "{} of the segments from the server arrived behind a gap: others before them were lost or overtaken, and the server goes slower",
+            "{} of the segments from the server arrived out of order: earlier ones were lost or late, and the server slows down",
             percent(found.behind_gaps)
         );
         let next = NextStep::new("ss -tin state established; tc -s qdisc show").expected(
@@ -169,10 +153,16 @@ impl FindingRule for SenderLimited {
         let Some(found) = SeenReception::of(seen).filter(SeenReception::is_limited_by_sender) else {
             return Vec::new();
         };
+        let from = &seen.test.from;
+        // An older kernel does not tell its window.
+        let (room, or_window) = match found.window {
+            Some(_) => (format!("the path and the receive window of {from} have room"), String::new()),
+            None => ("the path has room".to_owned(), format!("the receive window of {from}, ")),
+        };
         let title = format!(
-            "the server has {} under way in each round trip of {}, and nothing on the way or at {} asks for less: its congestion window, its send \
-             buffer or its program holds it back",
-            found.in_flight, found.round_trip, seen.test.from
+            "the server keeps {} under way in each round trip of {}, and {room}: {or_window}its congestion window, its send buffer or its program \
+             holds it back",
+            found.in_flight, found.round_trip
         );
         let next = NextStep::new("ss -tin state established").expected(
             "show on the server's host which: cwnd in segments, sndbuf_limited, or app_limited if its program writes no faster",
@@ -196,10 +186,9 @@ impl FindingRule for SenderPauses {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(found) = SeenReception::of(seen).filter(SeenReception::is_mostly_silent) else { return Vec::new() };
         let title = format!(
-            "the server pauses within its answers: in {} of the samples nothing had arrived for two round trips, although nothing was missing and {} had \
-             room",
-            percent(found.silent),
-            seen.test.from
+            "the server pauses within its answers: in {} of the samples nothing had arrived for two round trips, although no segment was missing and the \
+             receive window had room",
+            percent(found.silent)
         );
         let next = NextStep::new("ss -tin state established").expected(
             "show on the server's host app_limited: its program limits the rate of an answer, or waits for its data",
@@ -210,12 +199,12 @@ impl FindingRule for SenderPauses {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Histogram, names::distribution};
+    use fathom_model::{Histogram, names::distribution, units::Nanos};
 
     use super::*;
     use crate::run_builder::RunBuilder;
 
-    /// How data arrived: silent looks and segments behind gaps of a hundred, the round trip and the shortest one in µs, the window and what arrived in a
+    /// How data arrived: silent samples and segments behind gaps of a hundred, the round trip and the shortest one in µs, the window and what arrived in a
     /// round trip in bytes.
     #[derive(Clone, Copy)]
     struct Arrived {
@@ -304,6 +293,19 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_the_kernel_does_not_tell_may_be_the_cause_and_is_not_said_to_have_room() {
+        let without_window = |arrived| {
+            let mut builder = with(arrived, 90);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.distributions.remove(reception::WINDOW);
+            builder
+        };
+        let title = without_window(GOOD).finding("sender-limited").unwrap().title;
+        assert!(title.contains("the path has room: the receive window of client, its congestion window"), "{title}");
+        assert_eq!(found(&without_window(Arrived { silent: 80, ..GOOD })), [""; 0]);
+    }
+
+    #[test]
     fn a_server_whose_host_is_seen_is_judged_by_its_own_counters() {
         let mut builder = with(Arrived { behind_gaps: 50, ..GOOD }, 90);
         builder.run.tests[0].to = Some("target".to_owned());
@@ -314,12 +316,16 @@ mod tests {
     fn the_title_tells_what_arrived_and_the_share_is_that_of_the_transfer() {
         let finding = with(Arrived { behind_gaps: 2, ..GOOD }, 80).finding("data-gaps").unwrap();
         assert!(
-            finding.title.starts_with("2.0 % of the segments from the server arrived behind a gap"),
+            finding.title.starts_with("2.0 % of the segments from the server arrived out of order"),
             "{}",
             finding.title
         );
         assert!(finding.explains.is_some_and(|share| (share - 0.9).abs() < 0.01), "{:?}", finding.explains);
         let title = with(GOOD, 90).finding("sender-limited").unwrap().title;
-        assert!(title.starts_with("the server has 97.7 KiB under way in each round trip of 10.1 ms"), "{title}");
+        assert!(
+            title
+                .starts_with("the server keeps 97.7 KiB under way in each round trip of 10.1 ms, and the path and the"),
+            "{title}"
+        );
     }
 }

@@ -162,7 +162,7 @@ impl Test for Iperf2ClientTest {
         let carrier = self.client.carrier();
         let sockets: Vec<Arc<Socket>> = self.client.sockets();
         let is_tcp = carrier.protocol() == TransportProtocol::Tcp;
-        let mut sampler = TcpInfoSampler::new(if is_tcp { &sockets } else { &[] });
+        let mut sampler = TcpInfoSampler::new(if is_tcp { &sockets } else { &[] }).of_unseen_peer();
         let failure = FirstFailure::none();
         let pool = WorkerPool {
             states: sockets.clone(),

@@ -210,7 +210,7 @@ impl Test for Iperf3ClientTest {
             client: &mut self.client,
             streams: &broken,
             failure: None,
-            sampler: is_tcp.then(|| TcpInfoSampler::new(&sockets)),
+            sampler: is_tcp.then(|| TcpInfoSampler::new(&sockets).of_unseen_peer()),
         };
         let pool = WorkerPool {
             states: streams.clone(),

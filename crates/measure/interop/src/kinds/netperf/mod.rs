@@ -244,7 +244,7 @@ impl Test for NetperfClientTest {
         let flows = self.prepare_flows(context)?;
         let sockets: Vec<_> = flows.iter().map(|flow| flow.socket.clone()).collect();
         let is_sampled = self.spec.protocol == DataProtocol::Tcp && !self.spec.is_connection_each;
-        let mut sampler = TcpInfoSampler::new(if is_sampled { &sockets } else { &[] });
+        let mut sampler = TcpInfoSampler::new(if is_sampled { &sockets } else { &[] }).of_unseen_peer();
         let spec = &self.spec;
         let pool = WorkerPool {
             states: flows,

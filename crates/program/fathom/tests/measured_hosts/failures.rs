@@ -333,6 +333,7 @@ fn a_host_whose_clock_is_a_day_ahead_starts_with_the_others() {
     let offset = run.hosts["ahead"].clock_offset_ns;
     assert!((offset - day).abs() < 1_000_000_000, "the offset is {offset} ns");
     let skew = run.tests[0].trials.iter().map(|trial| trial.start_skew_ns).min().unwrap();
-    assert!(skew < Nanos::from_millis(50), "the starts were spread over {skew}");
+    // Other tests run beside this one: a start may be late, but by no part of a day.
+    assert!(skew < Nanos::from_millis(500), "the starts were spread over {skew}");
     rack.is_clean();
 }

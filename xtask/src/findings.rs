@@ -62,6 +62,7 @@ const CASES: &[CaseRow] = &[
     (&["small-mtu"], "b", "udp --rate 10M", &["mtu-mismatch"]),
     (&["no-offload"], "a", "tcp", &["segmentation-off"]),
     (&["receive-window"], "b", "tcp", &["receive-window"]),
+    (&["tcp-memory"], "b", "tcp --flows 4", &["tcp-memory"]),
     (&["send-buffer"], "a", "tcp", &["send-buffer"]),
     (&["no-window-scaling"], "a", "tcp", &["no-window-scaling"]),
     (&["syn-cookies"], "b", "tcp --flows 4", &["no-window-scaling"]),

@@ -1,7 +1,7 @@
 //! Faults that can be planted on a host of a lab that is up, each with its undo.
 //!
-//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, of programs that a guard runs there,
-//! and of limits for the programs that are started there. It ends with the lab at the latest: its undo is kept in a file of the state
+//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, of the whole machine, of programs that a
+//! guard runs there, and of limits for the programs that are started there. It ends with the lab at the latest: its undo is kept in a file of the state
 //! folder until it is removed, and what a namespace does not take along is undone by the holder, or after it by `lab down --stale`.
 
 use std::{
@@ -40,6 +40,8 @@ enum FaultStep {
     Run(&'static str, &'static str),
     /// A setting below `/proc/sys` in dotted form, with its value.
     Set(&'static str, &'static str),
+    /// The same of the whole machine, which no namespace has for itself.
+    SetOnMachine(&'static str, &'static str),
     /// A command that a guard runs several times, on one core unless that is empty.
     Hold { command: &'static str, n_copies: &'static str, core: &'static str },
     /// The only core of the programs that are started on the host.
@@ -50,7 +52,7 @@ enum FaultStep {
     Quota(&'static str),
 }
 
-use FaultStep::{Core, Descriptors, Hold, Quota, Run, Set};
+use FaultStep::{Core, Descriptors, Hold, Quota, Run, Set, SetOnMachine};
 
 /// A program that never waits.
 const SPIN: &str = "sh -c 'while :; do :; done'";
@@ -315,6 +317,13 @@ pub const FAULTS: &[Fault] = &[
         steps: &[Set("net.ipv4.tcp_wmem", "4096 {bytes} {bytes}")],
     },
     Fault {
+        name: "tcp-memory",
+        about: "all TCP sockets of the machine together have hardly any memory for their buffers",
+        values: &[("pages", "64")],
+        // Far above, memory is refused, which would end connections of others.
+        steps: &[SetOnMachine("net.ipv4.tcp_mem", "{pages} {pages} 4000000")],
+    },
+    Fault {
         name: "no-window-scaling",
         about: "TCP connections of the host do not scale their windows: 64 KiB at most",
         values: &[],
@@ -399,7 +408,7 @@ pub struct PlantedFault {
     pub values: BTreeMap<String, String>,
     /// The commands that undo it, in their order.
     pub undo: Vec<String>,
-    /// What the namespaces of the lab do not take along: the guard and the control group.
+    /// What the namespaces of the lab do not take along: the guard, the control group and settings of the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<Entry>,
     /// The descriptors that each of them may have open.
@@ -527,6 +536,7 @@ impl Planting<'_> {
                 planted.undo.push(set(&old.split_whitespace().collect::<Vec<_>>().join(" ")));
                 Ok(command)
             }
+            SetOnMachine(setting, value) => self.set_on_machine(setting, value, planted),
             Hold { command, n_copies, core } => self.hold(command, n_copies, core, planted),
             Core(core) => {
                 let limit = GroupLimit::Core(self.number::<usize>(core, |_| true)?);
@@ -544,6 +554,22 @@ impl Planting<'_> {
                 self.make_group(limit, planted)
             }
         }
+    }
+
+    /// Changes a setting of the machine, unless a fault on another host did: the last undo of two would bring the first fault back.
+    fn set_on_machine(&self, setting: &str, value: &str, planted: &mut PlantedFault) -> Result<String> {
+        let files = fault_files(self.place.state)?;
+        if let Some(other) = files.iter().filter_map(|file| read(file)).find(|other| other.fault == planted.fault) {
+            let why = format!("it is planted on {} already, for the whole machine", other.host);
+            return Err(Error::BadFault { given: other.fault, why, known: "remove it there first".to_owned() });
+        }
+        let path = Path::new("/proc/sys").join(setting.replace('.', "/"));
+        let old = fs::read_to_string(&path).map_err(Error::file("read the setting", &path))?;
+        planted.left.push(Entry::Sysctl { path: path.clone(), old: old.trim_end().to_owned() });
+        planted.keep(self.file)?;
+        let value = filled(value, &self.words);
+        fs::write(&path, &value).map_err(Error::file("write the setting", &path))?;
+        Ok(format!("sysctl -q -w '{setting}={value}'"))
     }
 
     /// Keeps how to remove a control group, and makes it.
@@ -650,7 +676,7 @@ pub fn planted(state: &StateFolder, lab: &LabName) -> Result<Vec<PlantedFault>> 
     Ok(files_of(state, lab)?.iter().filter_map(|file| read(file)).collect())
 }
 
-/// Forgets the faults of a lab that ends or is gone: all but processes and control groups end with its namespaces.
+/// Forgets the faults of a lab that ends or is gone: all but processes, control groups and settings of the machine end with its namespaces.
 ///
 /// # Errors
 /// The first of those that could not be undone; its file stays, for another attempt.
@@ -714,13 +740,19 @@ fn prefix_of(lab: &LabName) -> String {
 }
 
 fn files_of(state: &StateFolder, lab: &LabName) -> Result<Vec<PathBuf>> {
-    let folder = fs::read_dir(state.path()).map_err(Error::file("list", state.path()))?;
     let prefix = prefix_of(lab);
-    let is_of_lab = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with(&prefix) && path.extension().is_some_and(|extension| extension == "fault")
-    };
-    let mut files: Vec<PathBuf> = folder.filter_map(|file| Some(file.ok()?.path())).filter(is_of_lab).collect();
+    let is_of_lab =
+        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
+    let mut files = fault_files(state)?;
+    files.retain(is_of_lab);
+    Ok(files)
+}
+
+/// Returns the files of the faults of all labs.
+fn fault_files(state: &StateFolder) -> Result<Vec<PathBuf>> {
+    let folder = fs::read_dir(state.path()).map_err(Error::file("list", state.path()))?;
+    let is_fault = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "fault");
+    let mut files: Vec<PathBuf> = folder.filter_map(|file| Some(file.ok()?.path())).filter(is_fault).collect();
     files.sort();
     Ok(files)
 }
@@ -767,7 +799,7 @@ mod tests {
             for step in fault.steps {
                 let texts: Vec<&str> = match step {
                     Run(command, undo) => vec![command, undo],
-                    Set(setting, value) => vec![setting, value],
+                    Set(setting, value) | SetOnMachine(setting, value) => vec![setting, value],
                     Hold { command, n_copies, core } => vec![command, n_copies, core],
                     Core(number) | Descriptors(number) | Quota(number) => vec![number],
                 };

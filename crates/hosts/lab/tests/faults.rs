@@ -240,6 +240,23 @@ fn a_fault_may_be_on_both_hosts_once_and_is_removed_from_both() {
     assert!(lab.planted().is_empty());
 }
 
+#[test]
+fn a_setting_of_the_machine_is_planted_once_and_put_back_with_the_fault_or_the_lab() {
+    let Some(lab) = UpLab::up("machine") else { return };
+    let setting = || fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").unwrap();
+    let before = setting();
+    // Far more than this machine's tests use together: nobody notices.
+    lab.plant("tcp-memory", &["pages=3000000"]).unwrap();
+    assert_eq!(setting().split_whitespace().collect::<Vec<_>>(), ["3000000", "3000000", "4000000"]);
+    let refused = lab.plant_on("a", "tcp-memory", &[]).unwrap_err();
+    assert!(matches!(&refused, Error::BadFault { why, .. } if why.contains("on b")), "{refused}");
+    lab.remove("tcp-memory");
+    assert_eq!(setting(), before);
+    lab.plant("tcp-memory", &["pages=3000000"]).unwrap();
+    drop(lab);
+    assert_eq!(setting(), before);
+}
+
 /// Plants a fault, and returns the folder of its group; `None`, and reports it, where no group can be made.
 fn group_of(lab: &UpLab, fault: &str, values: &[&str]) -> Option<PathBuf> {
     if let Err(error) = lab.plant(fault, values) {

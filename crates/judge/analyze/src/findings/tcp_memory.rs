@@ -30,7 +30,7 @@ impl FindingRule for TcpMemory {
                 .next(
                     NextStep::new("sysctl net.ipv4.tcp_mem")
                         .on(host)
-                        .expected("show the limits in pages: raise the second and the third, or use fewer connections"),
+                        .expected("show its limits in pages, outside of containers: raise the second and the third, or use fewer connections"),
                 ),
         ]
     }

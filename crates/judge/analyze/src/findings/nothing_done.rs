@@ -59,6 +59,7 @@ impl FindingRule for NothingDone {
             "connect-delays",
             "resets",
             "memory-pressure",
+            "gone-early",
         ]
     }
 

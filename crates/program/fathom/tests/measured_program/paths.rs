@@ -393,7 +393,8 @@ fn a_path_that_ended_in_silence_is_tried_again_with_the_value_of_its_own_test() 
     fs::write(stage.path("plan.toml"), darkened).unwrap();
     let run = stage.fathom(["run", "plan.toml", "--json"]).run();
     let told = fs::read_to_string(&log).unwrap();
-    assert_eq!(told, "1\n2\n1\n", "the order of the seed, and once more: {:?}", run.completeness);
+    // Beside others, the path may fall silent at the second value as well.
+    assert!(told.starts_with("1\n2\n1\n"), "the order of the seed, and once more: {told} {:?}", run.completeness);
 }
 
 #[test]

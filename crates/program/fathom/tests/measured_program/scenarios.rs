@@ -302,7 +302,7 @@ fn stage_with_rows(n: usize, coming: &str) -> TestBed {
 fn users_who_leave_during_the_warm_up_leave_no_result_but_a_way_to_one() {
     let (stage, shop) = (stage_with_rows(3, "closed 2 for 1s\ndata rows from rows.csv unique"), ShopServer::open());
     let shown = stage.fathom(["app", "run", "rows.scenario", &shop.url(), "--rounds", "1"]).code(1).stdout;
-    for words in ["had left before the warm-up was over", "--warmup 0s"] {
+    for words in ["had left by the end of the warm-up", "--warmup 0s"] {
         assert!(shown.contains(words), "{shown}");
     }
 }

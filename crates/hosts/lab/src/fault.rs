@@ -1,8 +1,9 @@
 //! Faults that can be planted on a host of a lab that is up, each with its undo.
 //!
-//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, of the whole machine, of programs that a
-//! guard runs there, and of limits for the programs that are started there. It ends with the lab at the latest: its undo is kept in a file of the state
-//! folder until it is removed, and what a namespace does not take along is undone by the holder, or after it by `lab down --stale`.
+//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, of programs that a guard runs there,
+//! and of limits for the programs that are started there; few change a setting of the whole machine. It ends with the lab at the latest: its
+//! undo is kept in a file of the state folder until it is removed, and what a namespace does not take along is undone by the holder, or after
+//! it by `lab down --stale`.
 
 use std::{
     collections::BTreeMap,

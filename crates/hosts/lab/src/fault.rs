@@ -562,7 +562,8 @@ impl Planting<'_> {
         let files = fault_files(self.place.state)?;
         if let Some(other) = files.iter().filter_map(|file| read(file)).find(|other| other.fault == planted.fault) {
             let why = format!("it is planted on {} already, for the whole machine", other.host);
-            return Err(Error::BadFault { given: other.fault, why, known: "remove it there first".to_owned() });
+            let known = format!("{} on {}, which has to be removed first", other.fault, other.host);
+            return Err(Error::BadFault { given: other.fault, why, known });
         }
         let path = Path::new("/proc/sys").join(setting.replace('.', "/"));
         let old = fs::read_to_string(&path).map_err(Error::file("read the setting", &path))?;

@@ -29,8 +29,8 @@ test-quick:
 
 # Rights permitting, at a higher priority: a sender on a schedule cannot share its core with a compiler. Always the whole workspace, because
 # the features of a single package would build everything again. First the agents, the hosts, the protocols of other tools and both sides of the
-# transport in one process: these wait most of the time or count without a clock, and run beside each other. In the tests of the program, those that judge no rate do, then those of low rates, too; then all
-# others run alone, each of which has a thread that waits for its turn.
+# transport in one process: these wait most of the time or count without a clock, and run beside each other. In the tests of the program, those
+# that judge no rate do, then those of low rates, too; then all others run alone, each of which has a thread that waits for its turn.
 test-measured:
 	printf '%s\n' 'b*' 'fl*' 'h*' 'i*' 'n*' | $(NICE) xargs --max-procs 5 --replace $(CARGO) test --workspace --test 'measured_{}'
 	$(NICE) $(CARGO) test --workspace --test 'measured_[!bfhinp]*' --test 'measured_f[!l]*'

@@ -321,7 +321,7 @@ pub const FAULTS: &[Fault] = &[
         name: "tcp-memory",
         about: "all TCP sockets of the machine together have hardly any memory for their buffers",
         values: &[("pages", "64")],
-        // Far above, memory is refused, which would end connections of others.
+        // Above the third number the kernel refuses memory, which would end connections of others.
         steps: &[SetOnMachine("net.ipv4.tcp_mem", "{pages} {pages} 4000000")],
     },
     Fault {

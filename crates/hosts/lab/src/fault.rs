@@ -570,8 +570,14 @@ impl Planting<'_> {
         planted.left.push(Entry::Sysctl { path: path.clone(), old: old.trim_end().to_owned() });
         planted.keep(self.file)?;
         let value = filled(value, &self.words);
-        fs::write(&path, &value).map_err(Error::file("write the setting", &path))?;
-        Ok(format!("sysctl -q -w '{setting}={value}'"))
+        let command = format!("sysctl -q -w '{setting}={value}'");
+        match fs::write(&path, &value) {
+            Ok(()) => Ok(command),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(Error::FaultCommand { command, why: format!("{error}: settings of the machine need root") })
+            }
+            Err(error) => Err(Error::FaultCommand { command, why: error.to_string() }),
+        }
     }
 
     /// Keeps how to remove a control group, and makes it.

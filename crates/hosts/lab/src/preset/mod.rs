@@ -175,6 +175,12 @@ pub fn find(name: &str) -> Result<&'static Preset> {
     found.ok_or_else(|| Error::UnknownPreset { given: name.to_owned(), known: names() })
 }
 
+/// Returns true if a text such as `pair` or `star:4` begins with the name of a topology.
+#[must_use]
+pub fn is_known(text: &str) -> bool {
+    find(text.split(':').next().unwrap_or_default()).is_ok()
+}
+
 /// Finds a topology by a text such as `pair`, `star:4` or `targets:2`, whose number of hosts or targets it adds to the options.
 ///
 /// # Errors

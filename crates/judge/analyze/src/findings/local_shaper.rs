@@ -15,6 +15,8 @@ use crate::{
 
 /// If packets waited for the rate in at least this share of the measured time, the discipline paces the test.
 const PACES: f64 = 0.5;
+/// A queue stands if the median of the delay is at least this share of its 99th percentile.
+const STANDS: f64 = 0.5;
 
 pub(crate) const LOCAL_SHAPER: &str = "local-shaper";
 
@@ -44,9 +46,18 @@ impl FindingRule for LocalShaper {
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         // What waits in a queue is delayed, and lost only where the sender does not wait. Some senders keep even the delay short.
-        let delay = lower_rate_against(seen, "one_way_delay_ns_p99").or_else(|| lower_stream_rate(seen, "rtt_ns_p50"));
+        let delay = lower_rate_against(seen, delay_metric(seen)).or_else(|| lower_stream_rate(seen, "rtt_ns_p50"));
         delay.map(Change::without_refutation).or_else(|| lower_rate(seen))
     }
+}
+
+/// Returns the delay that shows the queue: the median where a queue stands, which a single stall does not change, else the tail.
+fn delay_metric(seen: &TestEvidence<'_>) -> &'static str {
+    const MEDIAN: &str = "one_way_delay_ns_p50";
+    const TAIL: &str = "one_way_delay_ns_p99";
+    let value = |name| seen.test.summaries.iter().find(|summary| summary.metric.name == name)?.value;
+    let stands = value(MEDIAN).zip(value(TAIL)).is_some_and(|(median, tail)| median >= STANDS * tail);
+    if stands { MEDIAN } else { TAIL }
 }
 
 fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Option<Finding> {

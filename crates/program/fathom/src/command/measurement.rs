@@ -292,10 +292,13 @@ struct KnownLab {
 impl KnownLab {
     /// Looks up a running lab with this name, or else a preset.
     fn find(name: &str, device: Option<&str>) -> Result<Self, UserError> {
-        let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
-        match labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name)) {
-            Some((_, record)) => Self::up(name, device, record),
-            None => Self::preset(name, device),
+        match StateFolder::from_environment().and_then(|state| fathom_lab::list(&state)) {
+            Ok(labs) => match labs.into_iter().find(|(up, _)| up.as_str() == name) {
+                Some((_, record)) => Self::up(name, device, record),
+                None => Self::preset(name, device),
+            },
+            Err(error) if !preset::is_known(name) => Err(lab_error(&error)),
+            Err(_) => Self::preset(name, device),
         }
     }
 

@@ -82,7 +82,7 @@ const fn span(named: MetricName, source: &'static str, from: Derivation) -> Metr
     Metric::of(named, UnitAndSense::TIME, source, from)
 }
 
-const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
+const fn metrics(sender: Side, receiver: Side) -> [Metric; 15] {
     use Derivation as By;
     let sent = (sender, count::SENT);
     let received = (receiver, count::RECEIVED);
@@ -91,6 +91,8 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
     let duplicated = By::share((receiver, count::DUPLICATES), received);
     let burst = By::quantile(receiver, LOSS_BURST, 1.0);
     let extent = By::quantile(receiver, REORDERING_EXTENT, 1.0);
+    let delay_median = By::quantile(receiver, ONE_WAY_DELAY, 0.5);
+    let delay_tail = By::quantile(receiver, ONE_WAY_DELAY, 0.99);
     [
         Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, bytes),
         Metric::of(MetricName(RECEIVED, "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
@@ -108,11 +110,8 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
         Metric::of(MetricName("loss_burst_max", "longest loss burst"), COUNT, SOURCE, burst),
         Metric::of(MetricName("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
         span(MetricName("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
-        span(
-            MetricName("one_way_delay_ns_p99", "one-way delay p99"),
-            RFC_DELAY,
-            By::quantile(receiver, ONE_WAY_DELAY, 0.99),
-        ),
+        span(MetricName("one_way_delay_ns_p50", "one-way delay p50"), RFC_DELAY, delay_median),
+        span(MetricName("one_way_delay_ns_p99", "one-way delay p99"), RFC_DELAY, delay_tail),
         span(MetricName("one_way_delay_error_ns", "one-way delay ±"), SOURCE, By::total(receiver, ONE_WAY_DELAY_ERROR)),
     ]
 }

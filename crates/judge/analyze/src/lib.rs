@@ -80,7 +80,7 @@ pub use precision::is_narrow;
 pub use proof::next_intervention;
 pub use summaries::{is_main_rate, value_in};
 pub use sweep::number as sweep_number;
-pub use watched::{WatchedHost, watched};
+pub use watched::WatchedHost;
 
 /// Fills in every part of a run that follows from its records: values, limits, conservation, findings and the verdict.
 ///

@@ -12,45 +12,60 @@ use crate::{
     findings::{HOST_RULES, with_effects_as_remarks},
 };
 
-/// A host at work, and what was seen of it.
-pub struct WatchedHost<'a> {
-    /// Its name in sentences.
-    pub name: &'a str,
-    /// Its interfaces with traffic.
-    pub interfaces: Vec<String>,
-    /// Its properties.
-    pub environment: &'a Environment,
-    /// Its counters in the time that is judged.
-    pub record: HostRecord,
+/// A host at work, which is judged again and again.
+pub struct WatchedHost {
+    /// A run of this host with one test, which is the time itself, so that the rules can judge it.
+    run: Run,
 }
 
-/// Returns the findings about a host, the most important first; none from fewer than two samples.
-#[must_use]
-pub fn watched(host: WatchedHost<'_>) -> Vec<Finding> {
-    let WatchedHost { name, interfaces, environment, record } = host;
-    if record.at_ns.len() < 2 {
-        return Vec::new();
+impl WatchedHost {
+    /// Creates a host with its name in sentences and its properties.
+    #[must_use]
+    pub fn new(name: impl Into<String>, environment: Environment) -> Self {
+        let name = name.into();
+        let host = Host { environment, ..Host::default() };
+        // The rules about connections look at this layer.
+        let time = TestRun { from: name.clone(), ..TestRun::new(Layer::Tcp, "watch") };
+        let plan = Run::new(Plan::new("", Vec::new()));
+        Self { run: Run { hosts: [(name, host)].into(), tests: vec![time], ..plan } }
     }
-    let context = AnalysisContext::default();
-    let mut run = run_of(name, environment, record);
-    let mut found = full_cores(&TestEvidence::new(&run, &run.tests[0], &context), name);
-    // A rule looks at one interface of a host; without traffic there is still the host.
-    let alone = interfaces.is_empty().then_some(None);
-    for interface in interfaces.into_iter().map(Some).chain(alone) {
-        run.hosts.values_mut().for_each(|host| host.interface.clone_from(&interface));
-        let seen = TestEvidence::new(&run, &run.tests[0], &context);
-        let by_rule = HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
-        for finding in with_effects_as_remarks(by_rule.collect(), &seen) {
-            if !found.iter().any(|known| known.title == finding.title) {
-                found.push(finding);
+
+    /// The name of the host.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.run.tests[0].from
+    }
+
+    /// Returns the findings about the host, the most important first; none from fewer than two samples. The record has its counters in the time that
+    /// is judged; the interfaces are those with traffic.
+    #[must_use]
+    pub fn judge(&mut self, record: HostRecord, interfaces: Vec<String>) -> Vec<Finding> {
+        if record.at_ns.len() < 2 {
+            return Vec::new();
+        }
+        let (name, context) = (self.host().to_owned(), AnalysisContext::default());
+        self.run.took_ns = record.span();
+        self.run.tests[0].trials = vec![trial_of(&name, record)];
+        let mut found = full_cores(&TestEvidence::new(&self.run, &self.run.tests[0], &context), &name);
+        // A rule looks at one interface of a host; without traffic there is still the host.
+        let alone = interfaces.is_empty().then_some(None);
+        for interface in interfaces.into_iter().map(Some).chain(alone) {
+            self.run.hosts.values_mut().for_each(|host| host.interface.clone_from(&interface));
+            let seen = TestEvidence::new(&self.run, &self.run.tests[0], &context);
+            let by_rule =
+                HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
+            for finding in with_effects_as_remarks(by_rule.collect(), &seen) {
+                if !found.iter().any(|known| known.title == finding.title) {
+                    found.push(finding);
+                }
             }
         }
+        found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        for finding in &mut found {
+            finding.tests.clear();
+        }
+        found
     }
-    found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    for finding in &mut found {
-        finding.tests.clear();
-    }
-    found
 }
 
 /// Returns the cores without idle time, with the programs that used most CPU time.
@@ -73,26 +88,13 @@ fn full_cores(seen: &TestEvidence<'_>, host: &str) -> Vec<Finding> {
     vec![seen.finding("core-full", Severity::HoldsBack, "core full", title).evidence(evidence)]
 }
 
-/// Makes a run of what was seen, so that the rules can judge it: one host, and no test but the time itself.
-fn run_of(name: &str, environment: &Environment, record: HostRecord) -> Run {
-    let (name, span) = (name.to_owned(), record.span());
-    let of_host = Host { environment: environment.clone(), ..Host::default() };
-    let trial = Trial {
-        records: [(name.clone(), time_of(&record))].into(),
-        hosts: [(name.clone(), record)].into(),
+/// The time as a trial.
+fn trial_of(name: &str, record: HostRecord) -> Trial {
+    Trial {
+        records: [(name.to_owned(), time_of(&record))].into(),
+        hosts: [(name.to_owned(), record)].into(),
         ..Trial::default()
-    };
-    Run {
-        took_ns: span,
-        hosts: [(name.clone(), of_host)].into(),
-        tests: vec![test_of(name, trial)],
-        ..Run::new(Plan::new("", Vec::new()))
     }
-}
-
-fn test_of(host: String, trial: Trial) -> TestRun {
-    // The rules about connections look at this layer.
-    TestRun { from: host, trials: vec![trial], ..TestRun::new(Layer::Tcp, "watch") }
 }
 
 /// A record that measured during all samples and counted nothing itself.
@@ -115,9 +117,8 @@ mod tests {
     fn found(series: Vec<Series>) -> Vec<Finding> {
         let at_ns = (0..3).map(Nanos::from_secs).collect();
         let record = HostRecord { at_ns, series, programs: Vec::new(), sampling_cpu_ns: None };
-        let environment = Environment::default();
         let interfaces = ["eth0", "eth1"].map(str::to_owned).to_vec();
-        watched(WatchedHost { name: "gen-1", interfaces, environment: &environment, record })
+        WatchedHost::new("gen-1", Environment::default()).judge(record, interfaces)
     }
 
     #[test]
@@ -144,9 +145,7 @@ mod tests {
             programs: vec![program("make", 7, 400), program("yes", 8, 1_500)],
             sampling_cpu_ns: None,
         };
-        let environment = Environment::default();
-        let host = WatchedHost { name: "gen-1", interfaces: Vec::new(), environment: &environment, record };
-        let found = watched(host);
+        let found = WatchedHost::new("gen-1", Environment::default()).judge(record, Vec::new());
         let full = found.iter().find(|finding| finding.id == "core-full").unwrap();
         assert!(full.title.ends_with("; busiest programs: yes 75 %, make 20 % of a core"), "{}", full.title);
         assert_eq!(full.evidence[0].counter, "yes (pid 8)");

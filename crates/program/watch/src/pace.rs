@@ -23,7 +23,12 @@ impl ReadingPace {
 
     pub(crate) fn is_due(&self, now: Nanos) -> bool {
         let distance = self.least.max(Nanos(self.cost.0.saturating_mul(TIME_BY_COST)));
-        self.n < 2 || now.since(self.began) >= distance
+        self.is_first_rate() || now.since(self.began) >= distance
+    }
+
+    /// Returns true before the second reading, without which there is no rate.
+    pub(crate) const fn is_first_rate(&self) -> bool {
+        self.n < 2
     }
 
     /// Notes a reading that began at this time and took this much CPU time.

@@ -25,47 +25,74 @@ pub(crate) struct ProgramReadings {
     kept: Nanos,
     pace: ReadingPace,
     readings: VecDeque<(Nanos, ProgramTimes)>,
+    /// Whether a reading was due that nobody wanted.
+    rests: bool,
 }
 
 impl ProgramReadings {
     /// Creates an empty list that keeps readings for this long; `cpu` is the clock of this thread's CPU time.
     pub(crate) fn new(root: impl Into<PathBuf>, kept: Nanos, cpu: fn() -> Nanos) -> Self {
-        Self { root: root.into(), cpu, kept, pace: ReadingPace::new(READ_EVERY), readings: VecDeque::new() }
+        Self {
+            root: root.into(),
+            cpu,
+            kept,
+            pace: ReadingPace::new(READ_EVERY),
+            readings: VecDeque::new(),
+            rests: false,
+        }
     }
 
-    /// Reads all programs, if that is due; `now` is the monotonic clock.
-    pub(crate) fn read(&mut self, now: Nanos) {
+    /// Reads all programs, if that is due and wanted; `now` is the monotonic clock. The first two readings need no wish, because the first view may
+    /// be the only one.
+    pub(crate) fn read(&mut self, now: Nanos, is_wanted: bool) {
         if !self.pace.is_due(now) {
             return;
+        }
+        if !is_wanted && !self.pace.is_first_rate() {
+            self.rests = true;
+            return;
+        }
+        if std::mem::take(&mut self.rests) {
+            // A rate needs two readings, and what was used long ago is not what is used now.
+            self.pace = ReadingPace::new(READ_EVERY);
+            self.readings.retain(|(at, _)| now.since(*at) <= self.kept);
         }
         let began = (self.cpu)();
         self.readings.push_back((now, ProgramTimes::read(&self.root)));
         self.pace.took(now, (self.cpu)().since(began));
-        while self.readings.len() > 2 && self.readings.front().is_some_and(|(at, _)| now.since(*at) > self.kept) {
+        // The time that is kept begins after the oldest reading.
+        while self.readings.len() > 2 && self.readings.get(1).is_some_and(|(at, _)| now.since(*at) >= self.kept) {
             self.readings.pop_front();
         }
     }
 
-    /// Returns the few programs with the most CPU time since about this time, which is before the newest reading.
-    pub(crate) fn busiest_since(&self, time: Nanos) -> Vec<ProgramTime> {
-        let nearest = self.readings.iter().min_by_key(|(at, _)| at.since(time).max(time.since(*at)));
-        let (Some((from, earlier)), Some((to, later))) = (nearest, self.readings.back()) else { return Vec::new() };
+    /// Returns the few programs with the most CPU time between these times, as far as the readings next to them tell.
+    pub(crate) fn busiest_between(&self, time: Nanos, until: Nanos) -> Vec<ProgramTime> {
+        let before = self.readings.iter().rev().find(|(at, _)| *at <= time).or(self.readings.front());
+        let (Some((from, earlier)), Some((to, later))) = (before, self.readings.back()) else { return Vec::new() };
         if from == to {
             return Vec::new();
         }
         let mut busiest = later.busiest_since(earlier, to.since(*from));
         busiest.truncate(SHOWN_MAX);
+        if !self.rests {
+            // The newest reading is older than the newest sample, and what was busy then is taken to be so still.
+            let longer = until.since(time.max(*from)).as_secs_f64() / to.since(*from).as_secs_f64();
+            let scaled = |cpu: Nanos| Nanos::from_secs_f64(cpu.as_secs_f64() * longer);
+            busiest.iter_mut().for_each(|program| program.cpu_ns = scaled(program.cpu_ns));
+        }
         busiest
     }
 
     /// Returns the busiest programs between the newest two readings, each with the inodes of its sockets.
     pub(crate) fn with_sockets(&self) -> Vec<(ProgramTime, BTreeSet<u64>)> {
-        let Some((before, _)) = self.readings.iter().rev().nth(1) else { return Vec::new() };
+        let mut newest = self.readings.iter().rev().map(|(at, _)| *at);
+        let (Some(until), Some(time)) = (newest.next(), newest.next()) else { return Vec::new() };
         let with_sockets = |program: ProgramTime| {
             let inodes = socket_inodes(&self.root, program.pid, DESCRIPTORS_MAX);
             (program, inodes)
         };
-        self.busiest_since(*before).into_iter().map(with_sockets).collect()
+        self.busiest_between(time, until).into_iter().map(with_sockets).collect()
     }
 }
 
@@ -90,14 +117,41 @@ mod tests {
         for second in 0..3 {
             write_process(root.path(), 11, "yes", 90 * second);
             write_process(root.path(), 12, "sshd", second / 2);
-            readings.read(Nanos::from_secs(second));
+            readings.read(Nanos::from_secs(second), true);
         }
-        let busiest = readings.busiest_since(Nanos::from_secs(1));
+        let busiest = readings.busiest_between(Nanos::from_secs(1), Nanos::from_secs(2));
         let told: Vec<_> = busiest.iter().map(|program| (program.name.as_str(), program.pid, program.cpu_ns)).collect();
         assert_eq!(told, [("yes", 11, Nanos::from_millis(900))]);
+        // A sample a second after the newest reading: the program goes on.
+        let busiest = readings.busiest_between(Nanos::from_secs(1), Nanos::from_secs(3));
+        assert_eq!(busiest[0].cpu_ns, Nanos::from_millis(1_800));
         for second in 10..20 {
-            readings.read(Nanos::from_secs(second));
+            readings.read(Nanos::from_secs(second), true);
         }
         assert_eq!(readings.readings.len(), 3);
+    }
+
+    #[test]
+    fn programs_are_read_twice_and_then_only_while_that_is_wanted() {
+        let root = tempfile::tempdir().unwrap();
+        let mut readings = ProgramReadings::new(root.path(), Nanos::from_secs(10), || Nanos::ZERO);
+        let mut read_at = |second: u64, is_wanted| {
+            write_process(root.path(), 11, "yes", 90 * second);
+            readings.read(Nanos::from_secs(second), is_wanted);
+            let busiest =
+                readings.busiest_between(Nanos::from_secs(second.saturating_sub(10)), Nanos::from_secs(second));
+            busiest.first().map(|program| program.cpu_ns)
+        };
+        assert_eq!((read_at(0, false), read_at(1, false)), (None, Some(Nanos::from_millis(900))));
+        assert_eq!(
+            (read_at(2, false), read_at(3, true)),
+            (Some(Nanos::from_millis(900)), Some(Nanos::from_millis(2_700)))
+        );
+        assert_eq!(
+            (read_at(4, true), read_at(5, false)),
+            (Some(Nanos::from_millis(3_600)), Some(Nanos::from_millis(3_600)))
+        );
+        // What it did in the hour before is not what it does now.
+        assert_eq!((read_at(3_600, true), read_at(3_601, true)), (None, Some(Nanos::from_millis(900))));
     }
 }

@@ -6,8 +6,9 @@ use std::{
 };
 
 use fathom_model::{
+    names::host,
     record::{HostRecord, Series},
-    units::Nanos,
+    units::{Nanos, ratio},
 };
 use fathom_monitor::{CounterSink, Source, every_source, is_slow};
 
@@ -85,6 +86,23 @@ impl Samples {
         let mut whole = self.rows.iter().rev().filter(|row| !row.is_carried);
         let slow = whole.next().and_then(|newest| Some((whole.next()?, newest)));
         Some(Interval { samples: self, fast: (before, newest), slow })
+    }
+
+    /// Returns the busy share of the busiest core in the last interval; 0 before the second sample.
+    pub(crate) fn busiest_core(&self) -> f64 {
+        let Some(interval) = self.interval() else { return 0.0 };
+        let idle = |core: &str| {
+            let (idle, span) = interval.growth(host::CPU_IDLE_NS, core)?;
+            ratio(idle, span.0)
+        };
+        let cores = self.places.get(host::CPU_IDLE_NS).into_iter().flatten().filter_map(|(core, _)| idle(core));
+        1.0 - cores.fold(1.0, f64::min)
+    }
+
+    /// Returns the TCP segments that the host has received and sent; `None` if it does not tell.
+    pub(crate) fn tcp_segments(&self) -> Option<u64> {
+        let newest = |name| self.rows.back()?.value(self.found(name, "")?);
+        Some(newest(host::TCP_IN_SEGMENTS)?.wrapping_add(newest(host::TCP_OUT_SEGMENTS)?))
     }
 
     /// Begins a sample. The oldest gives way if there is no room.

@@ -22,6 +22,8 @@ use crate::{pace::ReadingPace, programs::ProgramReadings};
 
 /// The shortest interval of samples.
 const READ_EVERY: Nanos = Nanos::from_millis(90);
+/// While no segment moves, sockets are read this often: some end by a timer.
+const READ_AT_REST_EVERY: Nanos = Nanos::from_secs(10);
 /// The most sockets that are looked at: some ten milliseconds of work.
 const SOCKETS_MAX: usize = 10_000;
 /// The most rows of a document. The text shows fewer.
@@ -107,6 +109,9 @@ pub(crate) struct Sockets {
     cpu: fn() -> Nanos,
     pace: ReadingPace,
     before: Option<Reading>,
+    /// When the sockets were read last, and the TCP segments of the host at that time.
+    read_at: Nanos,
+    n_segments: Option<u64>,
     owners: BTreeMap<u64, SocketOwner>,
     busy: Option<BusySockets>,
     listeners: Option<Vec<WaitingListener>>,
@@ -121,6 +126,8 @@ impl Sockets {
             cpu,
             pace: ReadingPace::new(READ_EVERY),
             before: None,
+            read_at: Nanos::ZERO,
+            n_segments: None,
             owners: BTreeMap::new(),
             busy: None,
             listeners: None,
@@ -128,11 +135,13 @@ impl Sockets {
         }
     }
 
-    /// Reads all sockets, if that is due; `now` is the monotonic clock.
-    pub(crate) fn read(&mut self, now: Nanos, programs: &ProgramReadings) {
-        if !self.pace.is_due(now) {
+    /// Reads all sockets, if that is due and one of them can have changed; `now` is the monotonic clock, and `n_segments` what the host has received
+    /// and sent so far.
+    pub(crate) fn read(&mut self, now: Nanos, programs: &ProgramReadings, n_segments: Option<u64>) {
+        if !self.pace.is_due(now) || self.rests(now, n_segments) {
             return;
         }
+        (self.read_at, self.n_segments) = (now, n_segments);
         let began = (self.cpu)();
         match self.reader.tcp(DiagStates::LISTENING_OR_CONNECTED, SOCKETS_MAX) {
             Ok(dump) => self.take(&dump, now, programs),
@@ -142,6 +151,22 @@ impl Sockets {
             }
         }
         self.pace.took(now, (self.cpu)().since(began));
+    }
+
+    /// Returns true if the sockets are as at the last reading, and notes an interval in which no connection moved a byte: no segment came or went, and
+    /// no connection waits for accept, which takes no segment.
+    fn rests(&mut self, now: Nanos, n_segments: Option<u64>) -> bool {
+        let is_still = n_segments.is_some()
+            && n_segments == self.n_segments
+            && now.since(self.read_at) < READ_AT_REST_EVERY
+            && self.listeners.as_ref().is_some_and(Vec::is_empty);
+        let (Some(before), Some(busy)) = (&mut self.before, &mut self.busy) else { return false };
+        if is_still {
+            busy.interval_ns = now.since(before.at);
+            busy.busiest.clear();
+            before.at = now;
+        }
+        is_still
     }
 
     fn take(&mut self, dump: &SocketDump, now: Nanos, programs: &ProgramReadings) {
@@ -179,6 +204,11 @@ impl Sockets {
         let owner = SocketOwner { name: program.name.clone(), pid: program.pid };
         self.owners.insert(socket.cookie, owner.clone());
         Some(owner)
+    }
+
+    /// Returns true if the program of a connection that moved bytes is not known.
+    pub(crate) fn lacks_owners(&self) -> bool {
+        self.busy.as_ref().is_some_and(|busy| busy.busiest.iter().any(|socket| socket.program.is_none()))
     }
 
     /// The connections of the newest interval; absent before the second reading, or if they cannot be read.
@@ -314,6 +344,46 @@ mod tests {
             SocketDump { sockets: vec![listener(0, 128), listener(90, 128), listener(2, 1)], is_complete: true };
         let found: Vec<_> = waiting(&listening).iter().map(|l| (l.n_waiting, l.n_length, l.is_full)).collect();
         assert_eq!(found, [(2, 1, true), (90, 128, false)]);
+    }
+
+    #[test]
+    fn sockets_are_at_rest_while_no_segment_moves_and_nothing_waits_for_accept() {
+        let mut sockets = Sockets::new(|| Nanos::ZERO);
+        let programs = ProgramReadings::new("/nowhere", Nanos::from_secs(10), || Nanos::ZERO);
+        let dump = SocketDump { sockets: vec![socket(1, 100, 0)], is_complete: true };
+        let seen = |sockets: &mut Sockets, second, n_segments, dump: &SocketDump| {
+            let now = Nanos::from_secs(second);
+            let rests = sockets.rests(now, n_segments);
+            if !rests {
+                (sockets.read_at, sockets.n_segments) = (now, n_segments);
+                sockets.take(dump, now, &programs);
+            }
+            rests
+        };
+        assert!(!seen(&mut sockets, 0, Some(7), &dump), "nothing is known");
+        assert!(!seen(&mut sockets, 1, Some(7), &dump), "without a second reading there is no interval");
+        assert!(seen(&mut sockets, 3, Some(7), &dump));
+        let busy = sockets.busy().unwrap();
+        assert_eq!((busy.interval_ns, busy.n_connections, busy.busiest.len()), (Nanos::from_secs(2), 1, 0));
+        let moved = SocketDump { sockets: vec![socket(1, 1_100, 0)], is_complete: true };
+        assert!(!seen(&mut sockets, 4, Some(8), &moved));
+        let busy = sockets.busy().unwrap();
+        assert_eq!(
+            (busy.interval_ns, busy.busiest[0].rate_tx_bps.to_bits()),
+            (Nanos::from_secs(1), 8_000_f64.to_bits())
+        );
+        assert!(sockets.lacks_owners());
+        assert!(seen(&mut sockets, 5, Some(8), &moved) && !sockets.lacks_owners());
+        assert!(!seen(&mut sockets, 6, None, &moved), "a host that does not tell its segments");
+        let waiting =
+            DiagSocket { state: TcpState::Listen, rx_queue: 3, tx_queue: 128, counts: None, ..socket(2, 0, 0) };
+        let waiting = SocketDump { sockets: vec![waiting], is_complete: true };
+        assert!(!seen(&mut sockets, 7, Some(8), &waiting));
+        assert!(!seen(&mut sockets, 8, Some(8), &dump), "a server accepts without a segment");
+        assert!(
+            seen(&mut sockets, 9, Some(8), &dump) && !seen(&mut sockets, 19, Some(8), &dump),
+            "a timer may end one"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use fathom_analyze::{WatchedHost, watched};
+use fathom_analyze::WatchedHost;
 use fathom_model::{
     Environment, Finding, HostRecord,
     names::host::{DEV_RX_BYTES, DEV_TX_BYTES},
@@ -15,7 +15,7 @@ use crate::{
     live_tables::LiveTables,
     programs::ProgramReadings,
     queue_shares::{QueueReadings, QueueShare},
-    samples::{Interval, Samples},
+    samples::{Interval, Row, Samples},
     sockets::{BusySockets, Sockets, WaitingListener},
     tables::{Column, Quantity, TABLES, TableShape},
 };
@@ -67,6 +67,9 @@ pub const JUDGED: Nanos = Nanos::from_secs(10);
 /// How often findings are looked for anew: a person does not read faster. It is the time between two samples of slow counters.
 const JUDGED_EVERY: Nanos = Nanos::from_millis(950);
 
+/// A core that is busy for this share of an interval may be full in the time that findings are about.
+const BUSY_CORE: f64 = 0.5;
+
 /// Readings of a live host beside its counters, which are not recorded.
 pub struct LiveReadings {
     programs: ProgramReadings,
@@ -87,23 +90,25 @@ impl LiveReadings {
 
     /// Makes the readings that are due; `now` is the monotonic clock, at which the newest sample was taken.
     pub fn read(&mut self, now: Nanos, samples: &Samples) {
-        self.programs.read(now);
-        self.sockets.read(now, &self.programs);
+        // Programs are named where a core is full, and as the owners of busy connections.
+        self.programs.read(now, samples.busiest_core() >= BUSY_CORE || self.sockets.lacks_owners());
+        self.sockets.read(now, &self.programs, samples.tcp_segments());
         self.queues.read(now, samples);
     }
 
-    /// Returns the newest readings, with the programs since about the oldest of these samples.
+    /// Returns the newest readings, with the programs in about the time of these samples.
     #[must_use]
     pub fn tables(&self, samples: &Samples) -> LiveTables {
-        self.tables_since(samples.rows().front().map_or(Nanos::ZERO, |row| row.at))
+        let at = |row: Option<&Row>| row.map_or(Nanos::ZERO, |row| row.at);
+        self.tables_between(at(samples.rows().front()), at(samples.rows().back()))
     }
 
-    pub(crate) fn tables_since(&self, time: Nanos) -> LiveTables {
+    pub(crate) fn tables_between(&self, time: Nanos, until: Nanos) -> LiveTables {
         LiveTables {
             queues: self.queues.shares().to_vec(),
             sockets: self.sockets.busy().cloned(),
             listeners: self.sockets.listeners().cloned(),
-            programs: self.programs.busiest_since(time),
+            programs: self.programs.busiest_between(time, until),
             losses: self.sockets.loss().cloned().into_iter().collect(),
         }
     }
@@ -111,8 +116,7 @@ impl LiveReadings {
 
 /// Makes views of one host.
 pub struct Viewer {
-    host: String,
-    environment: Environment,
+    watched: WatchedHost,
     findings: Vec<Finding>,
     judged_at: Option<Nanos>,
 }
@@ -121,7 +125,7 @@ impl Viewer {
     /// Creates a viewer of a host with this name and these properties.
     #[must_use]
     pub fn new(host: impl Into<String>, environment: Environment) -> Self {
-        Self { host: host.into(), environment, findings: Vec::new(), judged_at: None }
+        Self { watched: WatchedHost::new(host, environment), findings: Vec::new(), judged_at: None }
     }
 
     /// Returns the view of the newest interval; `at` is its end, RFC 3339. `None` before the second sample.
@@ -138,7 +142,7 @@ impl Viewer {
         let live = live.unwrap_or_default();
         Some(View {
             schema: SCHEMA,
-            host: self.host.clone(),
+            host: self.watched.host().to_owned(),
             at,
             interval_ns: interval.span(),
             tables: TABLES.iter().map(|shape| (shape.id, rows(&interval, shape))).collect(),
@@ -150,14 +154,14 @@ impl Viewer {
         })
     }
 
-    fn judge(&self, record: HostRecord) -> Vec<Finding> {
+    fn judge(&mut self, record: HostRecord) -> Vec<Finding> {
         let grows = |series: &Series| {
             let growth = |name| record.growth(name, &series.of).unwrap_or(0);
             growth(DEV_RX_BYTES) + growth(DEV_TX_BYTES) > 0
         };
         let interfaces = record.series_of(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.clone());
         let interfaces = interfaces.collect();
-        watched(WatchedHost { name: &self.host, interfaces, environment: &self.environment, record })
+        self.watched.judge(record, interfaces)
     }
 }
 

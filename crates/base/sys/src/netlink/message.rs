@@ -116,11 +116,24 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// One request: its type, its flags and its body.
 pub(crate) struct NetlinkRequest(pub(crate) u16, pub(crate) u16, pub(crate) MessageBody);
 
+/// Room for the longest datagram of an answer: a dump has at most 32 KiB (`netlink_dump` in `net/netlink/af_netlink.c`), and an acknowledgement repeats
+/// its request.
+pub(crate) const DATAGRAM_MAX: usize = 64 << 10;
+
+/// Receives a datagram into a buffer with room for the longest one. To ask for its length first would be a second system call for each.
+pub(crate) fn receive(socket: &Socket, datagram: &mut Vec<u8>) -> io::Result<()> {
+    datagram.clear();
+    datagram.reserve(DATAGRAM_MAX);
+    let length = socket.recv(datagram, libc::MSG_TRUNC)?;
+    if length > datagram.len() { Err(garbled()) } else { Ok(()) }
+}
+
 /// A socket to one netlink family, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct NetlinkSocket {
     socket: Socket,
     sequence: u32,
+    datagram: Vec<u8>,
 }
 
 impl NetlinkSocket {
@@ -128,7 +141,7 @@ impl NetlinkSocket {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self { socket, sequence: 0, datagram: Vec::new() })
     }
 
     /// Sends one request that asks for a reply, and returns the bodies before the acknowledgement or the end of the dump.
@@ -141,12 +154,12 @@ impl NetlinkSocket {
         self.send(requests)?;
         let mut answers = Vec::new();
         loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
+            receive(&self.socket, &mut self.datagram)?;
             let mut keep = |body: &[u8]| {
                 answers.push(body.to_vec());
                 ControlFlow::Continue(())
             };
-            if take(&datagram, &mut keep)?.is_break() {
+            if take(&self.datagram, &mut keep)?.is_break() {
                 return Ok(answers);
             }
         }
@@ -154,8 +167,7 @@ impl NetlinkSocket {
 
     /// Sends one request for a dump and shows each body of the reply, until the end of the dump or until `show` ends it.
     ///
-    /// All datagrams are read into the same buffer, whose capacity holds the longest that the kernel sends. After a dump that `show` ended, the
-    /// socket holds the rest of it and is of no more use.
+    /// All datagrams are read into the same buffer. After a dump that `show` ended, the socket holds the rest of it and is of no more use.
     pub(crate) fn dump(
         &mut self,
         request: NetlinkRequest,
@@ -164,11 +176,7 @@ impl NetlinkSocket {
     ) -> io::Result<()> {
         self.send([request])?;
         loop {
-            buffer.clear();
-            let length = self.socket.recv(buffer, libc::MSG_TRUNC)?;
-            if length > buffer.len() {
-                return Err(garbled());
-            }
+            receive(&self.socket, buffer)?;
             if take(buffer, &mut show)?.is_break() {
                 return Ok(());
             }

@@ -4,6 +4,7 @@
 //! rtnetlink(7).
 
 pub mod ethtool;
+pub mod link_counters;
 mod local_network;
 mod message;
 pub mod namespace;
@@ -193,6 +194,7 @@ pub struct BridgeIndex(pub u32);
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
+    datagram: Vec<u8>,
 }
 
 /// The flags for a request with an acknowledgement.
@@ -215,7 +217,7 @@ impl Netlink {
             Ok(socket)
         };
         let socket = open().map_err(|error| Error::new("socket(NETLINK_ROUTE)", error))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self { socket, sequence: 0, datagram: Vec::new() })
     }
 
     /// Returns all links of the namespace, in ascending order of index.
@@ -565,8 +567,8 @@ impl Netlink {
 
         let mut answers = Vec::new();
         loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
-            let mut rest = datagram.as_slice();
+            message::receive(&self.socket, &mut self.datagram)?;
+            let mut rest = self.datagram.as_slice();
             while !rest.is_empty() {
                 let answer = NetlinkMessage::<Message>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;

@@ -25,8 +25,6 @@ const INFO: u16 = 2;
 const SOCKET_ID: usize = 48;
 /// The length of `struct inet_diag_msg`, behind which the attributes begin.
 const HEADER: usize = 72;
-/// The kernel writes at most 32 KiB of a dump at once (`netlink_dump` in `net/netlink/af_netlink.c`).
-const BUFFER: usize = 64 << 10;
 
 /// A TCP socket at the time of the dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,15 +120,9 @@ pub struct SocketDump {
 }
 
 /// Reads the TCP sockets of the network namespace of the calling thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SocketReader {
     buffer: Vec<u8>,
-}
-
-impl Default for SocketReader {
-    fn default() -> Self {
-        Self { buffer: Vec::with_capacity(BUFFER) }
-    }
 }
 
 impl SocketReader {

@@ -7,7 +7,7 @@
 use std::{io, path::Path};
 
 use fathom_model::names::host;
-use fathom_sys::netlink::{Netlink, ethtool::Device};
+use fathom_sys::netlink::{ethtool::Device, link_counters::LinkReader};
 
 use super::{
     CounterSink, Source,
@@ -16,7 +16,7 @@ use super::{
 
 /// The source; it stays in the network namespace of the thread that takes the first sample.
 pub(super) struct Links {
-    netlink: Socket<Netlink>,
+    reader: Socket<LinkReader>,
     /// The devices that have had a program, with handles to query them.
     devices: Vec<(String, Device)>,
 }
@@ -25,7 +25,7 @@ const SUFFIXES: [&str; 2] = ["xdp_drops", "xdp_drop"];
 
 impl Links {
     pub(super) const fn new() -> Self {
-        Self { netlink: Socket::new(Netlink::open), devices: Vec::new() }
+        Self { reader: Socket::new(LinkReader::open), devices: Vec::new() }
     }
 }
 
@@ -43,9 +43,9 @@ impl Source for Links {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
-        let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
-        for link in netlink.links().map_err(cause)? {
-            out.value(host::DEV_RX_MISSED, &link.name, link.stats.rx_missed_errors);
+        let Some(reader) = self.reader.below(root)? else { return Ok(()) };
+        for link in reader.counters().map_err(cause)? {
+            out.value(host::DEV_RX_MISSED, &link.name, link.rx_missed);
             if let Some(n) = link.carrier_changes {
                 out.value(host::DEV_CARRIER_CHANGES, &link.name, u64::from(n));
             }

@@ -1,21 +1,21 @@
 //! Time that a quota of a control group took from this process: `cpu.stat` of its groups (Documentation/scheduler/sched-bwc.rst).
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
 use fathom_model::names::host;
 
 use super::{CounterSink, Source};
 use crate::{
     environment::cgroup,
-    procfs::{fields, lines, number, read_short},
+    procfs::{fields, lines, number},
 };
+
+/// More than any of these files has.
+const ROOM: usize = 4096;
 
 pub(super) struct Throttling {
     /// The files of the process's groups; `None` before the first sample.
-    files: Option<Vec<PathBuf>>,
+    files: Option<Vec<File>>,
 }
 
 impl Throttling {
@@ -38,22 +38,30 @@ impl Source for Throttling {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
-        let files =
-            self.files.get_or_insert_with(|| cgroup::cpu_groups(root).map(|group| group.join("cpu.stat")).collect());
+        let files = match &self.files {
+            Some(files) => files,
+            None => self.files.insert(files_of_groups(root)?),
+        };
+        let mut text = [0; ROOM];
         let mut all: Option<u64> = None;
         for file in files {
-            match read_short(file) {
-                // A group without a quota has no such line, and nothing was taken.
-                Ok(text) => *all.get_or_insert(0) += throttled_ns(&text).unwrap_or(0),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+            let size = file.read_at(&mut text, 0)?;
+            // A group without a quota has no such line, and nothing was taken.
+            *all.get_or_insert(0) += throttled_ns(&text[..size]).unwrap_or(0);
         }
         if let Some(all) = all {
             out.value(host::CGROUP_THROTTLED_NS, "", all);
         }
         Ok(())
     }
+}
+
+/// Opens the files of the groups that have one.
+fn files_of_groups(root: &Path) -> io::Result<Vec<File>> {
+    let opened = cgroup::cpu_groups(root).map(|group| File::open(group.join("cpu.stat")));
+    let is_there =
+        |opened: &io::Result<File>| !opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    opened.filter(is_there).collect()
 }
 
 /// Returns the periods in which a group was throttled.

@@ -76,6 +76,7 @@ const CASES: &[CaseRow] = &[
     (&[BUFFER], "", "udp --rate 200M --buffer 4096", &["udp-receive-buffer"]),
     (&["quota"], "a", "tcp", &["cpu-quota"]),
     (&["quota", "cores=0.2"], "b", "tcp", &["cpu-quota"]),
+    (&["memory"], "b", "tcp", &["memory-pressure"]),
     (&["busy"], "a", "tcp", &["other-programs"]),
     (&["busy-core", "programs=3"], "b", "tcp --flows 2", &["other-programs"]),
     (&["pinned"], "a b", "tcp", &["core-saturated"]),

@@ -1,6 +1,6 @@
 //! The reasons why a host cannot be used, or was disconnected.
 
-use std::{fmt, io, process::ExitStatus};
+use std::{fmt, io, os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use crate::{
     AgentFailure, ErrorClass,
@@ -245,7 +245,10 @@ pub enum Error {
 
 /// The exit status and the last output of a child, as a suffix of a message.
 fn lines(exit: Option<ExitStatus>, stderr: &str) -> String {
-    let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}"));
+    const SIGKILL: i32 = 9;
+    let is_killed = exit.and_then(|exit| exit.signal()) == Some(SIGKILL);
+    let hint = if is_killed { ", which the kernel sends for want of memory: see `dmesg` there" } else { "" };
+    let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}{hint}"));
     let stderr = stderr.trim_end();
     if stderr.is_empty() { exit } else { format!("{exit}\n{stderr}") }
 }

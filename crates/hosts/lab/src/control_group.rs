@@ -1,12 +1,12 @@
-//! Control groups with a CPU quota or with one core, of both versions (Documentation/scheduler/sched-bwc.rst,
-//! Documentation/admin-guide/cgroup-v1/cpusets.rst and Documentation/admin-guide/cgroup-v2.rst).
+//! Control groups with a CPU quota, with one core or with little memory, of both versions (Documentation/scheduler/sched-bwc.rst,
+//! Documentation/admin-guide/cgroup-v1/cpusets.rst and memory.rst, and Documentation/admin-guide/cgroup-v2.rst).
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use fathom_model::units::rounded;
+use fathom_model::units::{Bytes, rounded};
 
 use crate::{Error, Result};
 
@@ -24,6 +24,8 @@ pub(crate) enum GroupLimit {
     Quota(f64),
     /// The only core that its processes may use. They cannot give themselves another one, as they could with an affinity.
     Core(usize),
+    /// The memory that its processes together may use.
+    Memory(Bytes),
 }
 
 impl GroupLimit {
@@ -32,6 +34,7 @@ impl GroupLimit {
         match self {
             Self::Quota(_) => ("cpu", "cpu.shares"),
             Self::Core(_) => ("cpuset", "cpuset.cpus"),
+            Self::Memory(_) => ("memory", "memory.limit_in_bytes"),
         }
     }
 
@@ -63,6 +66,10 @@ impl GroupLimit {
                 let nodes = fs::read_to_string(folder.join("../cpuset.mems")).ok();
                 let nodes = nodes.map(|nodes| ("cpuset.mems", nodes.trim().to_owned()));
                 nodes.into_iter().chain([("cpuset.cpus", core.to_string())]).collect()
+            }
+            Self::Memory(most) => {
+                let file = ["memory.limit_in_bytes", "memory.max"].into_iter().find(|file| folder.join(file).exists());
+                vec![(file.unwrap_or("memory.max"), most.0.to_string())]
             }
         }
     }
@@ -137,5 +144,9 @@ mod tests {
         let expected = [("cpuset.mems", "0-1".to_owned()), ("cpuset.cpus", "1".to_owned())];
         assert_eq!(core.settings(&group), expected);
         assert_eq!(quota.settings(&group), [("cpu.max", "50000 100000".to_owned())]);
+        let memory = GroupLimit::Memory(Bytes(4096));
+        assert_eq!(memory.settings(&group), [("memory.max", "4096".to_owned())]);
+        fs::write(group.join("memory.limit_in_bytes"), "").unwrap();
+        assert_eq!(memory.settings(&group), [("memory.limit_in_bytes", "4096".to_owned())]);
     }
 }

@@ -13,6 +13,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use fathom_model::units::Bytes;
 use fathom_sys::process::{ParentBond, confinement::Confinement};
 use serde::{Deserialize, Serialize};
 
@@ -51,12 +52,16 @@ enum FaultStep {
     Descriptors(&'static str),
     /// The number of cores that they may use together, by the quota of a control group.
     Quota(&'static str),
+    /// The mebibytes of memory that they may use together, by the limit of a control group, in which the programs of a later step are too.
+    Memory(&'static str),
 }
 
-use FaultStep::{Core, Descriptors, Hold, Quota, Run, Set, SetOnMachine};
+use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine};
 
 /// A program that never waits.
 const SPIN: &str = "sh -c 'while :; do :; done'";
+/// A program that wants more memory than its group may have, and is started again after it was killed. Each ends by itself, also outside the group.
+const GREEDY: &str = "sh -c 'while :; do head -c 256M /dev/zero | tail -c 256M > /dev/null; sleep 0.2; done'";
 /// The most programs that a fault runs at once.
 const COPIES_MAX: u32 = 64;
 
@@ -385,6 +390,12 @@ pub const FAULTS: &[Fault] = &[
         steps: &[Quota("{cores}")],
     },
     Fault {
+        name: "memory",
+        about: "programs that start on the host share little memory, and one of them is killed for want of it, again and again",
+        values: &[("mebibytes", "64")],
+        steps: &[Memory("{mebibytes}"), Hold { command: GREEDY, n_copies: "1", core: "" }],
+    },
+    Fault {
         name: "descriptors",
         about: "programs that start on the host may open few descriptors",
         values: &[("count", "64")],
@@ -554,6 +565,11 @@ impl Planting<'_> {
                 let limit = GroupLimit::Quota(self.number::<f64>(cores, |cores| (0.01..=1024.0).contains(cores))?);
                 self.make_group(limit, planted)
             }
+            Memory(mebibytes) => {
+                // In less an agent would be killed itself, and in more nothing would be.
+                let n = self.number::<u64>(mebibytes, |n| (32..=128).contains(n))?;
+                self.make_group(GroupLimit::Memory(Bytes(n << 20)), planted)
+            }
         }
     }
 
@@ -598,7 +614,7 @@ impl Planting<'_> {
         let words = shlex::split(&command).expect("the commands of faults are well-formed");
         let order = GuardOrder { holder: self.place.lab.holder()?, command: words, n_copies, core };
         let program = self.guard_program.take().expect("a fault has one guard at most");
-        let guard = WaitingGuard::start(self.host, program, &order)?;
+        let guard = WaitingGuard::start(self.host, program, &order, planted.confinement())?;
         planted.left.push(Entry::Process(guard.identity));
         planted.keep(self.file)?;
         guard.release(&command)?;
@@ -610,7 +626,7 @@ impl Planting<'_> {
     fn try_limits(&self, limits: Confinement) -> Result<()> {
         let mut program = Command::new("true");
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = self.host.start_under(limits, program)?;
+        let mut child = self.host.start_under(limits, program, ParentBond::DiesWithParent)?;
         child.wait().map(drop).map_err(Error::file("wait for", "true"))
     }
 
@@ -624,6 +640,17 @@ impl Planting<'_> {
     }
 }
 
+impl PlantedFault {
+    /// Returns its limits for the programs that are started on its host.
+    fn confinement(&self) -> Confinement {
+        let groups = self.left.iter().filter_map(|entry| match entry {
+            Entry::ControlGroup(folder) => Some(folder.clone()),
+            _ => None,
+        });
+        Confinement { descriptors: self.descriptors, groups: groups.collect() }
+    }
+}
+
 /// Undoes what the namespaces of the lab do not take along.
 fn undo_left(planted: &PlantedFault) -> Result<()> {
     planted.left.iter().rev().map(undo_entry).fold(Ok(()), Result::and)
@@ -633,11 +660,9 @@ fn undo_left(planted: &PlantedFault) -> Result<()> {
 pub(crate) fn confinement_of(planted: &[PlantedFault], host: &LabName) -> Confinement {
     let mut all = Confinement::default();
     for fault in planted.iter().filter(|fault| fault.host == *host) {
-        all.descriptors = fault.descriptors.or(all.descriptors);
-        all.groups.extend(fault.left.iter().filter_map(|entry| match entry {
-            Entry::ControlGroup(folder) => Some(folder.clone()),
-            _ => None,
-        }));
+        let limits = fault.confinement();
+        all.descriptors = limits.descriptors.or(all.descriptors);
+        all.groups.extend(limits.groups);
     }
     all
 }
@@ -780,7 +805,7 @@ fn run(host: &Host, command: &str) -> Result<String> {
     let words = shlex::split(command).expect("the commands of faults are well-formed");
     let mut program = Command::new(&words[0]);
     program.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = host.start_unconfined(program, ParentBond::DiesWithParent)?;
+    let child = host.start_unconfined(program)?;
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         let mut why = String::new();
@@ -809,7 +834,7 @@ mod tests {
                     Run(command, undo) => vec![command, undo],
                     Set(setting, value) | SetOnMachine(setting, value) => vec![setting, value],
                     Hold { command, n_copies, core } => vec![command, n_copies, core],
-                    Core(number) | Descriptors(number) | Quota(number) => vec![number],
+                    Core(number) | Descriptors(number) | Quota(number) | Memory(number) => vec![number],
                 };
                 for text in texts {
                     let text = filled(text, &words);

@@ -11,7 +11,7 @@ use std::{
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    process::{ParentBond, ProcessIdentity, ProcessPlace, ProcessSpec, affinity, signal},
+    process::{ParentBond, ProcessIdentity, ProcessPlace, ProcessSpec, affinity, confinement::Confinement, signal},
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,15 +45,15 @@ pub(crate) struct WaitingGuard {
 }
 
 impl WaitingGuard {
-    /// Starts a guard on a host.
-    pub(crate) fn start(host: &Host, mut program: Command, order: &GuardOrder) -> Result<Self> {
+    /// Starts a guard on a host, which is under these limits with its programs.
+    pub(crate) fn start(host: &Host, mut program: Command, order: &GuardOrder, limits: Confinement) -> Result<Self> {
         program
             .current_dir("/")
             .arg(serde_json::to_string(order).expect("an order is plain data"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let child = host.start_unconfined(program, ParentBond::Detached)?;
+        let child = host.start_under(limits, program, ParentBond::Detached)?;
         let identity = ProcessIdentity::of(child.id()).map_err(Error::kernel("identify the guard of the fault"))?;
         Ok(Self { child, identity })
     }

@@ -84,13 +84,13 @@ impl Host {
     }
 
     /// Starts a process on this host without the limits of its faults.
-    pub(crate) fn start_unconfined(&self, command: Command, bond: ParentBond) -> Result<Child> {
-        self.start_in(&self.with_limits(Confinement::default())?, command, bond)
+    pub(crate) fn start_unconfined(&self, command: Command) -> Result<Child> {
+        self.start_under(Confinement::default(), command, ParentBond::DiesWithParent)
     }
 
     /// Starts a process on this host with these limits instead of those of its faults.
-    pub(crate) fn start_under(&self, limits: Confinement, command: Command) -> Result<Child> {
-        self.start_in(&self.with_limits(limits)?, command, ParentBond::DiesWithParent)
+    pub(crate) fn start_under(&self, limits: Confinement, command: Command, bond: ParentBond) -> Result<Child> {
+        self.start_in(&self.with_limits(limits)?, command, bond)
     }
 
     fn with_limits(&self, confinement: Confinement) -> Result<Namespaces> {

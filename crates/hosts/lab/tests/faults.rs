@@ -268,8 +268,29 @@ fn group_of(lab: &UpLab, fault: &str, values: &[&str]) -> Option<PathBuf> {
         fathom_testkit::skip_everywhere(&format!("control groups cannot be made here: {error}"));
         return None;
     }
-    let [Entry::ControlGroup(folder)] = &lab.planted()[0].left[..] else { panic!("{:?}", lab.planted()) };
+    let [Entry::ControlGroup(folder), ..] = &lab.planted()[0].left[..] else { panic!("{:?}", lab.planted()) };
     Some(folder.clone())
+}
+
+#[test]
+fn a_greedy_program_is_killed_in_the_group_of_its_host_and_both_end_with_the_fault() {
+    let Some(lab) = UpLab::up("greedy") else { return };
+    let Some(folder) = group_of(&lab, "memory", &["mebibytes=32"]) else { return };
+    let [_, Entry::Process(guard)] = lab.planted()[0].left[..] else { panic!("{:?}", lab.planted()) };
+    let n_killed = || {
+        let files = ["memory.events", "memory.oom_control"].map(|file| fs::read_to_string(folder.join(file)));
+        let text = files.into_iter().find_map(Result::ok).unwrap();
+        let of = |line: &str| line.strip_prefix("oom_kill ")?.parse::<u64>().ok();
+        text.lines().find_map(of).unwrap()
+    };
+    wait_until("nothing is killed again", || n_killed() >= 2);
+    assert!(guard.is_alive(), "the guard is small");
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    assert!(lab.on_b("cat /proc/self/cgroup").contains(name));
+    lab.remove("memory");
+    assert!(!folder.exists() && !guard.is_alive());
+    let refused = lab.plant("memory", &["mebibytes=8"]).unwrap_err();
+    assert!(matches!(refused, Error::BadFault { .. }) && lab.planted().is_empty(), "{refused}");
 }
 
 #[test]

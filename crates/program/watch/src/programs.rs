@@ -79,7 +79,9 @@ impl ProgramReadings {
             // The newest reading is older than the newest sample, and what was busy then is taken to be so still.
             let longer = until.since(time.max(*from)).as_secs_f64() / to.since(*from).as_secs_f64();
             let scaled = |cpu: Nanos| Nanos::from_secs_f64(cpu.as_secs_f64() * longer);
-            busiest.iter_mut().for_each(|program| program.cpu_ns = scaled(program.cpu_ns));
+            for program in &mut busiest {
+                program.cpu_ns = scaled(program.cpu_ns);
+            }
         }
         busiest
     }

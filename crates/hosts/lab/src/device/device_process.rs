@@ -32,7 +32,7 @@ impl DeviceProcess {
     /// [`Error::DeviceProcess`] with what it says if it ends instead.
     pub(super) fn start(host: &Host, device: &str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = host.start_unconfined(command, fathom_sys::process::ParentBond::DiesWithParent)?;
+        let mut child = host.start_unconfined(command)?;
         let output = BufReader::new(child.stdout.take().expect("it was piped"));
         let mut process = Self { child, output: Some(output) };
         if process.is_ready() {

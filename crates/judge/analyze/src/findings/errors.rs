@@ -3,11 +3,12 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Cause, Failure, Finding, NextStep, Record, Severity, Stage,
+    Cause, Failure, Finding, NextStep, Record, Severity, Stage, Trial,
     names::{
         count, fact,
         host::{ICMP_IN_UNREACHABLE, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
     },
+    run::Completeness,
     units::{grouped, percent, ratio},
 };
 
@@ -246,8 +247,12 @@ impl FindingRule for ErrorCauses {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Includes trials that are left out of the value, because errors can be the reason why they did not end.
-        let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
+        // Includes trials that are left out of the value, because errors can be the reason why they did not end. With a host that was lost,
+        // all connections to it ended.
+        let is_cut = |trial: &Trial| {
+            seen.run.completeness != Completeness::Complete && seen.hosts().any(|host| !has_record(trial, host))
+        };
+        let records = || seen.test.trials.iter().filter(|trial| !is_cut(trial)).flat_map(|trial| &trial.records);
         let mut causes: BTreeMap<(&str, &Failure), u64> = BTreeMap::new();
         for (key, record) in records() {
             // Failures at a step of a script are reported with the step.
@@ -311,6 +316,11 @@ impl FindingRule for ErrorCauses {
     }
 }
 
+/// Returns true if a host told its results of a trial.
+fn has_record(trial: &Trial, host: &str) -> bool {
+    trial.records.keys().any(|key| host_of(key) == host)
+}
+
 /// Returns true if a failure may be that of a connection that was not open in time, which is told with the reason of the delay. A client whose
 /// last segment of the handshake was dropped takes its connection for open, and waits for an answer.
 fn is_late_connect(failure: &Failure) -> bool {
@@ -362,6 +372,19 @@ mod tests {
         );
         assert!(finding.next.unwrap().command.contains("ip_local_port_range"));
         assert_eq!(builder.finding("errors"), None);
+    }
+
+    #[test]
+    fn the_connections_to_a_host_that_was_lost_ended_with_it() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        let trial = &mut builder.run.tests[0].trials[0];
+        trial.records.get_mut("client").unwrap().errors.add("read: connection reset by peer", 500);
+        assert!(builder.finding("resets").is_some());
+        builder.run.completeness = Completeness::Incomplete { reason: "host target was lost".to_owned() };
+        assert!(builder.finding("resets").is_some(), "it told its results before");
+        builder.run.tests[0].trials[0].records.remove("target");
+        assert_eq!(builder.finding("resets"), None);
     }
 
     #[test]

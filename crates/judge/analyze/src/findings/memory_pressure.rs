@@ -24,17 +24,27 @@ impl FindingRule for MemoryPressure {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // The pressure is that of the machine.
-        seen.machines().filter_map(|host| self.on_host(seen, host)).collect()
+        let on_machine = |machine| {
+            let hosts: Vec<&str> = if seen.is_one_machine() { seen.hosts().collect() } else { vec![machine] };
+            self.on_machine(seen, machine, &hosts)
+        };
+        seen.machines().filter_map(on_machine).collect()
     }
 }
 
 impl MemoryPressure {
-    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let killed = killed(seen, host);
-        let at_limit =
-            seen.growth(host, host::CGROUP_MEMORY_HIGH, None) + seen.growth(host, host::CGROUP_MEMORY_MAX, None);
-        let share = waited(seen, host).filter(|share| *share >= PRESSURE_MIN);
+    /// Judges one machine: the pressure is its own, and a group that of one of its hosts, or of all.
+    fn on_machine(&self, seen: &TestEvidence<'_>, machine: &str, hosts: &[&str]) -> Option<Finding> {
+        let (of_killed, killed) = most(hosts, |host| killed(seen, host))?;
+        let (of_limit, at_limit) = most(hosts, |host| {
+            seen.growth(host, host::CGROUP_MEMORY_HIGH, None) + seen.growth(host, host::CGROUP_MEMORY_MAX, None)
+        })?;
+        let share = waited(seen, machine).filter(|share| *share >= PRESSURE_MIN);
+        let host = match (killed, at_limit) {
+            (0, 0) => machine,
+            (0, _) => of_limit,
+            _ => of_killed,
+        };
         let group = "the control group of fathom";
         let (short, title, severity) = match (killed, share) {
             (0, None) => return None,
@@ -53,7 +63,7 @@ impl MemoryPressure {
             ),
             (n, _) => (
                 "oom kill",
-                format!("the kernel killed tasks of {group} on {host} for want of memory: {}", grouped(n)),
+                format!("the kernel killed processes of {group} on {host} for want of memory: {}", grouped(n)),
                 Severity::HoldsBack,
             ),
         };
@@ -70,6 +80,11 @@ impl MemoryPressure {
         };
         Some(seen.finding(self.id(), severity, short, title).evidence(evidence).next(next.on(host)))
     }
+}
+
+/// Returns the host with the most of something, the first of several.
+fn most<'a>(hosts: &[&'a str], of: impl Fn(&str) -> u64) -> Option<(&'a str, u64)> {
+    hosts.iter().rev().map(|host| (*host, of(host))).max_by_key(|(_, n)| *n)
 }
 
 /// Returns the tasks that were killed from the first to the last sample of the test.
@@ -134,6 +149,19 @@ mod tests {
         let finding = builder.finding("memory-pressure").unwrap();
         assert_eq!((finding.short.as_str(), finding.severity), ("oom kill", Severity::HoldsBack));
         assert!(finding.title.ends_with("for want of memory: 2"), "{}", finding.title);
+    }
+
+    #[test]
+    fn of_two_hosts_of_one_machine_the_one_is_named_in_whose_group_tasks_were_killed() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.one_machine();
+        builder.host_counter("client", (host::CGROUP_OOM_KILLS, ""), 0);
+        builder.host_counter("target", (host::CGROUP_OOM_KILLS, ""), 3);
+        let title = |builder: &RunBuilder| builder.finding("memory-pressure").unwrap().title;
+        assert!(title(&builder).contains("on target for want of memory: 3"), "{}", title(&builder));
+        builder.host_counter("client", (host::CGROUP_OOM_KILLS, ""), 3);
+        assert!(title(&builder).contains("on client for want of memory: 3"), "one group of both: {}", title(&builder));
     }
 
     #[test]

@@ -58,6 +58,8 @@ const CASES: &[CaseRow] = &[
     (&["link-flap"], "b", "udp --rate 20M", &["link-down"]),
     (&["link-flap"], "b", "tcp --rate 300M", &["link-down"]),
     (&["no-neighbor"], "a", "udp --rate 10M", &["neighbor-unresolved"]),
+    (&["other-mac"], "a", "udp --rate 10M", &["other-mac"]),
+    (&["other-mac"], "a", "tcp --test crr", &["other-mac"]),
     (&["fragment-loss"], "b", "udp --rate 50M --size 4000B", &["loss", "reassembly-fails"]),
     (&["small-mtu"], "b", "udp --rate 10M", &["mtu-mismatch"]),
     (&["no-offload"], "a", "tcp", &["segmentation-off"]),

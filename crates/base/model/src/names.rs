@@ -53,6 +53,9 @@ pub mod host {
     pub const DEV_RX_FIFO: &str = "dev_rx_fifo";
     /// Frames dropped because the device's receive ring was full (`IFLA_STATS64`, `rx_missed_errors`); they are in no other counter of frames.
     pub const DEV_RX_MISSED: &str = "dev_rx_missed";
+    /// Frames dropped because they are for another Ethernet address (`IFLA_STATS64`, `rx_otherhost_dropped`, Linux 5.19). A switch floods some to
+    /// every port.
+    pub const DEV_RX_OTHER_HOST: &str = "dev_rx_other_host";
     /// Pause frames received: the other end of the cable asked this one to stop (IEEE 802.3 annex 31B).
     pub const DEV_RX_PAUSE: &str = "dev_rx_pause";
     /// Pause frames sent: this end asked the other one to stop.
@@ -303,13 +306,14 @@ pub mod host {
     ];
 
     /// The counters that exist once per interface; instance: the interface.
-    pub const OF_INTERFACES: [&str; 17] = [
+    pub const OF_INTERFACES: [&str; 18] = [
         DEV_RX_FRAMES,
         DEV_RX_BYTES,
         DEV_RX_DROPPED,
         DEV_RX_ERRORS,
         DEV_RX_FIFO,
         DEV_RX_MISSED,
+        DEV_RX_OTHER_HOST,
         DEV_RX_PAUSE,
         DEV_TX_PAUSE,
         DEV_TX_FRAMES,

@@ -243,12 +243,12 @@ pub enum Error {
     Interrupted,
 }
 
+/// The signal that nobody can handle (signal(7)). The kernel sends it where memory runs out.
+const SIGKILL: i32 = 9;
+
 /// The exit status and the last output of a child, as a suffix of a message.
 fn lines(exit: Option<ExitStatus>, stderr: &str) -> String {
-    const SIGKILL: i32 = 9;
-    let is_killed = exit.and_then(|exit| exit.signal()) == Some(SIGKILL);
-    let hint = if is_killed { ", which the kernel sends for want of memory: see `dmesg` there" } else { "" };
-    let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}{hint}"));
+    let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}"));
     let stderr = stderr.trim_end();
     if stderr.is_empty() { exit } else { format!("{exit}\n{stderr}") }
 }
@@ -335,6 +335,9 @@ impl Error {
             Self::Disconnected { loss: Disconnected::HeartbeatTimeout, .. } => Some(
                 "look for losses on the path: fathom probe HOST, and fathom probe HOST --test mtu for large packets",
             ),
+            Self::Disconnected { exit: Some(exit), .. } if exit.signal() == Some(SIGKILL) => {
+                Some("if nobody killed it, memory may have run out where it ran: see `dmesg` there")
+            }
             Self::Version { .. } | Self::OtherProgram { .. } => Some("run the same version of fathom on both hosts"),
             Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
             Self::BehindHead { failure, .. } => failure.hint.as_deref(),

@@ -68,8 +68,15 @@ impl GroupLimit {
                 nodes.into_iter().chain([("cpuset.cpus", core.to_string())]).collect()
             }
             Self::Memory(most) => {
-                let file = ["memory.limit_in_bytes", "memory.max"].into_iter().find(|file| folder.join(file).exists());
-                vec![(file.unwrap_or("memory.max"), most.0.to_string())]
+                // Without a limit of its own, swap would hold what the memory does not.
+                let is_first = folder.join("memory.limit_in_bytes").exists();
+                let (file, swap, in_swap) = if is_first {
+                    ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", most)
+                } else {
+                    ("memory.max", "memory.swap.max", Bytes(0))
+                };
+                let swap = Some((swap, in_swap)).filter(|(swap, _)| folder.join(swap).exists());
+                [(file, most)].into_iter().chain(swap).map(|(file, bytes)| (file, bytes.0.to_string())).collect()
             }
         }
     }
@@ -148,5 +155,7 @@ mod tests {
         assert_eq!(memory.settings(&group), [("memory.max", "4096".to_owned())]);
         fs::write(group.join("memory.limit_in_bytes"), "").unwrap();
         assert_eq!(memory.settings(&group), [("memory.limit_in_bytes", "4096".to_owned())]);
+        fs::write(group.join("memory.memsw.limit_in_bytes"), "").unwrap();
+        assert_eq!(memory.settings(&group)[1], ("memory.memsw.limit_in_bytes", "4096".to_owned()));
     }
 }

@@ -249,6 +249,18 @@ pub const FAULTS: &[Fault] = &[
         ],
     },
     Fault {
+        name: "other-mac",
+        about: "the host sends to another Ethernet address than that of the other one",
+        values: &[],
+        steps: &[
+            // The lab made the right one permanent. Without the fault, ARP finds it again.
+            Run(
+                "ip neigh replace {peer} lladdr 02:00:00:00:00:99 dev {interface} nud permanent",
+                "ip neigh del {peer} dev {interface}",
+            ),
+        ],
+    },
+    Fault {
         name: "closed-port",
         about: "refuses what arrives over UDP, as if nobody listened",
         values: &[],
@@ -566,7 +578,7 @@ impl Planting<'_> {
                 self.make_group(limit, planted)
             }
             Memory(mebibytes) => {
-                // In less an agent would be killed itself, and in more nothing would be.
+                // In less an agent would be killed itself, and much more is not little beside what the greedy program wants.
                 let n = self.number::<u64>(mebibytes, |n| (32..=128).contains(n))?;
                 self.make_group(GroupLimit::Memory(Bytes(n << 20)), planted)
             }

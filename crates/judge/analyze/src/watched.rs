@@ -45,6 +45,7 @@ impl WatchedHost {
         }
         let (name, context) = (self.host().to_owned(), AnalysisContext::default());
         self.run.took_ns = record.span();
+        self.run.hosts.values_mut().for_each(|host| host.interface = None);
         self.run.tests[0].trials = vec![trial_of(&name, record)];
         let mut found = full_cores(&TestEvidence::new(&self.run, &self.run.tests[0], &context), &name);
         // A rule looks at one interface of a host; without traffic there is still the host.

@@ -15,6 +15,7 @@ const WORDS: &[(&str, &str)] = &[
     ("dev_rx_dropped", "dropped on arrival"),
     ("dev_rx_fifo", "no room in the device"),
     ("dev_rx_missed", "no room in the device's ring"),
+    ("dev_rx_other_host", "for another Ethernet address"),
     ("dev_rx_pause", "pause frames received"),
     ("dev_tx_pause", "pause frames sent"),
     ("impair_late_ns", "time that delayed frames left too late"),

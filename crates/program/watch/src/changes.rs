@@ -117,7 +117,7 @@ impl CounterFeed for HostFeed {
     fn changes(&mut self, now: Nanos) -> CounterChanges {
         self.sampler.sample(&mut self.samples, now);
         self.readings.read(now, &self.samples);
-        let tables = self.readings.tables_between(now - JUDGED, now).shown_to(self.onlooker);
+        let tables = self.readings.tables_since(now - JUDGED).shown_to(self.onlooker);
         let changes = self.changes.newest(&self.samples).unwrap_or_default();
         CounterChanges {
             losses: self.sampler.losses().collect(),

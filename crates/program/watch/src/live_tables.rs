@@ -1,6 +1,9 @@
 //! Readings beside the counters, as a view shows them, and what of them another host is shown.
 
-use fathom_model::record::ProgramTime;
+use fathom_model::{
+    record::ProgramTime,
+    units::{Nanos, ratio},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,6 +26,9 @@ pub struct LiveTables {
     /// The programs with the most CPU time in the last seconds.
     #[serde(default)]
     pub(crate) programs: Vec<ProgramTime>,
+    /// The time in which they used it; zero if none is named.
+    #[serde(default)]
+    pub(crate) programs_span_ns: Nanos,
     /// Why readings are missing, a sentence each.
     #[serde(default)]
     pub(crate) losses: Vec<String>,
@@ -42,6 +48,16 @@ const WITHHELD: &str =
     "connections and programs are withheld: a served host tells a controller neither its peers nor what runs on it";
 
 impl LiveTables {
+    /// Returns the programs with their CPU time in a span at the same rate.
+    pub(crate) fn programs_in(&self, span: Nanos) -> Vec<ProgramTime> {
+        let longer = ratio(span.0, self.programs_span_ns.0).unwrap_or(1.0);
+        let scaled = |program: &ProgramTime| {
+            let cpu_ns = Nanos::from_secs_f64(program.cpu_ns.as_secs_f64() * longer);
+            ProgramTime { cpu_ns, ..program.clone() }
+        };
+        self.programs.iter().map(scaled).collect()
+    }
+
     /// Removes what an onlooker is not shown, and says so.
     pub(crate) fn shown_to(self, onlooker: Onlooker) -> Self {
         match onlooker {
@@ -56,9 +72,21 @@ impl LiveTables {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::units::Nanos;
-
     use super::*;
+
+    #[test]
+    fn a_program_has_the_same_share_of_whatever_time_is_judged() {
+        let program =
+            ProgramTime { name: "yes".to_owned(), pid: 7, cpu_ns: Nanos::from_secs(2), ..ProgramTime::default() };
+        let tables =
+            LiveTables { programs: vec![program], programs_span_ns: Nanos::from_secs(2), ..LiveTables::default() };
+        for seconds in [1, 7, 60] {
+            assert_eq!(tables.programs_in(Nanos::from_secs(seconds))[0].cpu_ns, Nanos::from_secs(seconds));
+        }
+        // A host of an older fathom does not tell the time.
+        let tables = LiveTables { programs_span_ns: Nanos::ZERO, ..tables };
+        assert_eq!(tables.programs_in(Nanos::from_secs(7))[0].cpu_ns, Nanos::from_secs(2));
+    }
 
     #[test]
     fn a_guest_is_shown_queues_and_listeners_and_what_is_withheld() {

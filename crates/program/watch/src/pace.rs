@@ -31,6 +31,11 @@ impl ReadingPace {
         self.n < 2
     }
 
+    /// Has the next two readings made at once, for another first rate.
+    pub(crate) const fn begin_anew(&mut self) {
+        self.n = 0;
+    }
+
     /// Notes a reading that began at this time and took this much CPU time.
     pub(crate) fn took(&mut self, began: Nanos, cost: Nanos) {
         (self.began, self.cost, self.n) = (began, cost, self.n + 1);

@@ -54,7 +54,7 @@ impl ProgramReadings {
         }
         if std::mem::take(&mut self.rests) {
             // A rate needs two readings, and what was used long ago is not what is used now.
-            self.pace = ReadingPace::new(READ_EVERY);
+            self.pace.begin_anew();
             self.readings.retain(|(at, _)| now.since(*at) <= self.kept);
         }
         let began = (self.cpu)();
@@ -66,35 +66,32 @@ impl ProgramReadings {
         }
     }
 
-    /// Returns the few programs with the most CPU time between these times, as far as the readings next to them tell.
-    pub(crate) fn busiest_between(&self, time: Nanos, until: Nanos) -> Vec<ProgramTime> {
-        let before = self.readings.iter().rev().find(|(at, _)| *at <= time).or(self.readings.front());
-        let (Some((from, earlier)), Some((to, later))) = (before, self.readings.back()) else { return Vec::new() };
-        if from == to {
-            return Vec::new();
-        }
-        let mut busiest = later.busiest_since(earlier, to.since(*from));
+    /// Returns the few programs with the most CPU time since about this time, and the span in which they used it: that of two readings, which are
+    /// made less often than samples are taken.
+    pub(crate) fn busiest_since(&self, time: Nanos) -> (Vec<ProgramTime>, Nanos) {
+        let nobody = || (Vec::new(), Nanos::ZERO);
+        let Some((to, later)) = self.readings.back().filter(|(to, _)| !self.rests || *to > time) else {
+            return nobody();
+        };
+        let mut others = self.readings.iter().rev().skip(1);
+        let before = others.find(|(at, _)| *at <= time).or(self.readings.front()).filter(|(from, _)| from < to);
+        let Some((from, earlier)) = before else { return nobody() };
+        let span = to.since(*from);
+        let mut busiest = later.busiest_since(earlier, span);
         busiest.truncate(SHOWN_MAX);
-        if !self.rests {
-            // The newest reading is older than the newest sample, and what was busy then is taken to be so still.
-            let longer = until.since(time.max(*from)).as_secs_f64() / to.since(*from).as_secs_f64();
-            let scaled = |cpu: Nanos| Nanos::from_secs_f64(cpu.as_secs_f64() * longer);
-            for program in &mut busiest {
-                program.cpu_ns = scaled(program.cpu_ns);
-            }
-        }
-        busiest
+        (busiest, span)
     }
 
-    /// Returns the busiest programs between the newest two readings, each with the inodes of its sockets.
+    /// Returns the busiest programs between the newest two readings, each with the inodes of its sockets; none while nobody wants them, because their
+    /// numbers may be those of others by now.
     pub(crate) fn with_sockets(&self) -> Vec<(ProgramTime, BTreeSet<u64>)> {
-        let mut newest = self.readings.iter().rev().map(|(at, _)| *at);
-        let (Some(until), Some(time)) = (newest.next(), newest.next()) else { return Vec::new() };
+        let before = self.readings.iter().rev().nth(1).filter(|_| !self.rests);
+        let Some((before, _)) = before else { return Vec::new() };
         let with_sockets = |program: ProgramTime| {
             let inodes = socket_inodes(&self.root, program.pid, DESCRIPTORS_MAX);
             (program, inodes)
         };
-        self.busiest_between(time, until).into_iter().map(with_sockets).collect()
+        self.busiest_since(*before).0.into_iter().map(with_sockets).collect()
     }
 }
 
@@ -121,12 +118,11 @@ mod tests {
             write_process(root.path(), 12, "sshd", second / 2);
             readings.read(Nanos::from_secs(second), true);
         }
-        let busiest = readings.busiest_between(Nanos::from_secs(1), Nanos::from_secs(2));
+        let (busiest, span) = readings.busiest_since(Nanos::from_secs(1));
         let told: Vec<_> = busiest.iter().map(|program| (program.name.as_str(), program.pid, program.cpu_ns)).collect();
-        assert_eq!(told, [("yes", 11, Nanos::from_millis(900))]);
-        // A sample a second after the newest reading: the program goes on.
-        let busiest = readings.busiest_between(Nanos::from_secs(1), Nanos::from_secs(3));
-        assert_eq!(busiest[0].cpu_ns, Nanos::from_millis(1_800));
+        assert_eq!((told, span), (vec![("yes", 11, Nanos::from_millis(900))], Nanos::from_secs(1)));
+        // The newest reading is older than the time that is asked about, and the next one is not due.
+        assert_eq!(readings.busiest_since(Nanos::from_secs(5)).1, Nanos::from_secs(1));
         for second in 10..20 {
             readings.read(Nanos::from_secs(second), true);
         }
@@ -140,20 +136,16 @@ mod tests {
         let mut read_at = |second: u64, is_wanted| {
             write_process(root.path(), 11, "yes", 90 * second);
             readings.read(Nanos::from_secs(second), is_wanted);
-            let busiest =
-                readings.busiest_between(Nanos::from_secs(second.saturating_sub(10)), Nanos::from_secs(second));
-            busiest.first().map(|program| program.cpu_ns)
+            let (busiest, span) = readings.busiest_since(Nanos::from_secs(second.saturating_sub(10)));
+            busiest.first().map(|program| (program.cpu_ns.0 / 1_000_000, span.0 / 1_000_000_000))
         };
-        assert_eq!((read_at(0, false), read_at(1, false)), (None, Some(Nanos::from_millis(900))));
+        assert_eq!((read_at(0, false), read_at(1, false)), (None, Some((900, 1))));
         assert_eq!(
-            (read_at(2, false), read_at(3, true)),
-            (Some(Nanos::from_millis(900)), Some(Nanos::from_millis(2_700)))
+            (read_at(2, false), read_at(3, true), read_at(4, true)),
+            (Some((900, 1)), Some((2_700, 3)), Some((3_600, 4)))
         );
-        assert_eq!(
-            (read_at(4, true), read_at(5, false)),
-            (Some(Nanos::from_millis(3_600)), Some(Nanos::from_millis(3_600)))
-        );
+        assert_eq!((read_at(5, false), read_at(14, false)), (Some((3_600, 4)), None), "nobody looked since");
         // What it did in the hour before is not what it does now.
-        assert_eq!((read_at(3_600, true), read_at(3_601, true)), (None, Some(Nanos::from_millis(900))));
+        assert_eq!((read_at(3_600, true), read_at(3_601, true)), (None, Some((900, 1))));
     }
 }

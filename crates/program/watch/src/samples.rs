@@ -88,15 +88,15 @@ impl Samples {
         Some(Interval { samples: self, fast: (before, newest), slow })
     }
 
-    /// Returns the busy share of the busiest core in the last interval; 0 before the second sample.
-    pub(crate) fn busiest_core(&self) -> f64 {
-        let Some(interval) = self.interval() else { return 0.0 };
+    /// Returns the busy share of the busiest core in the last interval; `None` before the second sample, or if the host does not tell.
+    pub(crate) fn busiest_core(&self) -> Option<f64> {
+        let interval = self.interval()?;
         let idle = |core: &str| {
             let (idle, span) = interval.growth(host::CPU_IDLE_NS, core)?;
             ratio(idle, span.0)
         };
         let cores = self.places.get(host::CPU_IDLE_NS).into_iter().flatten().filter_map(|(core, _)| idle(core));
-        1.0 - cores.fold(1.0, f64::min)
+        cores.reduce(f64::min).map(|idle| 1.0 - idle)
     }
 
     /// Returns the TCP segments that the host has received and sent; `None` if it does not tell.

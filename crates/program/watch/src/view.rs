@@ -15,7 +15,7 @@ use crate::{
     live_tables::LiveTables,
     programs::ProgramReadings,
     queue_shares::{QueueReadings, QueueShare},
-    samples::{Interval, Row, Samples},
+    samples::{Interval, Samples},
     sockets::{BusySockets, Sockets, WaitingListener},
     tables::{Column, Quantity, TABLES, TableShape},
 };
@@ -91,24 +91,26 @@ impl LiveReadings {
     /// Makes the readings that are due; `now` is the monotonic clock, at which the newest sample was taken.
     pub fn read(&mut self, now: Nanos, samples: &Samples) {
         // Programs are named where a core is full, and as the owners of busy connections.
-        self.programs.read(now, samples.busiest_core() >= BUSY_CORE || self.sockets.lacks_owners());
+        let is_busy = samples.busiest_core().is_some_and(|busy| busy >= BUSY_CORE);
+        self.programs.read(now, is_busy || self.sockets.lacks_owners());
         self.sockets.read(now, &self.programs, samples.tcp_segments());
         self.queues.read(now, samples);
     }
 
-    /// Returns the newest readings, with the programs in about the time of these samples.
+    /// Returns the newest readings, with the programs since about the oldest of these samples.
     #[must_use]
     pub fn tables(&self, samples: &Samples) -> LiveTables {
-        let at = |row: Option<&Row>| row.map_or(Nanos::ZERO, |row| row.at);
-        self.tables_between(at(samples.rows().front()), at(samples.rows().back()))
+        self.tables_since(samples.rows().front().map_or(Nanos::ZERO, |row| row.at))
     }
 
-    pub(crate) fn tables_between(&self, time: Nanos, until: Nanos) -> LiveTables {
+    pub(crate) fn tables_since(&self, time: Nanos) -> LiveTables {
+        let (programs, programs_span_ns) = self.programs.busiest_since(time);
         LiveTables {
             queues: self.queues.shares().to_vec(),
             sockets: self.sockets.busy().cloned(),
             listeners: self.sockets.listeners().cloned(),
-            programs: self.programs.busiest_between(time, until),
+            programs,
+            programs_span_ns,
             losses: self.sockets.loss().cloned().into_iter().collect(),
         }
     }
@@ -135,7 +137,7 @@ impl Viewer {
         // The rules compare counters with each other, so they see samples in which all were read.
         if interval.is_whole() && self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
             let mut record = samples.record();
-            record.programs = live.as_ref().map_or_else(Vec::new, |live| live.programs.clone());
+            record.programs = live.as_ref().map_or_else(Vec::new, |live| live.programs_in(record.span()));
             self.findings = self.judge(record);
             self.judged_at = Some(now);
         }

@@ -20,8 +20,9 @@ const STATISTICS: u16 = 23;
 const CARRIER_CHANGES: u16 = 35;
 const XDP: u16 = 43;
 const XDP_ATTACHED: u16 = 2;
-/// The place of `rx_missed_errors` in `struct rtnl_link_stats64`, whose fields have eight bytes each.
+/// The places of `rx_missed_errors` and `rx_otherhost_dropped` in `struct rtnl_link_stats64`, whose fields have eight bytes each.
 const RX_MISSED: usize = 15 * 8;
+const RX_OTHER_HOST: usize = 24 * 8;
 
 /// The counters of a link that `/proc/net/dev` does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct LinkCounters {
     pub name: String,
     /// Frames that the card dropped because its ring was full.
     pub rx_missed: u64,
+    /// Frames that IP dropped because they are for another Ethernet address; absent before Linux 5.19.
+    pub rx_other_host: Option<u64>,
     /// How often the carrier came or went; absent before Linux 3.15.
     pub carrier_changes: Option<u32>,
     /// Whether an XDP program is attached.
@@ -72,18 +75,22 @@ impl LinkReader {
 
 /// Returns the counters of one link; `None` without its name.
 fn counters_of(bytes: &[u8]) -> Option<LinkCounters> {
-    let (mut name, mut counters) = (None, (0, None, false));
+    let mut link =
+        LinkCounters { name: String::new(), rx_missed: 0, rx_other_host: None, carrier_changes: None, has_xdp: false };
     for (kind, value) in attributes(bytes) {
         match kind {
-            NAME => name = Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()),
-            STATISTICS => counters.0 = value.get(RX_MISSED..)?.first_chunk().copied().map_or(0, u64::from_ne_bytes),
-            CARRIER_CHANGES => counters.1 = value.first_chunk().copied().map(u32::from_ne_bytes),
-            XDP => counters.2 = attribute(value, XDP_ATTACHED).is_some_and(|attached| attached != [0]),
+            NAME => String::from_utf8_lossy(value).trim_end_matches('\0').clone_into(&mut link.name),
+            STATISTICS => {
+                let number = |at: usize| Some(u64::from_ne_bytes(*value.get(at..)?.first_chunk()?));
+                link.rx_missed = number(RX_MISSED).unwrap_or(0);
+                link.rx_other_host = number(RX_OTHER_HOST);
+            }
+            CARRIER_CHANGES => link.carrier_changes = value.first_chunk().copied().map(u32::from_ne_bytes),
+            XDP => link.has_xdp = attribute(value, XDP_ATTACHED).is_some_and(|attached| attached != [0]),
             _ => {}
         }
     }
-    let (rx_missed, carrier_changes, has_xdp) = counters;
-    Some(LinkCounters { name: name?, rx_missed, carrier_changes, has_xdp })
+    Some(link).filter(|link| !link.name.is_empty())
 }
 
 #[cfg(test)]
@@ -93,27 +100,30 @@ mod tests {
 
     #[test]
     fn the_counters_of_a_link_are_read_and_a_program_is_seen() {
-        let mut statistics = [0; 24 * 8];
+        let mut statistics = [0; 25 * 8];
         statistics[RX_MISSED..][..8].copy_from_slice(&7_u64.to_ne_bytes());
-        let with = |attached: u8| {
+        statistics[RX_OTHER_HOST..][..8].copy_from_slice(&5_u64.to_ne_bytes());
+        let with = |attached: u8, statistics: &[u8]| {
             let xdp = MessageBody::default().put(XDP_ATTACHED, &[attached]);
-            let body = MessageBody::default().text(NAME, "eth0").put(STATISTICS, &statistics);
+            let body = MessageBody::default().text(NAME, "eth0").put(STATISTICS, statistics);
             counters_of(body.put(CARRIER_CHANGES, &3_u32.to_ne_bytes()).nest(XDP, &xdp).bytes())
         };
-        let expected =
-            |has_xdp| LinkCounters { name: "eth0".to_owned(), rx_missed: 7, carrier_changes: Some(3), has_xdp };
-        assert_eq!((with(0), with(1)), (Some(expected(false)), Some(expected(true))));
+        let expected = |has_xdp, rx_other_host| {
+            let name = "eth0".to_owned();
+            Some(LinkCounters { name, rx_missed: 7, rx_other_host, carrier_changes: Some(3), has_xdp })
+        };
+        assert_eq!(with(0, &statistics), expected(false, Some(5)));
+        assert_eq!(with(1, &statistics[..RX_OTHER_HOST]), expected(true, None), "Linux 5.18");
         assert_eq!(counters_of(&[]), None);
     }
 
     #[test]
-    fn the_links_are_those_of_the_other_reader() {
+    fn the_loopback_is_as_the_other_reader_tells() {
         let links = Netlink::open().unwrap().links().unwrap();
-        let all =
-            links.iter().map(|link| (&link.name, link.stats.rx_missed_errors, link.carrier_changes, link.has_xdp));
-        let mut counted = LinkReader::open().unwrap().counters().unwrap();
-        counted.sort_by_key(|link| links.iter().position(|known| known.name == link.name));
-        let counted = counted.iter().map(|link| (&link.name, link.rx_missed, link.carrier_changes, link.has_xdp));
-        assert_eq!(counted.collect::<Vec<_>>(), all.collect::<Vec<_>>());
+        let other = links.iter().find(|link| link.name == "lo").unwrap();
+        let counted = LinkReader::open().unwrap().counters().unwrap();
+        let loopback = counted.iter().find(|link| link.name == "lo").unwrap();
+        assert_eq!((loopback.rx_missed, loopback.has_xdp), (other.stats.rx_missed_errors, other.has_xdp));
+        assert_eq!(loopback.carrier_changes, other.carrier_changes);
     }
 }

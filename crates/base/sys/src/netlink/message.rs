@@ -118,7 +118,7 @@ pub(crate) struct NetlinkRequest(pub(crate) u16, pub(crate) u16, pub(crate) Mess
 
 /// Room for the longest datagram of an answer: a dump has at most 32 KiB (`netlink_dump` in `net/netlink/af_netlink.c`), and an acknowledgement repeats
 /// its request.
-pub(crate) const DATAGRAM_MAX: usize = 64 << 10;
+const DATAGRAM_MAX: usize = 64 << 10;
 
 /// Receives a datagram into a buffer with room for the longest one. To ask for its length first would be a second system call for each.
 pub(crate) fn receive(socket: &Socket, datagram: &mut Vec<u8>) -> io::Result<()> {

@@ -63,7 +63,7 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["filter-drops", "path-full", PLANNED_EVENT, DEVICE_CORE_FULL]
+        &["filter-drops", "other-mac", "path-full", PLANNED_EVENT, DEVICE_CORE_FULL]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {

@@ -242,17 +242,11 @@ impl FindingRule for ErrorCauses {
             // On a path that loses much, answers also end within.
             _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };
-        let mut records = seen.test.trials.iter().flat_map(|trial| trial.records.values());
-        records.any(|record| record.errors.iter().any(|(failure, _)| !is_effect(failure)))
+        records_of(seen).any(|(_, record)| record.errors.iter().any(|(failure, _)| !is_effect(failure)))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Includes trials that are left out of the value, because errors can be the reason why they did not end. With a host that was lost,
-        // all connections to it ended.
-        let is_cut = |trial: &Trial| {
-            seen.run.completeness != Completeness::Complete && seen.hosts().any(|host| !has_record(trial, host))
-        };
-        let records = || seen.test.trials.iter().filter(|trial| !is_cut(trial)).flat_map(|trial| &trial.records);
+        let records = || records_of(seen);
         let mut causes: BTreeMap<(&str, &Failure), u64> = BTreeMap::new();
         for (key, record) in records() {
             // Failures at a step of a script are reported with the step.
@@ -316,9 +310,18 @@ impl FindingRule for ErrorCauses {
     }
 }
 
-/// Returns true if a host told its results of a trial.
-fn has_record(trial: &Trial, host: &str) -> bool {
-    trial.records.keys().any(|key| host_of(key) == host)
+/// Returns the records of all trials: also of those that are left out of the value, because errors can be the reason why they did not end.
+///
+/// Where one of the two hosts was lost, the other saw the connections end, which says nothing of the path. Sums of several pairs have whole pairs
+/// only.
+fn records_of<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = (&'a String, &'a Record)> {
+    let has_record = |trial: &Trial, host: &str| trial.records.keys().any(|key| host_of(key) == host);
+    let is_complete = seen.run.completeness == Completeness::Complete;
+    let hosts: Vec<&str> = seen.hosts().collect();
+    let is_cut = move |trial: &Trial| {
+        !is_complete && trial.links.is_empty() && hosts.iter().any(|host| !has_record(trial, host))
+    };
+    seen.test.trials.iter().filter(move |trial| !is_cut(trial)).flat_map(|trial| &trial.records)
 }
 
 /// Returns true if a failure may be that of a connection that was not open in time, which is told with the reason of the delay. A client whose
@@ -385,6 +388,13 @@ mod tests {
         assert!(builder.finding("resets").is_some(), "it told its results before");
         builder.run.tests[0].trials[0].records.remove("target");
         assert_eq!(builder.finding("resets"), None);
+        // Records of several pairs are under the names of their groups.
+        let mut builder = RunBuilder::new();
+        builder.star(&[("one", &[1_000]), ("two", &[1_000])]);
+        builder.run.completeness = Completeness::Incomplete { reason: "interrupted".to_owned() };
+        let trial = &mut builder.run.tests[0].trials[0];
+        trial.records.values_mut().next().unwrap().errors.add("read: connection reset by peer", 500);
+        assert!(builder.finding("resets").is_some());
     }
 
     #[test]

@@ -15,8 +15,9 @@ use crate::{
 
 /// If packets waited for the rate in at least this share of the measured time, the discipline paces the test.
 const PACES: f64 = 0.5;
-/// A queue stands if the median of the delay is at least this share of its 99th percentile.
-const STANDS: f64 = 0.5;
+/// A queue stands if what it holds takes about as long to leave as the median packet is under way. Of short bursts the queue holds, on average, far more
+/// than a median packet finds.
+const STANDS: std::ops::Range<f64> = 0.5..2.0;
 
 pub(crate) const LOCAL_SHAPER: &str = "local-shaper";
 
@@ -32,16 +33,7 @@ impl FindingRule for LocalShaper {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        let of_ends = seen.hosts().flat_map(|host| seen.devices(host).into_iter().map(move |device| (host, device)));
-        // A device has an interface towards each end.
-        let of_device = |device| {
-            let interfaces = seen.growth_by_instance(device, host::QDISC_OVERLIMITS);
-            interfaces.into_iter().map(move |(interface, _)| (device, interface))
-        };
-        of_ends
-            .chain(seen.via().into_iter().flat_map(of_device))
-            .filter_map(|place| at_interface(seen, place))
-            .collect()
+        places(seen).filter_map(|place| at_interface(seen, place)).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -51,13 +43,34 @@ impl FindingRule for LocalShaper {
     }
 }
 
-/// Returns the delay that shows the queue: the median where a queue stands, which a single stall does not change, else the tail.
+/// The interfaces whose queue may hold the test back, with their hosts.
+fn places<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let of_ends = seen.hosts().flat_map(|host| seen.devices(host).into_iter().map(move |device| (host, device)));
+    // A device has an interface towards each end.
+    let of_device = |device| {
+        let interfaces = seen.growth_by_instance(device, host::QDISC_OVERLIMITS);
+        interfaces.into_iter().map(move |(interface, _)| (device, interface))
+    };
+    of_ends.chain(seen.via().into_iter().flat_map(of_device))
+}
+
+/// Returns the delay that shows the queue: the median where the queue stands, which a single stall of a host does not change, else the tail.
 fn delay_metric(seen: &TestEvidence<'_>) -> &'static str {
     const MEDIAN: &str = "one_way_delay_ns_p50";
     const TAIL: &str = "one_way_delay_ns_p99";
-    let value = |name| seen.test.summaries.iter().find(|summary| summary.metric.name == name)?.value;
-    let stands = value(MEDIAN).zip(value(TAIL)).is_some_and(|(median, tail)| median >= STANDS * tail);
-    if stands { MEDIAN } else { TAIL }
+    let median =
+        seen.test.summaries.iter().find(|summary| summary.metric.name == MEDIAN).and_then(|summary| summary.value);
+    let queued = |(host, interface): (&str, &str)| {
+        let bytes = seen.mean_value(host, host::QDISC_BACKLOG_BYTES, interface)?;
+        Some(approximate(bytes) * 8.0 / rate_of(seen, (host, interface))?.get() * 1e9)
+    };
+    let is_most = |median: f64| places(seen).filter_map(queued).any(|queued| STANDS.contains(&(queued / median)));
+    if median.is_some_and(is_most) { MEDIAN } else { TAIL }
+}
+
+/// Returns the rate that the discipline of an interface is set to, if it tells.
+fn rate_of(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Option<BitsPerSec> {
+    seen.environment(host)?.get(interface, "qdisc_rate_bps")?.parse().ok().and_then(BitsPerSec::new)
 }
 
 fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Option<Finding> {
@@ -65,7 +78,7 @@ fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Opt
     let share = seen.growing_time(host, host::QDISC_OVERLIMITS, interface).filter(|share| *share >= PACES)?;
     let fact = |name: &str| seen.environment(host)?.get(interface, name);
     let kind = fact("qdisc").unwrap_or("discipline").rsplit(", ").next().unwrap_or_default();
-    let rate = fact("qdisc_rate_bps").and_then(|rate| rate.parse().ok()).and_then(BitsPerSec::new);
+    let rate = rate_of(seen, (host, interface));
     let rate_text = rate.map_or_else(String::new, |rate| format!(" to {rate}"));
     let title = format!(
         "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
@@ -125,6 +138,24 @@ mod tests {
         assert_eq!((finding.severity, finding.explains), (Severity::Remark, Some(0.1)));
         let no_cause = run.tests[0].no_cause.as_ref().unwrap();
         assert_eq!(no_cause.parts, ["tbf queue 10 %"]);
+    }
+
+    #[test]
+    fn a_standing_queue_is_shown_by_the_median_and_bursts_by_the_tail() {
+        // At 10 Mbit/s, 25 kB are 20 ms.
+        let metric = |median_ms: f64, backlog| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, 1_000)]);
+            builder.series("client", (host::QDISC_BACKLOG_BYTES, "eth0"), &[backlog]);
+            builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", "qdisc_rate_bps", "10000000");
+            let mut run = builder.analyzed();
+            let mut median = run.tests[0].summaries[0].clone();
+            (median.metric.name, median.value) = ("one_way_delay_ns_p50".into(), Some(median_ms * 1e6));
+            run.tests[0].summaries.push(median);
+            delay_metric(&TestEvidence::new(&run, &run.tests[0], &builder.context))
+        };
+        assert_eq!(metric(22.0, 25_000), "one_way_delay_ns_p50");
+        assert_eq!((metric(1.0, 25_000), metric(1.0, 0)), ("one_way_delay_ns_p99", "one_way_delay_ns_p99"));
     }
 
     #[test]

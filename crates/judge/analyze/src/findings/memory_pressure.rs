@@ -35,16 +35,13 @@ impl FindingRule for MemoryPressure {
 impl MemoryPressure {
     /// Judges one machine: the pressure is its own, and a group that of one of its hosts, or of all.
     fn on_machine(&self, seen: &TestEvidence<'_>, machine: &str, hosts: &[&str]) -> Option<Finding> {
-        let (of_killed, killed) = most(hosts, |host| killed(seen, host))?;
-        let (of_limit, at_limit) = most(hosts, |host| {
+        // The host whose group suffers most, and the first one if none does.
+        let at_limit = |host: &str| {
             seen.growth(host, host::CGROUP_MEMORY_HIGH, None) + seen.growth(host, host::CGROUP_MEMORY_MAX, None)
-        })?;
-        let share = waited(seen, machine).filter(|share| *share >= PRESSURE_MIN);
-        let host = match (killed, at_limit) {
-            (0, 0) => machine,
-            (0, _) => of_limit,
-            _ => of_killed,
         };
+        let host = hosts.iter().rev().copied().max_by_key(|host| (killed(seen, host), at_limit(host)))?;
+        let (killed, at_limit) = (killed(seen, host), at_limit(host));
+        let share = waited(seen, machine).filter(|share| *share >= PRESSURE_MIN);
         let group = "the control group of fathom";
         let (short, title, severity) = match (killed, share) {
             (0, None) => return None,
@@ -63,7 +60,7 @@ impl MemoryPressure {
             ),
             (n, _) => (
                 "oom kill",
-                format!("the kernel killed processes of {group} on {host} for want of memory: {}", grouped(n)),
+                format!("the kernel killed processes of {group} on {host} because memory ran out: {}", grouped(n)),
                 Severity::HoldsBack,
             ),
         };
@@ -80,11 +77,6 @@ impl MemoryPressure {
         };
         Some(seen.finding(self.id(), severity, short, title).evidence(evidence).next(next.on(host)))
     }
-}
-
-/// Returns the host with the most of something, the first of several.
-fn most<'a>(hosts: &[&'a str], of: impl Fn(&str) -> u64) -> Option<(&'a str, u64)> {
-    hosts.iter().rev().map(|host| (*host, of(host))).max_by_key(|(_, n)| *n)
 }
 
 /// Returns the tasks that were killed from the first to the last sample of the test.
@@ -148,7 +140,7 @@ mod tests {
         builder.host_counter("client", (host::CGROUP_OOM_KILLS, ""), 2);
         let finding = builder.finding("memory-pressure").unwrap();
         assert_eq!((finding.short.as_str(), finding.severity), ("oom kill", Severity::HoldsBack));
-        assert!(finding.title.ends_with("for want of memory: 2"), "{}", finding.title);
+        assert!(finding.title.ends_with("because memory ran out: 2"), "{}", finding.title);
     }
 
     #[test]
@@ -157,11 +149,21 @@ mod tests {
         builder.tcp_stream(&[1000]);
         builder.one_machine();
         builder.host_counter("client", (host::CGROUP_OOM_KILLS, ""), 0);
+        builder.host_counter("client", (host::CGROUP_MEMORY_MAX, ""), 9);
         builder.host_counter("target", (host::CGROUP_OOM_KILLS, ""), 3);
         let title = |builder: &RunBuilder| builder.finding("memory-pressure").unwrap().title;
-        assert!(title(&builder).contains("on target for want of memory: 3"), "{}", title(&builder));
+        assert!(title(&builder).contains("on target because memory ran out: 3"), "{}", title(&builder));
+        let evidence = builder.finding("memory-pressure").unwrap().evidence;
+        assert!(
+            evidence.iter().all(|shown| shown.host == "target" && shown.counter == host::CGROUP_OOM_KILLS),
+            "{evidence:?}"
+        );
         builder.host_counter("client", (host::CGROUP_OOM_KILLS, ""), 3);
-        assert!(title(&builder).contains("on client for want of memory: 3"), "one group of both: {}", title(&builder));
+        assert!(
+            title(&builder).contains("on client because memory ran out: 3"),
+            "one group of both: {}",
+            title(&builder)
+        );
     }
 
     #[test]
@@ -172,6 +174,6 @@ mod tests {
         assert_eq!(builder.finding("memory-pressure"), None, "all of them were before the test");
         let later = builder.run.tests[0].trials[1].hosts.get_mut("client").unwrap();
         later.series.last_mut().unwrap().values = vec![5];
-        assert!(builder.finding("memory-pressure").unwrap().title.ends_with("for want of memory: 1"));
+        assert!(builder.finding("memory-pressure").unwrap().title.ends_with("because memory ran out: 1"));
     }
 }

@@ -165,6 +165,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &martians::Martians,
     &host_drops::NO_ROUTE,
     &host_drops::NOT_LOCAL,
+    &host_drops::OTHER_MAC,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &neighbor_changes::NeighborChanges,

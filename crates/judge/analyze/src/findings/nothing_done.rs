@@ -4,7 +4,7 @@ use fathom_model::{
     Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side,
     names::{
         count,
-        host::{DEV_RX_FRAMES, IP_REASSEMBLY_FAILS},
+        host::{DEV_RX_FRAMES, DEV_RX_OTHER_HOST, IP_REASSEMBLY_FAILS},
     },
     plan::HostReach,
     probe::ProbeRecord,
@@ -43,6 +43,7 @@ impl FindingRule for NothingDone {
             "link-down",
             "no-route",
             "address-not-local",
+            "other-mac",
             "neighbor-unresolved",
             "reverse-path-filter",
             "martian-packets",
@@ -92,7 +93,9 @@ impl<'a> Vanished<'a> {
         // Other packets come to an interface too, but not as many, and the first fragments of datagrams whose others were lost.
         let came = ratio(n_came, seen.total(from, count::SENT)).is_some_and(|share| CAME.contains(&share));
         let is_in_parts = seen.growth(receiver, IP_REASSEMBLY_FAILS, None) > 0;
-        if seen.test.layer == Layer::Udp && came && !is_in_parts {
+        // What was for another Ethernet address has come to no filter.
+        let is_for_others = seen.growth(receiver, DEV_RX_OTHER_HOST, Some(interface)) > n_came / 2;
+        if seen.test.layer == Layer::Udp && came && !is_in_parts && !is_for_others {
             return Some(Self::Behind(receiver, interface));
         }
         let passes = |other: &&TestRun| {

@@ -68,6 +68,7 @@ impl FindingRule for UnexplainedLoss {
             TIME_EXCEEDED,
             LINK_DOWN,
             "address-not-local",
+            "other-mac",
             "martian-packets",
             NEIGHBOR_UNRESOLVED,
             PLANNED_EVENT,

@@ -3,9 +3,13 @@
 //! Supports both versions: `cpu.max` of cgroup v2, `cpu.cfs_*_us` of v1 (Documentation/admin-guide/cgroup-v2.rst and
 //! Documentation/scheduler/sched-bwc.rst).
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    io,
+    path::{Component, Path, PathBuf},
+};
 
 use fathom_model::units::ratio;
+use rustix::io::Errno;
 
 use super::content;
 
@@ -25,6 +29,23 @@ pub(crate) fn cpu_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
 /// Returns the directories of the process's groups that may limit its memory, each up to the root group.
 pub(crate) fn memory_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
     groups(root, "memory")
+}
+
+/// Reads the open files of this process's groups, which are opened at first, and again if a group is gone: the process is in another one then, and
+/// the kernel answers `ENODEV`.
+pub(crate) fn of_present_groups<F, T>(
+    files: &mut Option<F>,
+    open: impl Fn() -> io::Result<F>,
+    read: impl Fn(&F) -> io::Result<T>,
+) -> io::Result<T> {
+    let is_gone = |error: &io::Error| error.raw_os_error() == Some(Errno::NODEV.raw_os_error());
+    if let Some(files) = files {
+        match read(files) {
+            Err(error) if is_gone(&error) => {}
+            done => return done,
+        }
+    }
+    read(files.insert(open()?))
 }
 
 /// Returns the directories of the groups that limit the CPU time of another process, the innermost first.

@@ -1,4 +1,5 @@
-//! What netlink tells of links beside `/proc/net/dev`: frames missed for lack of room in a ring, and changes of the carrier. Also frames dropped by
+//! What netlink tells of links beside `/proc/net/dev`: frames missed for lack of room in a ring, frames for another
+//! Ethernet address, and changes of the carrier. Also frames dropped by
 //! XDP programs, as counted by drivers: `ethtool -S`.
 //!
 //! Drivers choose the names of their counters. Names that end in `xdp_drops` or `xdp_drop` match (veth, `virtio_net`, mlx5), one
@@ -35,7 +36,7 @@ impl Source for Links {
     }
 
     fn counters(&self) -> &'static [&'static str] {
-        &[host::DEV_RX_MISSED, host::DEV_CARRIER_CHANGES, host::DEV_XDP_DROPPED]
+        &[host::DEV_RX_MISSED, host::DEV_RX_OTHER_HOST, host::DEV_CARRIER_CHANGES, host::DEV_XDP_DROPPED]
     }
 
     fn is_slow(&self) -> bool {
@@ -46,6 +47,9 @@ impl Source for Links {
         let Some(reader) = self.reader.below(root)? else { return Ok(()) };
         for link in reader.counters().map_err(cause)? {
             out.value(host::DEV_RX_MISSED, &link.name, link.rx_missed);
+            if let Some(n) = link.rx_other_host {
+                out.value(host::DEV_RX_OTHER_HOST, &link.name, n);
+            }
             if let Some(n) = link.carrier_changes {
                 out.value(host::DEV_CARRIER_CHANGES, &link.name, u64::from(n));
             }

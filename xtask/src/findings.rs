@@ -59,7 +59,7 @@ const CASES: &[CaseRow] = &[
     (&["link-flap"], "b", "tcp --rate 300M", &["link-down"]),
     (&["no-neighbor"], "a", "udp --rate 10M", &["neighbor-unresolved"]),
     (&["other-mac"], "a", "udp --rate 10M", &["other-mac"]),
-    (&["other-mac"], "a", "tcp --test crr", &["other-mac"]),
+    (&["other-mac"], "b", "udp --test rr", &["other-mac"]),
     (&["fragment-loss"], "b", "udp --rate 50M --size 4000B", &["loss", "reassembly-fails"]),
     (&["small-mtu"], "b", "udp --rate 10M", &["mtu-mismatch"]),
     (&["no-offload"], "a", "tcp", &["segmentation-off"]),

@@ -54,7 +54,7 @@ pub mod host {
     /// Frames dropped because the device's receive ring was full (`IFLA_STATS64`, `rx_missed_errors`); they are in no other counter of frames.
     pub const DEV_RX_MISSED: &str = "dev_rx_missed";
     /// Frames dropped because they are for another Ethernet address (`IFLA_STATS64`, `rx_otherhost_dropped`, Linux 5.19). A switch floods some to
-    /// every port.
+    /// every port, and a card that is not promiscuous drops them without a count.
     pub const DEV_RX_OTHER_HOST: &str = "dev_rx_other_host";
     /// Pause frames received: the other end of the cable asked this one to stop (IEEE 802.3 annex 31B).
     pub const DEV_RX_PAUSE: &str = "dev_rx_pause";
@@ -139,7 +139,7 @@ pub mod host {
     pub const CGROUP_MEMORY_HIGH: &str = "cgroup_memory_high";
     /// How often the control group of this process was at its memory limit (`max`; version 1: `memory.failcnt`).
     pub const CGROUP_MEMORY_MAX: &str = "cgroup_memory_max";
-    /// Tasks of the control group of this process that were killed for want of memory (`oom_kill`).
+    /// Tasks of the control group of this process that were killed because memory ran out (`oom_kill`).
     pub const CGROUP_OOM_KILLS: &str = "cgroup_oom_kills";
     /// Open file descriptors of this process: a gauge.
     pub const DESCRIPTORS_OPEN: &str = "descriptors_open";

@@ -336,7 +336,7 @@ impl Error {
                 "look for losses on the path: fathom probe HOST, and fathom probe HOST --test mtu for large packets",
             ),
             Self::Disconnected { exit: Some(exit), .. } if exit.signal() == Some(SIGKILL) => {
-                Some("if nobody killed it, memory may have run out where it ran: see `dmesg` there")
+                Some("if nobody killed it, look for the OOM killer in `dmesg` on the machine that it ran on")
             }
             Self::Version { .. } | Self::OtherProgram { .. } => Some("run the same version of fathom on both hosts"),
             Self::RoleFailed { failure, .. } => failure.hint.as_deref(),

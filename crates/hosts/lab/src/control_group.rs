@@ -153,6 +153,8 @@ mod tests {
         assert_eq!(quota.settings(&group), [("cpu.max", "50000 100000".to_owned())]);
         let memory = GroupLimit::Memory(Bytes(4096));
         assert_eq!(memory.settings(&group), [("memory.max", "4096".to_owned())]);
+        fs::write(group.join("memory.swap.max"), "").unwrap();
+        assert_eq!(memory.settings(&group)[1], ("memory.swap.max", "0".to_owned()));
         fs::write(group.join("memory.limit_in_bytes"), "").unwrap();
         assert_eq!(memory.settings(&group), [("memory.limit_in_bytes", "4096".to_owned())]);
         fs::write(group.join("memory.memsw.limit_in_bytes"), "").unwrap();

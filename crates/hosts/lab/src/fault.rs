@@ -403,7 +403,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "memory",
-        about: "programs that start on the host share little memory, and one of them is killed for want of it, again and again",
+        about: "programs that start on the host share little memory, and one of them is killed again and again because it ran out",
         values: &[("mebibytes", "64")],
         steps: &[Memory("{mebibytes}"), Hold { command: GREEDY, n_copies: "1", core: "" }],
     },
@@ -578,7 +578,7 @@ impl Planting<'_> {
                 self.make_group(limit, planted)
             }
             Memory(mebibytes) => {
-                // In less an agent would be killed itself, and much more is not little beside what the greedy program wants.
+                // Below this an agent itself would be killed; above it the limit is no longer tight for the greedy program.
                 let n = self.number::<u64>(mebibytes, |n| (32..=128).contains(n))?;
                 self.make_group(GroupLimit::Memory(Bytes(n << 20)), planted)
             }

@@ -26,7 +26,7 @@ pub struct LiveTables {
     /// The programs with the most CPU time in the last seconds.
     #[serde(default)]
     pub(crate) programs: Vec<ProgramTime>,
-    /// The time in which they used it; zero if none is named.
+    /// The time in which they used it; zero without two readings.
     #[serde(default)]
     pub(crate) programs_span_ns: Nanos,
     /// Why readings are missing, a sentence each.

@@ -70,9 +70,7 @@ impl ProgramReadings {
     /// made less often than samples are taken.
     pub(crate) fn busiest_since(&self, time: Nanos) -> (Vec<ProgramTime>, Nanos) {
         let nobody = || (Vec::new(), Nanos::ZERO);
-        let Some((to, later)) = self.readings.back().filter(|(to, _)| !self.rests || *to > time) else {
-            return nobody();
-        };
+        let Some((to, later)) = self.readings.back().filter(|(to, _)| *to > time) else { return nobody() };
         let mut others = self.readings.iter().rev().skip(1);
         let before = others.find(|(at, _)| *at <= time).or(self.readings.front()).filter(|(from, _)| from < to);
         let Some((from, earlier)) = before else { return nobody() };
@@ -121,8 +119,7 @@ mod tests {
         let (busiest, span) = readings.busiest_since(Nanos::from_secs(1));
         let told: Vec<_> = busiest.iter().map(|program| (program.name.as_str(), program.pid, program.cpu_ns)).collect();
         assert_eq!((told, span), (vec![("yes", 11, Nanos::from_millis(900))], Nanos::from_secs(1)));
-        // The newest reading is older than the time that is asked about, and the next one is not due.
-        assert_eq!(readings.busiest_since(Nanos::from_secs(5)).1, Nanos::from_secs(1));
+        assert_eq!(readings.busiest_since(Nanos::from_secs(5)).0, [], "what was read before says nothing of it");
         for second in 10..20 {
             readings.read(Nanos::from_secs(second), true);
         }

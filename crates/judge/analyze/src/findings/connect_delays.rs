@@ -63,7 +63,7 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["filter-drops", "other-mac", "path-full", PLANNED_EVENT, DEVICE_CORE_FULL]
+        &["filter-drops", "path-full", PLANNED_EVENT, DEVICE_CORE_FULL]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -99,7 +99,7 @@ impl FindingRule for ConnectDelays {
                     "SYNs of {from} or their answers were lost where {}: {waits}",
                     where_no_counter_shows(seen)
                 );
-                let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there) and at firewalls";
+                let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there), at firewalls, and at its entry in ip neigh";
                 ("syn loss", title, NextStep::new("ss -tn state syn-sent").on(from).expected(expected))
             }
         };

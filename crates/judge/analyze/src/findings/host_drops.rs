@@ -16,7 +16,6 @@ use super::{
 use crate::{
     change::{Change, lower_rate, smaller_datagrams},
     evidence::{TestEvidence, counter_evidence},
-    summaries::main_rate,
 };
 
 /// Fewer dropped packets explain nothing.
@@ -173,20 +172,6 @@ pub(crate) const NOT_LOCAL: HostDrops = HostDrops {
     of_machine: false,
     place: |host, _| format!("packets reached {host} for an address that it does not have"),
     next: |_, _| NextStep::new("ip address").expected("show whether the tested address is still there"),
-};
-
-/// Frames for another Ethernet address: their sender has a wrong entry for the address of IP, or the host has changed its own.
-pub(crate) const OTHER_MAC: HostDrops = HostDrops {
-    id: "other-mac",
-    short: "other MAC",
-    counter: host::DEV_RX_OTHER_HOST,
-    share_of: ShareOf::Packets,
-    of_machine: false,
-    place: |host, interface| format!("frames reached {interface} of {host} for another Ethernet address than its own"),
-    next: |seen, host| {
-        NextStep::new(format!("ip link show {}", seen.interface(host)))
-            .expected("show its Ethernet address; the sender, or the last router, has another one for it (ip neigh)")
-    },
 };
 
 /// Damaged headers of IP.
@@ -366,14 +351,12 @@ impl HostDrops {
         let (instance, _) = grown.first()?;
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
         // Single packets of other programs, or late ones of the test itself, are dropped on every host.
-        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN && !self.are_all_syns(seen, n);
+        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN;
         // A connect to an address without a route fails at once, and sends nothing again.
         let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
         let has_failed = records.any(|record| !record.errors.is_empty());
         let is_of_others = self.share_of == ShareOf::Packets && !has_failed && is_all_there(seen);
-        // A switch floods frames for others to every port.
-        let is_flooded = self.id == OTHER_MAC.id && n / 2 > lost(seen);
-        if is_noise || is_of_others || is_flooded {
+        if is_noise || is_of_others {
             return None;
         }
         let evidence =
@@ -398,19 +381,6 @@ impl HostDrops {
         };
         report.into_finding(seen)
     }
-
-    /// Returns true if these packets may be all SYNs of a test of which no connection opened: few, but all that there were.
-    fn are_all_syns(&self, seen: &TestEvidence<'_>, n: u64) -> bool {
-        let is_nothing_done = main_rate(seen.test).and_then(|rate| rate.value) == Some(0.0);
-        self.id == OTHER_MAC.id && is_nothing_done && seen.test.layer == Layer::Tcp && (1..=n).contains(&lost(seen))
-    }
-}
-
-/// Returns the datagrams or segments that the test lost.
-fn lost(seen: &TestEvidence<'_>) -> u64 {
-    // SYNs that were sent again are among them.
-    let n_resent = || seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
-    if seen.test.layer == Layer::Udp { seen.packets_lost().unwrap_or(0) } else { n_resent() }
 }
 
 #[cfg(test)]
@@ -432,37 +402,6 @@ mod tests {
         assert_eq!((first.id.as_str(), first.severity), ("filter-drops", Severity::HoldsBack), "{:#?}", run.findings);
         assert!(first.title.starts_with("a firewall rule on target (ip t c 4) drops packets"), "{}", first.title);
         assert_eq!(first.explains, Some(1.0));
-    }
-
-    #[test]
-    fn frames_for_another_ethernet_address_lead_where_as_many_packets_were_lost() {
-        let mut builder = RunBuilder::new();
-        builder.udp_stream(&[(10_000, 0)]);
-        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10_010);
-        builder.host_counter("target", (host::DEV_RX_OTHER_HOST, "eth0"), 10_000);
-        let run = builder.analyzed();
-        let first = &run.findings[0];
-        assert_eq!((first.id.as_str(), first.explains), ("other-mac", Some(1.0)), "{:#?}", run.findings);
-        let words = "frames reached eth0 of target for another Ethernet address than its own: 10,000";
-        assert!(first.title.starts_with(words), "{}", first.title);
-        assert!(!run.findings.iter().any(|other| other.title.contains("a filter on")), "{:#?}", run.findings);
-        let mut builder = RunBuilder::new();
-        builder.udp_stream(&[(10_000, 9_000)]);
-        builder.host_counter("target", (host::DEV_RX_OTHER_HOST, "eth0"), 50_000);
-        assert_eq!(builder.finding("other-mac"), None, "flooded by a switch");
-    }
-
-    #[test]
-    fn the_few_syns_of_a_test_that_opened_no_connection_are_told_too() {
-        let story = |n_resent| {
-            let mut builder = RunBuilder::new();
-            builder.tcp_stream(&[0]);
-            builder.host_counter("client", (host::TCP_RETRANS_SEGMENTS, ""), n_resent);
-            builder.host_counter("target", (host::DEV_RX_OTHER_HOST, "eth0"), 4);
-            builder.finding("other-mac")
-        };
-        assert!(story(3).is_some());
-        assert_eq!((story(0), story(7)), (None, None), "something else is wrong, too");
     }
 
     #[test]

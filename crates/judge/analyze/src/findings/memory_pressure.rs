@@ -1,4 +1,4 @@
-//! Tasks of a host waited for memory, or were killed for want of it.
+//! Tasks of a host waited for memory, or were killed because it ran out.
 
 use fathom_model::{
     Evidence, Finding, NextStep, Severity,

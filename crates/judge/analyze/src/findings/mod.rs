@@ -40,6 +40,7 @@ mod no_window_scaling;
 mod notes;
 mod nothing_done;
 mod one_core_receives;
+mod other_mac;
 mod other_programs;
 mod outage;
 mod overload;
@@ -165,7 +166,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &martians::Martians,
     &host_drops::NO_ROUTE,
     &host_drops::NOT_LOCAL,
-    &host_drops::OTHER_MAC,
+    &other_mac::OtherMac,
     &host_drops::NEIGHBOR,
     &host_drops::NEIGHBOR_TABLE,
     &neighbor_changes::NeighborChanges,

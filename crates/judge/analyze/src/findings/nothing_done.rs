@@ -93,9 +93,11 @@ impl<'a> Vanished<'a> {
         // Other packets come to an interface too, but not as many, and the first fragments of datagrams whose others were lost.
         let came = ratio(n_came, seen.total(from, count::SENT)).is_some_and(|share| CAME.contains(&share));
         let is_in_parts = seen.growth(receiver, IP_REASSEMBLY_FAILS, None) > 0;
-        // What was for another Ethernet address has come to no filter.
+        // What was for another Ethernet address has come to no filter. A responder counts no request of a sender that it does not know yet, and the
+        // answers may be what is lost.
         let is_for_others = seen.growth(receiver, DEV_RX_OTHER_HOST, Some(interface)) > n_came / 2;
-        if seen.test.layer == Layer::Udp && came && !is_in_parts && !is_for_others {
+        let is_stream = seen.total(from, count::TRANSACTIONS_LOST) == 0;
+        if seen.test.layer == Layer::Udp && came && is_stream && !is_in_parts && !is_for_others {
             return Some(Self::Behind(receiver, interface));
         }
         let passes = |other: &&TestRun| {

@@ -153,6 +153,7 @@ impl FindingRule for LostTransactions {
             "device-send-drops",
             "qdisc-drops",
             "bad-checksums",
+            "other-mac",
             "path-full",
             LINK_DOWN,
             TIME_EXCEEDED,

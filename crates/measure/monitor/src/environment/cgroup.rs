@@ -31,21 +31,14 @@ pub(crate) fn memory_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
     groups(root, "memory")
 }
 
-/// Reads the open files of this process's groups, which are opened at first, and again if a group is gone: the process is in another one then, and
-/// the kernel answers `ENODEV`.
-pub(crate) fn of_present_groups<F, T>(
-    files: &mut Option<F>,
-    open: impl Fn() -> io::Result<F>,
-    read: impl Fn(&F) -> io::Result<T>,
-) -> io::Result<T> {
-    let is_gone = |error: &io::Error| error.raw_os_error() == Some(Errno::NODEV.raw_os_error());
-    if let Some(files) = files {
-        match read(files) {
-            Err(error) if is_gone(&error) => {}
-            done => return done,
-        }
+/// Returns an error of reading an open file of a group, with the reason if the group was removed: the process is in another one then, whose counts
+/// do not go on from these.
+pub(crate) fn reading_error(error: io::Error) -> io::Error {
+    if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
+        io::Error::other("the control group in which this program started was removed")
+    } else {
+        error
     }
-    read(files.insert(open()?))
 }
 
 /// Returns the directories of the groups that limit the CPU time of another process, the innermost first.

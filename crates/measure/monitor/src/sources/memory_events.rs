@@ -62,29 +62,22 @@ impl Source for MemoryEvents {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
-        let open = || Ok(files_of(cgroup::memory_groups(root)));
-        for (counter, value) in cgroup::of_present_groups(&mut self.files, open, counted_in)? {
-            out.value(counter, "", value);
+        let files = self.files.get_or_insert_with(|| files_of(cgroup::memory_groups(root)));
+        for EventFile { file, keys } in files {
+            let mut text = [0; ROOM];
+            let size = file.read_at(&mut text, 0).map_err(cgroup::reading_error)?;
+            for line in lines(&text[..size]) {
+                let mut words = fields(line);
+                let (Some(first), second) = (words.next(), words.next()) else { continue };
+                let (key, value) = second.map_or((&b""[..], first), |second| (first, second));
+                let asked = keys.iter().find(|(wanted, _)| wanted.as_bytes() == key);
+                if let (Some((_, counter)), Some(value)) = (asked, number(value)) {
+                    out.value(counter, "", value);
+                }
+            }
         }
         Ok(())
     }
-}
-
-/// Returns the counters in files with their values.
-fn counted_in(files: &Vec<EventFile>) -> io::Result<Vec<(&'static str, u64)>> {
-    let mut all = Vec::new();
-    for EventFile { file, keys } in files {
-        let mut text = [0; ROOM];
-        let size = file.read_at(&mut text, 0)?;
-        for line in lines(&text[..size]) {
-            let mut words = fields(line);
-            let (Some(first), second) = (words.next(), words.next()) else { continue };
-            let (key, value) = second.map_or((&b""[..], first), |second| (first, second));
-            let asked = keys.iter().find(|(wanted, _)| wanted.as_bytes() == key);
-            all.extend(asked.and_then(|(_, counter)| Some((*counter, number(value)?))));
-        }
-    }
-    Ok(all)
 }
 
 /// Returns the files of the first group that has some: a group counts what happens in the groups below it too.

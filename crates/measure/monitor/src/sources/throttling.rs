@@ -38,23 +38,22 @@ impl Source for Throttling {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
-        if let Some(all) = cgroup::of_present_groups(&mut self.files, || files_of_groups(root), throttled_in)? {
+        let files = match &self.files {
+            Some(files) => files,
+            None => self.files.insert(files_of_groups(root)?),
+        };
+        let mut text = [0; ROOM];
+        let mut all: Option<u64> = None;
+        for file in files {
+            let size = file.read_at(&mut text, 0).map_err(cgroup::reading_error)?;
+            // A group without a quota has no such line, and nothing was taken.
+            *all.get_or_insert(0) += throttled_ns(&text[..size]).unwrap_or(0);
+        }
+        if let Some(all) = all {
             out.value(host::CGROUP_THROTTLED_NS, "", all);
         }
         Ok(())
     }
-}
-
-/// Returns the sum of the throttled times; `None` without a file.
-fn throttled_in(files: &Vec<File>) -> io::Result<Option<u64>> {
-    let mut text = [0; ROOM];
-    let mut all: Option<u64> = None;
-    for file in files {
-        let size = file.read_at(&mut text, 0)?;
-        // A group without a quota has no such line, and nothing was taken.
-        *all.get_or_insert(0) += throttled_ns(&text[..size]).unwrap_or(0);
-    }
-    Ok(all)
 }
 
 /// Opens the files of the groups that have one.

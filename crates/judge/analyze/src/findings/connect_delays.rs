@@ -99,7 +99,7 @@ impl FindingRule for ConnectDelays {
                     "SYNs of {from} or their answers were lost where {}: {waits}",
                     where_no_counter_shows(seen)
                 );
-                let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there), at firewalls, and at its entry in ip neigh";
+                let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there), at firewalls, and at the entry of the server or the router in ip neigh";
                 ("syn loss", title, NextStep::new("ss -tn state syn-sent").on(from).expected(expected))
             }
         };

@@ -1,6 +1,5 @@
-//! What netlink tells of links beside `/proc/net/dev`: frames missed for lack of room in a ring, frames for another
-//! Ethernet address, and changes of the carrier. Also frames dropped by
-//! XDP programs, as counted by drivers: `ethtool -S`.
+//! What netlink tells of links beside `/proc/net/dev`: frames missed for lack of room in a ring, frames for another Ethernet address, and changes of
+//! the carrier. Also frames dropped by XDP programs, as counted by drivers: `ethtool -S`.
 //!
 //! Drivers choose the names of their counters. Names that end in `xdp_drops` or `xdp_drop` match (veth, `virtio_net`, mlx5), one
 //! per queue or one for all queues. Works only on the running system: another root has nothing to query.

@@ -525,8 +525,8 @@ impl RunExecutor<'_> {
         if let Error::Disconnected { host, .. } = error
             && self.can_spare(host)
         {
-            self.lost.borrow_mut().insert(host.clone(), error.to_string());
-            into.unavailable = into.trials.is_empty().then(|| error.to_string());
+            self.lost.borrow_mut().insert(host.clone(), reason(error));
+            into.unavailable = into.trials.is_empty().then(|| reason(error));
             return Ok(true);
         }
         match error.class() {
@@ -538,7 +538,7 @@ impl RunExecutor<'_> {
                     Error::Disconnected { host, .. } => hosts_left(test, &[host]),
                     _ => None,
                 };
-                let reason = share.map_or_else(|| error.to_string(), |share| format!("{share}: {error}"));
+                let reason = share.map_or_else(|| reason(error), |share| format!("{share}: {}", reason(error)));
                 *completeness = Completeness::Incomplete { reason };
                 Ok(false)
             }
@@ -709,6 +709,8 @@ pub(super) fn reason(error: &Error) -> String {
     match error {
         Error::RoleFailed { failure, .. } if failure.causes.is_empty() => failure.message.clone(),
         Error::RoleFailed { failure, .. } => format!("{} ({})", failure.message, failure.causes.join(": ")),
+        // A run with a lost host ends with a report, which has no other place for it.
+        Error::Disconnected { .. } => error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}")),
         other => other.to_string(),
     }
 }

@@ -261,6 +261,24 @@ pub const FAULTS: &[Fault] = &[
         ],
     },
     Fault {
+        name: "neighbor-flap",
+        about: "the host's entry for the other one changes to another Ethernet address and back, again and again",
+        values: &[("right", "0.4"), ("wrong", "0.1")],
+        steps: &[
+            // The guard ends first, and may leave the wrong address.
+            Run(
+                "ip neigh replace {peer} lladdr 02:00:00:00:00:99 dev {interface} nud permanent",
+                "ip neigh del {peer} dev {interface}",
+            ),
+            // What was deleted is found again by ARP.
+            Hold {
+                command: "sh -c 'while :; do ip neigh del {peer} dev {interface}; sleep {right}; ip neigh replace {peer} lladdr 02:00:00:00:00:99 dev {interface} nud permanent; sleep {wrong}; done'",
+                n_copies: "1",
+                core: "",
+            },
+        ],
+    },
+    Fault {
         name: "closed-port",
         about: "refuses what arrives over UDP, as if nobody listened",
         values: &[],
@@ -340,6 +358,18 @@ pub const FAULTS: &[Fault] = &[
         values: &[("pages", "64")],
         // Above the third number the kernel refuses memory, which would end connections of others.
         steps: &[SetOnMachine("net.ipv4.tcp_mem", "{pages} {pages} 4000000")],
+    },
+    Fault {
+        name: "backlog",
+        about: "one core takes all that arrives (RPS), from a queue that holds hardly anything",
+        values: &[("core", "1"), ("packets", "1")],
+        steps: &[
+            Run(
+                "unshare --mount sh -c 'mount -t sysfs none /sys && printf %x $((1 << {core})) > /sys/class/net/{interface}/queues/rx-0/rps_cpus'",
+                "unshare --mount sh -c 'mount -t sysfs none /sys && echo 0 > /sys/class/net/{interface}/queues/rx-0/rps_cpus'",
+            ),
+            SetOnMachine("net.core.netdev_max_backlog", "{packets}"),
+        ],
     },
     Fault {
         name: "no-window-scaling",
@@ -588,7 +618,8 @@ impl Planting<'_> {
     /// Changes a setting of the machine, unless a fault on another host did: the last undo of two would bring the first fault back.
     fn set_on_machine(&self, setting: &str, value: &str, planted: &mut PlantedFault) -> Result<String> {
         let files = fault_files(self.place.state)?;
-        if let Some(other) = files.iter().filter_map(|file| read(file)).find(|other| other.fault == planted.fault) {
+        let mut others = files.iter().filter(|file| *file != self.file).filter_map(|file| read(file));
+        if let Some(other) = others.find(|other| other.fault == planted.fault) {
             let why = format!("it is planted on {} already, for the whole machine", other.host);
             let known = format!("{} on {}, which has to be removed first", other.fault, other.host);
             return Err(Error::BadFault { given: other.fault, why, known });

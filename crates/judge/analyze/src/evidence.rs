@@ -72,6 +72,22 @@ impl Program<'_> {
     }
 }
 
+/// Transactions of datagrams without an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TransactionLoss {
+    pub(crate) n: u64,
+    /// The share of the time of their flows that passed until their timeouts: 0 for a load with a rate, which does not wait.
+    pub(crate) waited: f64,
+}
+
+impl TransactionLoss {
+    /// Returns true if the flows waited so long that they did markedly less.
+    pub(crate) fn holds_back(&self) -> bool {
+        const MATTERS: f64 = 0.05;
+        self.waited >= MATTERS
+    }
+}
+
 /// The time in which threads of a test had work and no core to run on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CoreWait {
@@ -662,6 +678,22 @@ impl<'a> TestEvidence<'a> {
     pub(crate) fn packets_lost(&self) -> Option<u64> {
         let (from, to) = self.one_way()?;
         Some(self.total(from, count::SENT).saturating_sub(self.total(to, count::RECEIVED)))
+    }
+
+    /// Returns the transactions of datagrams that had no answer, if there were any.
+    pub(crate) fn transaction_loss(&self) -> Option<TransactionLoss> {
+        let n = self.total(Side::Initiator, count::TRANSACTIONS_LOST);
+        let is_of_datagrams = self.test.layer == Layer::Udp && n > 0;
+        is_of_datagrams.then(|| TransactionLoss { n, waited: self.waited_in_vain(n).unwrap_or(0.0) })
+    }
+
+    /// The share of the time of all flows that passed until the timeouts of so many requests. A load with a rate does not wait.
+    fn waited_in_vain(&self, n: u64) -> Option<f64> {
+        const TIMEOUT: Nanos = Nanos::from_millis(200);
+        let options = &self.test.options;
+        let flows = options.count("flows").filter(|_| options.text("rate").is_none())?;
+        let timeout = options.span("timeout").unwrap_or(TIMEOUT);
+        Some(ratio(timeout.0.saturating_mul(n), flows.saturating_mul(self.measured_time().0))?.min(1.0))
     }
 
     /// Returns true if the test reached the requested rate or the line rate and lost nothing, so that nothing holds it back.

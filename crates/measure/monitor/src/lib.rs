@@ -11,7 +11,9 @@ mod programs;
 mod quotas;
 mod sources;
 
-pub use environment::{InterfaceFacts, LineRate, Queues, RingSizes, environment, interfaces, machine};
+pub use environment::{
+    InterfaceFacts, LineRate, Queues, RingSizes, environment, interfaces, machine, note_machine_settings,
+};
 pub use host_monitor::{HostMonitor, ProgramNames};
 pub use programs::{ProgramTimes, socket_inodes};
 pub use sources::{CounterSink, SOURCES, Source, every_source, is_slow};

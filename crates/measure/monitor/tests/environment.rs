@@ -135,6 +135,10 @@ fn a_tuned_server_of_linux_6_1_is_described() {
             ("net.ipv4.tcp_timestamps", "0"),
         ]
     );
+    // Those of the machine are true of all its namespaces.
+    let mut namespace = Environment::default();
+    fathom_monitor::note_machine_settings(&tree("linux-6.1"), &mut namespace);
+    assert_eq!(namespace.0["sysctl"], [("net.core.netdev_max_backlog".to_owned(), "30000".to_owned())].into());
 }
 
 #[test]

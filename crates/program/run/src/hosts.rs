@@ -6,7 +6,7 @@ mod own_address;
 mod paths;
 mod plan_pods;
 
-use std::{collections::BTreeMap, env, net::IpAddr, process::Command};
+use std::{collections::BTreeMap, env, net::IpAddr, path::Path, process::Command};
 
 use anyhow::Context as _;
 use fathom_fleet::{
@@ -358,6 +358,9 @@ impl Hosts {
             describe(device, &mut environment);
         }
         let place = self.by_name.get_mut(name).expect("a connected host has its place");
+        if place.is_on_this_machine {
+            fathom_monitor::note_machine_settings(Path::new("/"), &mut environment);
+        }
         place.allowed_cores = environment.get("cpu", "allowed").and_then(core_list);
         if place.interface.is_none() {
             let address = place.address.to_string();

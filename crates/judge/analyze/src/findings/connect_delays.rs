@@ -9,7 +9,9 @@ use fathom_model::{
 use super::{
     FindingRule,
     device::DEVICE_CORE_FULL,
+    drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{ACCEPT_QUEUE_STEP, SYN_QUEUE_STEP},
+    neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
     retransmissions::where_no_counter_shows,
 };
@@ -22,6 +24,7 @@ const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Fewer connections are single events.
 const SHARE_MIN: f64 = 1e-3;
 const NEARLY_TIMEOUT: Nanos = Nanos::from_millis(900);
+const FILTER_DROPS: &str = "filter-drops";
 
 /// Compares retransmitted SYNs with connections, and looks for the place that dropped the first ones.
 pub(crate) struct ConnectDelays;
@@ -51,8 +54,8 @@ enum SynLoss<'a> {
     AcceptQueue(&'a str, u64),
     /// The SYN queue of this host, so often.
     SynQueue(&'a str, u64),
-    /// Rules of a filter on this host, which dropped so many packets.
-    Filter(&'a str, u64),
+    /// A place of this host with this counter, which dropped so many packets.
+    Counted(&'a str, &'static str, u64),
     /// No host of the test counted it.
     Unknown,
 }
@@ -63,11 +66,16 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["filter-drops", "path-full", PLANNED_EVENT, DEVICE_CORE_FULL]
+        &[FILTER_DROPS, BACKLOG_OVERFLOW, "path-full", PLANNED_EVENT, NEIGHBOR_CHANGES, DEVICE_CORE_FULL]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        cause == "filter-drops" && !matches!(place_of(seen), SynLoss::Filter(..))
+        let is_of = |counter| matches!(place_of(seen), SynLoss::Counted(_, of, _) if of == counter);
+        match cause {
+            FILTER_DROPS => !is_of(host::NFT_DROPPED),
+            BACKLOG_OVERFLOW => !is_of(host::SOFTNET_DROPPED),
+            _ => false,
+        }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -89,10 +97,15 @@ impl FindingRule for ConnectDelays {
                 let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(SYN_QUEUE_STEP);
                 ("syn queue", title, next)
             }
-            SynLoss::Filter(at, n) => {
-                evidence.push(counter_evidence(at, host::NFT_DROPPED, n));
-                let title = format!("SYNs of {from} or their answers were lost at a firewall rule on {at}: {waits}");
-                ("syn loss", title, NextStep::new("nft -a list ruleset").on(at).expected("show the rule"))
+            SynLoss::Counted(at, counter, n) => {
+                evidence.push(counter_evidence(at, counter, n));
+                let (place, next) = if counter == host::NFT_DROPPED {
+                    ("at a firewall rule", NextStep::new("nft -a list ruleset").expected("show the rule"))
+                } else {
+                    ("in the backlog of a core", longer_backlog(seen, at))
+                };
+                let title = format!("SYNs of {from} or their answers were lost {place} on {at}: {waits}");
+                ("syn loss", title, next.on(at))
             }
             SynLoss::Unknown => {
                 let title = format!(
@@ -141,9 +154,12 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
         (None, None) => {
-            // A rule drops other packets too, so its count is no proof if it is the smaller one.
-            let dropped = most(host::NFT_DROPPED).filter(|(_, n)| 2 * n >= sent_again(seen));
-            dropped.map_or(SynLoss::Unknown, |(host, n)| SynLoss::Filter(host, n))
+            // These places drop other packets too, so a count is no proof if it is the smaller one.
+            let counted = |counter: &'static str| {
+                let (host, n) = most(counter).filter(|(_, n)| 2 * n >= sent_again(seen))?;
+                Some(SynLoss::Counted(host, counter, n))
+            };
+            counted(host::NFT_DROPPED).or_else(|| counted(host::SOFTNET_DROPPED)).unwrap_or(SynLoss::Unknown)
         }
     }
 }
@@ -196,6 +212,21 @@ mod tests {
         let title = unread.finding("connect-delays").unwrap().title;
         let words = "SYNs of client or their answers were lost where no counter of client shows it; the counters of the server's host were not read: 12 %";
         assert!(title.starts_with(words), "{title}");
+    }
+
+    #[test]
+    fn syns_that_a_core_had_no_room_for_are_told_with_its_backlog() {
+        let mut builder = connecting(24);
+        builder.host_counter("target", (host::SOFTNET_PROCESSED, "cpu1"), 400_000);
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 11);
+        assert!(builder.finding("connect-delays").unwrap().title.contains("no counter"), "fewer than half");
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 30);
+        let finding = builder.finding("connect-delays").unwrap();
+        let words = "SYNs of client or their answers were lost in the backlog of a core on target: 12 %";
+        assert!(finding.title.starts_with(words) && finding.severity == Severity::HoldsBack, "{finding:?}");
+        assert_eq!(finding.next.unwrap().command, "sysctl -w net.core.netdev_max_backlog=10000");
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 3_000);
+        assert_eq!(builder.finding("connect-delays").unwrap().severity, Severity::Remark, "the backlog leads");
     }
 
     #[test]

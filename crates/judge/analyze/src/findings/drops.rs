@@ -45,7 +45,9 @@ impl DropReport<'_> {
             return None;
         }
         let explains = explained_ratio(self.n, seen.packets_lost());
-        let is_cause = share >= SEVERITY_MIN && explains.is_none_or(|explains| explains >= CAUSE);
+        // A flow waits for the timeout of each lost transaction: few of them take much of its time.
+        let costs_time = seen.transaction_loss().is_some_and(|lost| lost.holds_back() && 2 * self.n >= lost.n);
+        let is_cause = (share >= SEVERITY_MIN || costs_time) && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
         Some(
@@ -65,8 +67,12 @@ fn on_its_host(next: NextStep, host: &str) -> NextStep {
 
 /// Returns twice the current value of a `sysctl`, but at least `least`.
 pub(super) fn doubled_sysctl(seen: &TestEvidence<'_>, host: &str, name: &str, least: u64) -> u64 {
-    let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)?.parse::<u64>().ok());
-    now.map_or(least, |now| now.saturating_mul(2).max(least))
+    sysctl(seen, host, name).map_or(least, |now| now.saturating_mul(2).max(least))
+}
+
+/// Returns a setting of a host that is a number, where it was read.
+fn sysctl(seen: &TestEvidence<'_>, host: &str, name: &str) -> Option<u64> {
+    seen.environment(host)?.get("sysctl", name)?.parse().ok()
 }
 
 /// Returns the number of packets that a host received in the test, as counted by its interface: bonds, bridges and VLANs count those of the
@@ -250,16 +256,38 @@ impl FindingRule for BadChecksum {
     }
 }
 
+/// The id of the finding about packets that a core had no room for.
+pub(super) const BACKLOG_OVERFLOW: &str = "backlog-overflow";
+
+/// Lets more packets wait for a core.
+pub(super) fn longer_backlog(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    let most = doubled_sysctl(seen, host, "net.core.netdev_max_backlog", 10_000);
+    NextStep::new(format!("sysctl -w net.core.netdev_max_backlog={most}"))
+        .expected("let longer bursts wait instead of being dropped; containers have no such setting, their machine has")
+}
+
+/// Returns true if fewer packets may wait for a core than usual.
+fn has_short_backlog(seen: &TestEvidence<'_>, host: &str) -> bool {
+    // The default of the kernel (`net/core/hotdata.c`, Linux 6.18), which is not recorded.
+    const USUAL: u64 = 1_000;
+    sysctl(seen, host, "net.core.netdev_max_backlog").is_some_and(|packets| packets < USUAL)
+}
+
 /// The queue of packets waiting for a core was full.
 pub(crate) struct BacklogDrops;
 
 impl FindingRule for BacklogDrops {
     fn id(&self) -> &'static str {
-        "backlog-overflow"
+        BACKLOG_OVERFLOW
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
         &["other-programs", "receive-budget", "one-core-receives"]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // A queue that holds hardly anything overflows without other programs, too.
+        cause == "other-programs" && seen.machines().any(|host| has_short_backlog(seen, host))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -267,22 +295,19 @@ impl FindingRule for BacklogDrops {
             let grown = seen.growth_by_instance(host, host::SOFTNET_DROPPED);
             let (core, _) = grown.first()?;
             let n: u64 = grown.iter().map(|(_, n)| n).sum();
-            let most = doubled_sysctl(seen, host, "net.core.netdev_max_backlog", 10_000);
+            let of = if seen.is_one_machine() { "this machine" } else { host };
             let dropped = DropReport {
                 id: self.id(),
                 short: "backlog",
                 host,
-                what: format!("the backlog of {core} on {host} was full"),
+                what: format!("the backlog of {core} of {of} was full"),
                 evidence: grown
                     .iter()
                     .map(|(core, n)| counter_evidence(host, format!("softnet_dropped {core}"), *n))
                     .collect(),
                 n,
                 of: n + seen.growth(host, host::SOFTNET_PROCESSED, None),
-                next: Some(
-                    NextStep::new(format!("sysctl -w net.core.netdev_max_backlog={most}"))
-                        .expected("let longer bursts wait instead of being dropped"),
-                ),
+                next: Some(longer_backlog(seen, host)),
             };
             dropped.into_finding(seen)
         };
@@ -446,7 +471,7 @@ impl FindingRule for QdiscDrops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_builder::RunBuilder;
+    use crate::{AnalysisContext, run_builder::RunBuilder};
 
     #[test]
     fn a_receiver_that_is_too_slow_is_named_with_its_counter() {
@@ -531,6 +556,22 @@ mod tests {
         let finding = builder.finding("backlog-overflow").unwrap();
         assert_eq!(finding.evidence[0].counter, "softnet_dropped cpu1");
         assert_eq!((finding.explains, finding.severity), (Some(1.0), Severity::HoldsBack));
+    }
+
+    #[test]
+    fn a_backlog_shorter_than_usual_is_no_effect_of_other_programs() {
+        let stands = |length: Option<&str>| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 900)]);
+            if let Some(length) = length {
+                let target = builder.run.hosts.get_mut("target").unwrap();
+                target.environment.note("sysctl", "net.core.netdev_max_backlog", length);
+            }
+            let context = AnalysisContext::default();
+            BacklogDrops
+                .stands_beside("other-programs", &TestEvidence::new(&builder.run, &builder.run.tests[0], &context))
+        };
+        assert_eq!([stands(Some("100")), stands(Some("2000")), stands(None)], [true, false, false]);
     }
 
     #[test]

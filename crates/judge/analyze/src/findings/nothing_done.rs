@@ -12,7 +12,7 @@ use fathom_model::{
     units::{grouped, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, neighbor_changes::NEIGHBOR_CHANGES};
 use crate::{
     evidence::{TestEvidence, counter_evidence, has_answers},
     summaries::main_rate,
@@ -44,6 +44,7 @@ impl FindingRule for NothingDone {
             "no-route",
             "address-not-local",
             "other-mac",
+            NEIGHBOR_CHANGES,
             "neighbor-unresolved",
             "reverse-path-filter",
             "martian-packets",

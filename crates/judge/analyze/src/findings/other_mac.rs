@@ -5,7 +5,7 @@ use fathom_model::{
     names::{count, host},
 };
 
-use super::{FindingRule, drops::DropReport};
+use super::{FindingRule, drops::DropReport, neighbor_changes::NEIGHBOR_CHANGES};
 use crate::evidence::{TestEvidence, counter_evidence};
 
 /// Fewer packets explain nothing.
@@ -20,6 +20,10 @@ pub(crate) struct OtherMac;
 impl FindingRule for OtherMac {
     fn id(&self) -> &'static str {
         "other-mac"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[NEIGHBOR_CHANGES]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -7,7 +7,9 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{FindingRule, other_programs::OtherPrograms, planned_event::PLANNED_EVENT};
+use super::{
+    FindingRule, neighbor_changes::NEIGHBOR_CHANGES, other_programs::OtherPrograms, planned_event::PLANNED_EVENT,
+};
 use crate::{
     evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
     gap,
@@ -58,7 +60,7 @@ impl FindingRule for LateStart {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", "neighbor-unresolved", PLANNED_EVENT]
+        &["link-down", NEIGHBOR_CHANGES, "neighbor-unresolved", PLANNED_EVENT]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -105,6 +107,7 @@ impl FindingRule for SilentStream {
         // A reader that pauses closes the window of its sender.
         &[
             "link-down",
+            NEIGHBOR_CHANGES,
             "neighbor-unresolved",
             "other-programs",
             "cpu-quota",

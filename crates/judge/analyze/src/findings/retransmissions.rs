@@ -10,7 +10,10 @@ use fathom_model::{
     units::{approximate, grouped, percent},
 };
 
-use super::{FindingRule, device::DEVICE_CORE_FULL, host_drops::ACCEPT_QUEUE_STEP, planned_event::PLANNED_EVENT};
+use super::{
+    FindingRule, device::DEVICE_CORE_FULL, host_drops::ACCEPT_QUEUE_STEP, neighbor_changes::NEIGHBOR_CHANGES,
+    planned_event::PLANNED_EVENT,
+};
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
@@ -64,6 +67,7 @@ impl FindingRule for Retransmissions {
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",
             "outage",
+            NEIGHBOR_CHANGES,
             "targets-lost-by-event",
             PLANNED_EVENT,
         ]

@@ -12,7 +12,7 @@ use fathom_model::{
     units::{Nanos, approximate, percent, ratio, rounded},
 };
 
-use super::{FindingRule, planned_event::PLANNED_EVENT};
+use super::{FindingRule, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT};
 use crate::{
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
@@ -42,7 +42,7 @@ impl FindingRule for Stall {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs", "connect-delays", "latency-under-load", "link-down", PLANNED_EVENT]
+        &["other-programs", "connect-delays", "latency-under-load", "link-down", NEIGHBOR_CHANGES, PLANNED_EVENT]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {

@@ -10,9 +10,11 @@ use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
     device::DEVICE_CORE_FULL,
+    drops::BACKLOG_OVERFLOW,
     fragment_filter::FRAGMENT_FILTER,
     generator_limited::OFFERED,
     link_down::LINK_DOWN,
+    neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::{PLANNED_EVENT, missing_share},
     time_exceeded::TIME_EXCEEDED,
 };
@@ -67,6 +69,7 @@ impl FindingRule for UnexplainedLoss {
             FRAGMENT_FILTER,
             TIME_EXCEEDED,
             LINK_DOWN,
+            NEIGHBOR_CHANGES,
             "address-not-local",
             "other-mac",
             "martian-packets",
@@ -86,8 +89,9 @@ impl FindingRule for UnexplainedLoss {
         match cause {
             PLANNED_EVENT => share > 2.0 * missing_share(seen),
             NEIGHBOR_UNRESOLVED => 2 * n_waited() < n_lost,
-            // A link that is down loses all for a while, and no single ones; so does a loop, and a trace of the route provokes its messages too.
-            LINK_DOWN | TIME_EXCEEDED => matches!(
+            // A link that is down loses all for a while, and no single ones; so do a loop, of which a trace of the route provokes the messages
+            // too, and a wrong neighbor entry.
+            LINK_DOWN | NEIGHBOR_CHANGES | TIME_EXCEEDED => matches!(
                 LossShape::of(seen, n_lost, share),
                 LossShape::Independent { .. } | LossShape::Even { .. } | LossShape::FullQueue { .. }
             ),
@@ -148,6 +152,7 @@ impl FindingRule for LostTransactions {
             "filter-drops",
             "ingress-filter-drops",
             "udp-receive-buffer",
+            BACKLOG_OVERFLOW,
             "device-receive-drops",
             DEVICE_CORE_FULL,
             "device-send-drops",
@@ -156,6 +161,7 @@ impl FindingRule for LostTransactions {
             "other-mac",
             "path-full",
             LINK_DOWN,
+            NEIGHBOR_CHANGES,
             TIME_EXCEEDED,
             "other-programs",
             NEIGHBOR_UNRESOLVED,
@@ -168,10 +174,14 @@ impl FindingRule for LostTransactions {
         let (n_sent, n_lost) = (total(count::SENT), total(count::TRANSACTIONS_LOST));
         // If nothing was answered, another finding reports that.
         let is_of_transactions = seen.test.layer == Layer::Udp && total(count::TRANSACTIONS) > 0;
-        let share = ratio(n_lost, n_sent).filter(|share| is_of_transactions && *share >= HOLDS_BACK);
-        let Some(share) = share else { return Vec::new() };
+        let Some(loss) = seen.transaction_loss().filter(|_| is_of_transactions) else { return Vec::new() };
+        let share = ratio(n_lost, n_sent).unwrap_or(0.0);
+        if share < HOLDS_BACK && !loss.holds_back() {
+            return Vec::new();
+        }
+        let waited = if loss.waited > 0.0 { format!(", {} of the time", percent(loss.waited)) } else { String::new() };
         let title = format!(
-            "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting until its timeout",
+            "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting until its timeout{waited}",
             percent(share)
         );
         let evidence = [("sent requests", n_sent), ("without an answer", n_lost)];
@@ -553,6 +563,26 @@ mod tests {
         assert_eq!(run.findings[0].id, "loss");
         let buffer = run.findings.iter().find(|finding| finding.id == "udp-receive-buffer").unwrap();
         assert_eq!(buffer.severity, Severity::Remark, "it explains one in a hundred");
+    }
+
+    #[test]
+    fn few_lost_transactions_matter_where_their_timeouts_take_the_time() {
+        let finding = |rate: Option<&str>| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(100_000, 1);
+            builder.run.tests[0].layer = Layer::Udp;
+            builder.run.tests[0].options.set("flows", "2");
+            rate.into_iter().for_each(|rate| builder.run.tests[0].options.set("rate", rate));
+            builder.total("client", count::SENT, 100_005);
+            builder.total("client", count::TRANSACTIONS_LOST, 5);
+            builder.finding("loss")
+        };
+        let title = finding(None).unwrap().title;
+        assert!(
+            title.starts_with("0.0050 % of the requests") && title.ends_with("its timeout, 50 % of the time"),
+            "{title}"
+        );
+        assert_eq!(finding(Some("1000")), None, "a schedule does not wait");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use fathom_sys::clock;
 
 pub use gathering::interfaces;
 pub use interface::{InterfaceFacts, LineRate, Queues, RingSizes};
+pub use sysctl::note_machine_settings;
 
 /// Larger than any file with a fact.
 const FILE_MAX: u64 = 1 << 20;

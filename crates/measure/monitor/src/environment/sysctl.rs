@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fathom_model::Environment;
 
-use super::{contents, note_some};
+use super::{content, contents, note_some};
 
 /// The defaults in one kernel source file: its settings under `net.`, with their values.
 struct Defaults {
@@ -165,25 +165,42 @@ const LEFT_OUT: [&str; 7] = [
 /// The directories of the settings, and the relevant prefixes in each.
 const DIRECTORIES: [(&str, &[&str]); 2] = [("core", &[""]), ("ipv4", &["tcp_", "udp_"])];
 
+/// Settings of the whole machine that bear on the tests of all its network namespaces. Only the first one shows them.
+const OF_MACHINE: [&str; 3] = ["core.netdev_budget", "core.netdev_budget_usecs", "core.netdev_max_backlog"];
+
 /// Records the settings that differ from the defaults, and those whose default depends on the host: its memory, its page size, or
 /// the version and build of its kernel (`tcp_rmem`, `rmem_max`, `netdev_budget_usecs`).
 pub(super) fn note(root: &Path, facts: &mut Environment) {
     for (directory, prefixes) in DIRECTORIES {
         for (file, value) in contents(&root.join("proc/sys/net").join(directory)) {
             let name = format!("{directory}.{file}");
-            let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
-            let value = without_parents_sign(&file, value);
             let matters = prefixes.iter().any(|prefix| file.starts_with(prefix));
-            if matters && !LEFT_OUT.contains(&name.as_str()) && default_of(&name) != Some(value.as_str()) {
-                note_some(facts, ("sysctl", &format!("net.{name}")), Some(value));
+            if matters && !LEFT_OUT.contains(&name.as_str()) {
+                note_unusual(&name, &value, facts);
             }
         }
     }
 }
 
+/// Records the settings of the machine that differ from the defaults, for a host that is another network namespace of it.
+pub fn note_machine_settings(root: &Path, facts: &mut Environment) {
+    for name in OF_MACHINE {
+        if let Some(value) = content(&root.join("proc/sys/net").join(name.replace('.', "/"))) {
+            note_unusual(name, &value, facts);
+        }
+    }
+}
+
+fn note_unusual(name: &str, value: &str, facts: &mut Environment) {
+    let value = without_parents_sign(name, value.split_whitespace().collect::<Vec<_>>().join(" "));
+    if default_of(name) != Some(value.as_str()) {
+        note_some(facts, ("sysctl", &format!("net.{name}")), Some(value));
+    }
+}
+
 /// Rewrites the size of a table. A negative size means that a namespace shares the table of its parent.
-fn without_parents_sign(file: &str, value: String) -> String {
-    match value.strip_prefix('-').filter(|_| file.ends_with("hash_entries")) {
+fn without_parents_sign(name: &str, value: String) -> String {
+    match value.strip_prefix('-').filter(|_| name.ends_with("hash_entries")) {
         Some(size) => format!("{size}, shared with the parent namespace"),
         None => value,
     }

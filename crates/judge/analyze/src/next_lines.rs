@@ -19,6 +19,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "bpftool", options: &[], words: &["net show"] },
     Program { name: "cat", options: &[], words: &["/proc/", "/sys/"] },
     Program { name: "conntrack", options: &["-S"], words: &[] },
+    Program { name: "dmesg", options: &[], words: &["| grep oom-kill"] },
     Program { name: "echo", options: &[], words: &["* > /sys/class/net/"] },
     Program { name: "ethtool", options: &["-G", "-K", "-L", "-S", "-x"], words: &["*"] },
     Program {

@@ -71,9 +71,14 @@ impl MemoryPressure {
         let next = if severity == Severity::Disturbs {
             NextStep::new("vmstat 1")
                 .expected("show free memory and swapping (si, so); end other programs or add memory")
+        } else if killed > 0 {
+            NextStep::new("dmesg | grep oom-kill").expected(
+                "show the group (oom_memcg) that ran out of memory; raise its limit, or start fathom outside it",
+            )
         } else {
-            NextStep::new("cat /proc/self/cgroup; cat /sys/fs/cgroup/memory.max")
-                .expected("show the group and its limit; raise it, or start fathom outside it")
+            NextStep::new("cat /proc/self/cgroup").expected(
+                "show the group; raise its memory.max (version 1: memory.limit_in_bytes), or start fathom outside it",
+            )
         };
         Some(seen.finding(self.id(), severity, short, title).evidence(evidence).next(next.on(host)))
     }

@@ -572,7 +572,9 @@ mod tests {
             builder.tcp_rr(100_000, 1);
             builder.run.tests[0].layer = Layer::Udp;
             builder.run.tests[0].options.set("flows", "2");
-            rate.into_iter().for_each(|rate| builder.run.tests[0].options.set("rate", rate));
+            if let Some(rate) = rate {
+                builder.run.tests[0].options.set("rate", rate);
+            }
             builder.total("client", count::SENT, 100_005);
             builder.total("client", count::TRANSACTIONS_LOST, 5);
             builder.finding("loss")

@@ -48,6 +48,10 @@ const CASES: &[CaseRow] = &[
     (&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
     (&["firewall"], "b", "tcp", &["filter-drops"]),
     (&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
+    (&["conntrack"], "b", "http --connections 200", &["conntrack-full"]),
+    (&["conntrack", "entries=20"], "b", "tcp --test crr --flows 20", &["conntrack-full"]),
+    // The tests before it fill the table.
+    (&["conntrack", "entries=5"], "b", "udp --rate 20M --flows 20", &["conntrack-full"]),
     (&["closed-port"], "b", "udp --rate 10M", &["no-listener"]),
     (&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
     (&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),

@@ -44,6 +44,8 @@ enum FaultStep {
     Set(&'static str, &'static str),
     /// The same of the whole machine, which no namespace has for itself.
     SetOnMachine(&'static str, &'static str),
+    /// A count of the machine, in the same form, which has to be zero: a setting of the machine would affect more than the lab.
+    Unused(&'static str),
     /// A command that a guard runs several times, on one core unless that is empty.
     Hold { command: &'static str, n_copies: &'static str, core: &'static str },
     /// The only core of the programs that are started on the host.
@@ -56,7 +58,7 @@ enum FaultStep {
     Memory(&'static str),
 }
 
-use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine};
+use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine, Unused};
 
 /// A program that never waits.
 const SPIN: &str = "sh -c 'while :; do :; done'";
@@ -143,6 +145,18 @@ pub const FAULTS: &[Fault] = &[
             TABLE,
             INPUT,
             Run("nft add rule inet fathom-{fault} input numgen random mod 1000 < {permille} counter drop", ""),
+        ],
+    },
+    Fault {
+        name: "conntrack",
+        about: "the host tracks connections, and the table has room for a few",
+        values: &[("entries", "50")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run("nft add rule inet fathom-{fault} input ct state new accept", ""),
+            Unused("net.netfilter.nf_conntrack_count"),
+            SetOnMachine("net.netfilter.nf_conntrack_max", "{entries}"),
         ],
     },
     Fault {
@@ -591,6 +605,7 @@ impl Planting<'_> {
                 Ok(command)
             }
             SetOnMachine(setting, value) => self.set_on_machine(setting, value, planted),
+            Unused(count) => self.see_unused(count),
             Hold { command, n_copies, core } => self.hold(command, n_copies, core, planted),
             Core(core) => {
                 let limit = GroupLimit::Core(self.number::<usize>(core, |_| true)?);
@@ -637,6 +652,18 @@ impl Planting<'_> {
             }
             Err(error) => Err(Error::FaultCommand { command, why: error.to_string() }),
         }
+    }
+
+    /// Refuses the fault where a count of the machine is not zero.
+    fn see_unused(&self, count: &str) -> Result<String> {
+        let command = format!("sysctl {count}");
+        let path = Path::new("/proc/sys").join(count.replace('.', "/"));
+        let n = fs::read_to_string(&path).map_err(Error::file("read the count", &path))?;
+        if n.trim() == "0" {
+            return Ok(command);
+        }
+        let why = format!("{count} of the machine itself is {}, and its limit would be cut for all", n.trim());
+        Err(Error::BadFault { given: self.fault.name.to_owned(), why, known: "a machine that tracks none".to_owned() })
     }
 
     /// Keeps how to remove a control group, and makes it.
@@ -877,7 +904,7 @@ mod tests {
                     Run(command, undo) => vec![command, undo],
                     Set(setting, value) | SetOnMachine(setting, value) => vec![setting, value],
                     Hold { command, n_copies, core } => vec![command, n_copies, core],
-                    Core(number) | Descriptors(number) | Quota(number) | Memory(number) => vec![number],
+                    Core(word) | Descriptors(word) | Quota(word) | Memory(word) | Unused(word) => vec![word],
                 };
                 for text in texts {
                     let text = filled(text, &words);

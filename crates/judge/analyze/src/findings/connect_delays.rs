@@ -10,7 +10,7 @@ use super::{
     FindingRule,
     device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
-    host_drops::{ACCEPT_QUEUE_STEP, SYN_QUEUE_STEP},
+    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, SYN_QUEUE_STEP, larger_table},
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
     retransmissions::where_no_counter_shows,
@@ -66,7 +66,15 @@ impl FindingRule for ConnectDelays {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &[FILTER_DROPS, BACKLOG_OVERFLOW, "path-full", PLANNED_EVENT, NEIGHBOR_CHANGES, DEVICE_CORE_FULL]
+        &[
+            FILTER_DROPS,
+            BACKLOG_OVERFLOW,
+            CONNTRACK_FULL,
+            "path-full",
+            PLANNED_EVENT,
+            NEIGHBOR_CHANGES,
+            DEVICE_CORE_FULL,
+        ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -74,6 +82,7 @@ impl FindingRule for ConnectDelays {
         match cause {
             FILTER_DROPS => !is_of(host::NFT_DROPPED),
             BACKLOG_OVERFLOW => !is_of(host::SOFTNET_DROPPED),
+            CONNTRACK_FULL => !is_of(host::CONNTRACK_DROPPED),
             _ => false,
         }
     }
@@ -99,10 +108,12 @@ impl FindingRule for ConnectDelays {
             }
             SynLoss::Counted(at, counter, n) => {
                 evidence.push(counter_evidence(at, counter, n));
-                let (place, next) = if counter == host::NFT_DROPPED {
-                    ("at a firewall rule", NextStep::new("nft -a list ruleset").expected("show the rule"))
-                } else {
-                    ("in the backlog of a core", longer_backlog(seen, at))
+                let (place, next) = match counter {
+                    host::NFT_DROPPED => {
+                        ("at a firewall rule", NextStep::new("nft -a list ruleset").expected("show the rule"))
+                    }
+                    host::CONNTRACK_DROPPED => ("by the full connection tracking table", larger_table(seen, at)),
+                    _ => ("in the backlog of a core", longer_backlog(seen, at)),
                 };
                 let title = format!("SYNs of {from} or their answers were lost {place} on {at}: {waits}");
                 ("syn loss", title, next.on(at))
@@ -159,7 +170,8 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
                 let (host, n) = most(counter).filter(|(_, n)| 2 * n >= sent_again(seen))?;
                 Some(SynLoss::Counted(host, counter, n))
             };
-            counted(host::NFT_DROPPED).or_else(|| counted(host::SOFTNET_DROPPED)).unwrap_or(SynLoss::Unknown)
+            let places = [host::NFT_DROPPED, host::CONNTRACK_DROPPED, host::SOFTNET_DROPPED];
+            places.into_iter().find_map(counted).unwrap_or(SynLoss::Unknown)
         }
     }
 }

@@ -13,8 +13,8 @@ use fathom_model::{
 };
 
 use super::{
-    FindingRule, black_hole::BLACK_HOLE, connect_delays::are_connects_delayed, link_down::LINK_DOWN,
-    neighbor_changes::NEIGHBOR_CHANGES,
+    FindingRule, black_hole::BLACK_HOLE, connect_delays::are_connects_delayed, host_drops::CONNTRACK_FULL,
+    link_down::LINK_DOWN, neighbor_changes::NEIGHBOR_CHANGES,
 };
 use crate::{
     change::{Change, smaller_segments},
@@ -225,7 +225,7 @@ impl FindingRule for ErrorCauses {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["stuck-connections", "retransmissions", "path-full", LINK_DOWN, NEIGHBOR_CHANGES]
+        &["stuck-connections", "retransmissions", "path-full", CONNTRACK_FULL, LINK_DOWN, NEIGHBOR_CHANGES]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -239,7 +239,7 @@ impl FindingRule for ErrorCauses {
                 is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
             }
             // A full path drops SYNs, too, and so does a host that they were not meant for.
-            "path-full" | NEIGHBOR_CHANGES if failure.stage == Stage::Connect => {
+            "path-full" | CONNTRACK_FULL | NEIGHBOR_CHANGES if failure.stage == Stage::Connect => {
                 matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
             }
             // On a path that loses much, answers also end within.

@@ -21,6 +21,9 @@ use crate::{
 /// Fewer dropped packets explain nothing.
 const PACKETS_MIN: u64 = 10;
 
+/// The id of the finding about a full table of tracked connections.
+pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
+
 /// The number that the drops are a share of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ShareOf {
@@ -100,18 +103,21 @@ pub(crate) const NO_ROUTE: HostDrops = HostDrops {
 
 /// The table of tracked connections.
 pub(crate) const CONNECTION_TABLE: HostDrops = HostDrops {
-    id: "conntrack-full",
+    id: CONNTRACK_FULL,
     short: "conntrack",
     counter: host::CONNTRACK_DROPPED,
     share_of: ShareOf::Connections,
     of_machine: false,
     place: |host, _| format!("the connection tracking table of {host} was full"),
-    next: |seen, host| {
-        let now = seen.last_value(host, host::CONNTRACK_ENTRIES_MAX).unwrap_or(65_536);
-        NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4)))
-            .expected("make room for more connections; or exempt the test with a notrack rule")
-    },
+    next: larger_table,
 };
+
+/// Makes room for more tracked connections.
+pub(super) fn larger_table(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    let now = seen.last_value(host, host::CONNTRACK_ENTRIES_MAX).unwrap_or(65_536);
+    NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4)))
+        .expected("make room for more connections; or exempt the test with a notrack rule")
+}
 
 /// New connections that the table refused, although it had room.
 ///
@@ -370,7 +376,14 @@ impl HostDrops {
             evidence: grown.iter().map(evidence).collect(),
             n,
             of: match self.share_of {
-                ShareOf::Connections if connections > 0 => connections.max(n),
+                // Of the first packets that were sent again, each was dropped anew.
+                ShareOf::Connections if connections > 0 => {
+                    if connections >= n {
+                        connections
+                    } else {
+                        0
+                    }
+                }
                 _ => match packets_received(seen, host) {
                     // What is dropped on the way in has arrived; more than arrived was on its way out.
                     received if received >= n => received,
@@ -416,6 +429,25 @@ mod tests {
         let finding = builder.finding("conntrack-full").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.netfilter.nf_conntrack_max=262144");
+    }
+
+    #[test]
+    fn a_full_table_leads_what_it_kept_from_connecting() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.total("client", count::CONNECTIONS, 200);
+        builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 50);
+        builder.host_counter("target", (host::CONNTRACK_DROPPED, ""), 70);
+        let run = builder.analyzed();
+        let found = |id: &str| run.findings.iter().find(|finding| finding.id == id).unwrap();
+        assert_eq!((run.findings[0].id.as_str(), found("connect-delays").severity), (CONNTRACK_FULL, Severity::Remark));
+        assert!(found("connect-delays").title.contains("by the full connection tracking table"));
+        builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 500);
+        assert_eq!(
+            builder.finding("connect-delays").unwrap().severity,
+            Severity::HoldsBack,
+            "most were lost elsewhere"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use fathom_model::{
     Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side,
     names::{
         count,
-        host::{DEV_RX_FRAMES, DEV_RX_OTHER_HOST, IP_REASSEMBLY_FAILS},
+        host::{CONNTRACK_DROPPED, DEV_RX_FRAMES, DEV_RX_OTHER_HOST, IP_REASSEMBLY_FAILS},
     },
     plan::HostReach,
     probe::ProbeRecord,
@@ -12,7 +12,7 @@ use fathom_model::{
     units::{grouped, ratio},
 };
 
-use super::{FindingRule, neighbor_changes::NEIGHBOR_CHANGES};
+use super::{FindingRule, host_drops::CONNTRACK_FULL, neighbor_changes::NEIGHBOR_CHANGES};
 use crate::{
     evidence::{TestEvidence, counter_evidence, has_answers},
     summaries::main_rate,
@@ -49,6 +49,7 @@ impl FindingRule for NothingDone {
             "reverse-path-filter",
             "martian-packets",
             "filter-drops",
+            CONNTRACK_FULL,
             "ingress-filter-drops",
             "device-receive-drops",
             "no-listener",
@@ -78,8 +79,10 @@ impl FindingRule for NothingDone {
 
 /// Where all packets of a test were lost, as far as others that passed tell.
 enum Vanished<'a> {
-    /// They came to this interface of this host.
+    /// They came to this interface of this host, which counts no place behind it.
     Behind(&'a str, &'a str),
+    /// The same, and the connection tracking of the host dropped as many.
+    Untracked(&'a str, &'a str),
     /// Connections between the same hosts carry data.
     ButTcpPasses,
 }
@@ -99,7 +102,9 @@ impl<'a> Vanished<'a> {
         let is_for_others = seen.growth(receiver, DEV_RX_OTHER_HOST, Some(interface)) > n_came / 2;
         let is_stream = seen.total(from, count::TRANSACTIONS_LOST) == 0;
         if seen.test.layer == Layer::Udp && came && is_stream && !is_in_parts && !is_for_others {
-            return Some(Self::Behind(receiver, interface));
+            let is_tracked = 2 * seen.growth(receiver, CONNTRACK_DROPPED, None) < n_came;
+            let place = if is_tracked { Self::Behind } else { Self::Untracked };
+            return Some(place(receiver, interface));
         }
         let passes = |other: &&TestRun| {
             let is_same_way =
@@ -114,6 +119,9 @@ impl<'a> Vanished<'a> {
         match self {
             Self::Behind(host, interface) => {
                 format!("reached {interface} of {host} and none its socket: a filter on {host} drops them")
+            }
+            Self::Untracked(host, interface) => {
+                format!("reached {interface} of {host} and none its socket: its connection tracking drops them")
             }
             Self::ButTcpPasses => {
                 "were lost, but TCP passes between the same hosts: something on the way drops UDP".to_owned()
@@ -133,7 +141,7 @@ fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
                     .expected("show the rule that drops them, if it is one of nftables"),
             );
         }
-        Some(Vanished::ButTcpPasses) => return None,
+        Some(Vanished::Untracked(..) | Vanished::ButTcpPasses) => return None,
         None => {}
     }
     let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
@@ -224,6 +232,20 @@ mod tests {
     /// Returns the title of the finding and the state of the run.
     fn told(builder: &RunBuilder) -> (Option<String>, VerdictState) {
         (builder.finding(NOTHING_DONE).map(|finding| finding.title), builder.analyzed().verdict.state)
+    }
+
+    #[test]
+    fn datagrams_that_reached_the_interface_alone_were_dropped_by_a_filter_or_the_connection_tracking() {
+        let title = |untracked: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, 0)]);
+            builder.host_counter("target", (DEV_RX_FRAMES, "eth0"), 1_000);
+            builder.host_counter("target", (CONNTRACK_DROPPED, ""), untracked);
+            builder.finding(NOTHING_DONE).unwrap().title
+        };
+        let came = "nothing arrived: all 1,000 datagrams reached eth0 of target and none its socket: ";
+        assert_eq!(title(0), format!("{came}a filter on target drops them"));
+        assert_eq!(title(1_000), format!("{came}its connection tracking drops them"));
     }
 
     #[test]

@@ -11,7 +11,10 @@ use fathom_model::{
 };
 
 use super::{
-    FindingRule, device::DEVICE_CORE_FULL, host_drops::ACCEPT_QUEUE_STEP, neighbor_changes::NEIGHBOR_CHANGES,
+    FindingRule,
+    device::DEVICE_CORE_FULL,
+    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL},
+    neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
 };
 use crate::{
@@ -63,6 +66,7 @@ impl FindingRule for Retransmissions {
             "bad-tcp-checksums",
             "backlog-overflow",
             "connect-delays",
+            CONNTRACK_FULL,
             "latency-under-load",
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",

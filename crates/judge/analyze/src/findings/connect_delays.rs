@@ -13,7 +13,7 @@ use super::{
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, SYN_QUEUE_STEP, larger_table},
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
-    retransmissions::where_no_counter_shows,
+    retransmissions::{Drops, most_dropped, where_no_counter_shows},
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
@@ -54,8 +54,8 @@ enum SynLoss<'a> {
     AcceptQueue(&'a str, u64),
     /// The SYN queue of this host, so often.
     SynQueue(&'a str, u64),
-    /// A place of this host with this counter, which dropped so many packets.
-    Counted(&'a str, &'static str, u64),
+    /// Another place that counts what it drops.
+    Counted(Drops<'a>),
     /// No host of the test counted it.
     Unknown,
 }
@@ -78,7 +78,7 @@ impl FindingRule for ConnectDelays {
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        let is_of = |counter| matches!(place_of(seen), SynLoss::Counted(_, of, _) if of == counter);
+        let is_of = |counter| matches!(place_of(seen), SynLoss::Counted(drops) if drops.counter == counter);
         match cause {
             FILTER_DROPS => !is_of(host::NFT_DROPPED),
             BACKLOG_OVERFLOW => !is_of(host::SOFTNET_DROPPED),
@@ -106,17 +106,13 @@ impl FindingRule for ConnectDelays {
                 let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(SYN_QUEUE_STEP);
                 ("syn queue", title, next)
             }
-            SynLoss::Counted(at, counter, n) => {
+            SynLoss::Counted(Drops { n, host: at, counter, place }) => {
                 evidence.push(counter_evidence(at, counter, n));
-                let (place, next) = match counter {
-                    host::NFT_DROPPED => {
-                        ("at a firewall rule", NextStep::new("nft -a list ruleset").expected("show the rule"))
-                    }
-                    host::CONNTRACK_DROPPED => ("by the full connection tracking table", larger_table(seen, at)),
-                    _ => ("in the backlog of a core", longer_backlog(seen, at)),
-                };
-                let title = format!("SYNs of {from} or their answers were lost {place} on {at}: {waits}");
-                ("syn loss", title, next.on(at))
+                let title = format!(
+                    "SYNs of {from} or their answers were lost, as {at} dropped {} {place}: {waits}",
+                    grouped(n)
+                );
+                ("syn loss", title, next_at(seen, at, counter).on(at))
             }
             SynLoss::Unknown => {
                 let title = format!(
@@ -165,13 +161,25 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
         (None, None) => {
-            // These places drop other packets too, so a count is no proof if it is the smaller one.
-            let counted = |counter: &'static str| {
-                let (host, n) = most(counter).filter(|(_, n)| 2 * n >= sent_again(seen))?;
-                Some(SynLoss::Counted(host, counter, n))
+            // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
+            let is_enough = |drops: &Drops<'_>| {
+                let is_of_device = [host::DEV_RX_DROPPED, host::DEV_TX_DROPPED].contains(&drops.counter);
+                !is_of_device && 2 * drops.n >= sent_again(seen)
             };
-            let places = [host::NFT_DROPPED, host::CONNTRACK_DROPPED, host::SOFTNET_DROPPED];
-            places.into_iter().find_map(counted).unwrap_or(SynLoss::Unknown)
+            most_dropped(seen, is_enough).map_or(SynLoss::Unknown, SynLoss::Counted)
+        }
+    }
+}
+
+/// What to look at, or to change, where a place dropped SYNs.
+fn next_at(seen: &TestEvidence<'_>, at: &str, counter: &str) -> NextStep {
+    match counter {
+        host::NFT_DROPPED => NextStep::new("nft -a list ruleset").expected("show the rule"),
+        host::CONNTRACK_DROPPED => larger_table(seen, at),
+        host::SOFTNET_DROPPED => longer_backlog(seen, at),
+        _ => {
+            let command = format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(at));
+            NextStep::new(command).expected("show what this host drops")
         }
     }
 }
@@ -234,7 +242,7 @@ mod tests {
         assert!(builder.finding("connect-delays").unwrap().title.contains("no counter"), "fewer than half");
         builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 30);
         let finding = builder.finding("connect-delays").unwrap();
-        let words = "SYNs of client or their answers were lost in the backlog of a core on target: 12 %";
+        let words = "SYNs of client or their answers were lost, as target dropped 30 in the backlog of a core: 12 %";
         assert!(finding.title.starts_with(words) && finding.severity == Severity::HoldsBack, "{finding:?}");
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.core.netdev_max_backlog=10000");
         builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 3_000);

@@ -27,6 +27,8 @@ use crate::{
 pub(crate) const ERRORS: &str = "errors";
 /// If at least one operation in a hundred fails, the value of the test is less meaningful than it looks.
 const HOLDS_BACK: f64 = 0.01;
+/// Fewer lost connections than one in a thousand are single events.
+const FEW_CONNECTIONS: f64 = 1e-3;
 
 /// Counters of work that can fail. A test has one of them.
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
@@ -285,10 +287,12 @@ impl FindingRule for ErrorCauses {
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         let known = known_of(most);
+        // A test that opens a connection for each exchange goes on with the next one.
+        let are_few = ratio(n_errors, done(count::CONNECTIONS)).is_some_and(|share| share < FEW_CONNECTIONS);
         let is_late = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
         let severity = if is_late {
             Severity::Remark
-        } else if matters || known.is_some_and(|known| known.always_matters) {
+        } else if matters || known.is_some_and(|known| known.always_matters && !are_few) {
             Severity::HoldsBack
         } else {
             Severity::Remark
@@ -448,6 +452,19 @@ mod tests {
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("connect: host unreachable", n);
         builder
+    }
+
+    #[test]
+    fn one_reset_of_thousands_of_connections_holds_nothing_back() {
+        let severity = |n_connections: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(1_000, 1);
+            builder.total("client", count::CONNECTIONS, n_connections);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("read: connection reset by peer", 1);
+            builder.finding("resets").unwrap().severity
+        };
+        assert_eq!([severity(20), severity(30_000)], [Severity::HoldsBack, Severity::Remark]);
     }
 
     #[test]

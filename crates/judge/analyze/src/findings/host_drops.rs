@@ -376,14 +376,8 @@ impl HostDrops {
             evidence: grown.iter().map(evidence).collect(),
             n,
             of: match self.share_of {
-                // Of the first packets that were sent again, each was dropped anew.
-                ShareOf::Connections if connections > 0 => {
-                    if connections >= n {
-                        connections
-                    } else {
-                        0
-                    }
-                }
+                // A first packet that was sent again may be dropped again, so that more are dropped than there are connections.
+                ShareOf::Connections if connections > 0 => Some(connections).filter(|all| *all >= n).unwrap_or(0),
                 _ => match packets_received(seen, host) {
                     // What is dropped on the way in has arrived; more than arrived was on its way out.
                     received if received >= n => received,
@@ -441,7 +435,7 @@ mod tests {
         let run = builder.analyzed();
         let found = |id: &str| run.findings.iter().find(|finding| finding.id == id).unwrap();
         assert_eq!((run.findings[0].id.as_str(), found("connect-delays").severity), (CONNTRACK_FULL, Severity::Remark));
-        assert!(found("connect-delays").title.contains("by the full connection tracking table"));
+        assert!(found("connect-delays").title.contains("as target dropped 70 by connection tracking"));
         builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 500);
         assert_eq!(
             builder.finding("connect-delays").unwrap().severity,

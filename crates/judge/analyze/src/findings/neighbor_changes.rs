@@ -52,11 +52,9 @@ impl NeighborChanges {
         };
         let next = NextStep::new(command)
             .expected("show whether two Ethernet addresses answer; then two hosts have this address");
-        let lost = lost_from(seen, host);
-        let severity = match lost {
-            _ if !is_of_test => Severity::Remark,
-            0 => Severity::Remark,
-            _ if *n < IN_TURNS => Severity::Disturbs,
+        let severity = match *n {
+            _ if !is_of_test || lost_from(seen, host) == 0 => Severity::Remark,
+            ..IN_TURNS => Severity::Disturbs,
             _ => Severity::HoldsBack,
         };
         let title = format!(

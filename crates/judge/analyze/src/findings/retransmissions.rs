@@ -3,9 +3,10 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
-        DEV_RX_DROPPED, DEV_TX_DROPPED, IP_IN_DISCARDS, IP_OUT_DISCARDS, NFT_DROPPED, QDISC_DROPPED, SOFTNET_DROPPED,
-        TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS,
-        TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
+        CONNTRACK_DROPPED, DEV_RX_DROPPED, DEV_RX_MISSED, DEV_TX_DROPPED, DEV_XDP_DROPPED, IP_IN_DISCARDS,
+        IP_OUT_DISCARDS, IP_RP_FILTER_DROPPED, NFQUEUE_DROPPED, NFT_DROPPED, QDISC_DROPPED, QDISC_IN_DROPPED,
+        SOFTNET_DROPPED, TCP_BACKLOG_DROPS, TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS,
+        TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent},
 };
@@ -16,6 +17,7 @@ use super::{
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL},
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
+    ring_drops::RING_DROPS,
 };
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
@@ -30,13 +32,20 @@ const EXPLAINS: f64 = 0.25;
 /// The most segments that one counted drop holds, with room for ACKs that were lost with them: GSO joins 45 of 1,448 bytes in 64 KiB.
 const SEGMENTS_OF_A_DROP: u64 = 100;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
-const DROPS: [(&str, &str); 9] = [
+const DROPS: [(&str, &str); 16] = [
     (DEV_TX_DROPPED, "at a device"),
     (DEV_RX_DROPPED, "at a device"),
     (IP_OUT_DISCARDS, "by ip"),
     (IP_IN_DISCARDS, "by ip"),
     (TCP_IN_CSUM_ERRORS, "for a wrong checksum"),
+    (DEV_RX_MISSED, "in a full receive ring"),
     (SOFTNET_DROPPED, "in the backlog of a core"),
+    (DEV_XDP_DROPPED, "by an XDP program"),
+    (QDISC_IN_DROPPED, "by a tc filter on the way in"),
+    (IP_RP_FILTER_DROPPED, "by the reverse path filter"),
+    (CONNTRACK_DROPPED, "by connection tracking"),
+    (NFQUEUE_DROPPED, "in the queue of a program (NFQUEUE)"),
+    (TCP_BACKLOG_DROPS, "at a socket whose backlog was full"),
     (NFT_DROPPED, "by a filter rule"),
     (QDISC_DROPPED, "in a queueing discipline"),
     // The end of a handshake, and the first data behind it, are sent again until there is room.
@@ -66,6 +75,7 @@ impl FindingRule for Retransmissions {
             "bad-tcp-checksums",
             "backlog-overflow",
             "connect-delays",
+            RING_DROPS,
             CONNTRACK_FULL,
             "latency-under-load",
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
@@ -75,6 +85,17 @@ impl FindingRule for Retransmissions {
             "targets-lost-by-event",
             PLANNED_EVENT,
         ]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // These places drop single packets. If they are few, most were lost elsewhere.
+        let counter = match cause {
+            RING_DROPS => DEV_RX_MISSED,
+            CONNTRACK_FULL => CONNTRACK_DROPPED,
+            _ => return false,
+        };
+        let most = |counter| seen.hosts().map(|host| seen.growth(host, counter, None)).max().unwrap_or(0);
+        2 * most(counter) < most(TCP_RETRANS_SEGMENTS)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -147,11 +168,20 @@ fn dropped(seen: &TestEvidence<'_>, host: &str, counter: &str) -> u64 {
 }
 
 /// Drops at one place of a host.
-struct Drops<'a> {
-    n: u64,
-    host: &'a str,
-    counter: &'static str,
-    place: &'static str,
+pub(super) struct Drops<'a> {
+    pub(super) n: u64,
+    pub(super) host: &'a str,
+    pub(super) counter: &'static str,
+    /// Its description, such as `by a filter rule`.
+    pub(super) place: &'static str,
+}
+
+/// Returns the place that dropped most on the hosts of a test and the device between them, of those that dropped enough.
+pub(super) fn most_dropped<'a>(seen: &TestEvidence<'a>, is_enough: impl Fn(&Drops<'_>) -> bool) -> Option<Drops<'a>> {
+    let of_host =
+        |host: &'a str| DROPS.map(|(counter, place)| Drops { n: dropped(seen, host, counter), host, counter, place });
+    let hosts = seen.hosts().chain(seen.via());
+    hosts.flat_map(of_host).filter(|drops| drops.n > 0 && is_enough(drops)).max_by_key(|drops| drops.n)
 }
 
 /// Why segments were sent again, according to the counters.
@@ -171,14 +201,9 @@ impl<'a> ResendReason<'a> {
         if approximate(known) >= NEEDLESS * approximate(again) {
             return Self::Needless(known, again, needless_why(seen, host, known));
         }
-        let of_host = |host: &'a str| {
-            DROPS.map(|(counter, place)| Drops { n: dropped(seen, host, counter), host, counter, place })
-        };
         // What was dropped at once may hold many segments, but a few drops are those of other packets.
-        let is_enough = |drops: &Drops<'_>| drops.n > 0 && drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again;
-        let hosts = seen.hosts().chain(seen.via());
-        let most = hosts.flat_map(of_host).filter(is_enough).max_by_key(|drops| drops.n);
-        most.map_or(Self::Unknown, Self::Dropped)
+        let is_enough = |drops: &Drops<'_>| drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again;
+        most_dropped(seen, is_enough).map_or(Self::Unknown, Self::Dropped)
     }
 
     fn text(&self, seen: &TestEvidence<'_>) -> String {
@@ -229,6 +254,17 @@ mod tests {
         builder.host_counter("client", (TCP_OUT_SEGMENTS, ""), 100_000);
         builder.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), n);
         builder
+    }
+
+    #[test]
+    fn a_full_table_of_connections_explains_no_more_than_it_dropped() {
+        let severity = |n_dropped: u64| {
+            let mut builder = with_retransmissions(500);
+            builder.total("client", fathom_model::names::count::CONNECTIONS, 20);
+            builder.host_counter("target", (CONNTRACK_DROPPED, ""), n_dropped);
+            builder.finding("retransmissions").unwrap().severity
+        };
+        assert_eq!([severity(10), severity(400)], [Severity::HoldsBack, Severity::Remark]);
     }
 
     #[test]

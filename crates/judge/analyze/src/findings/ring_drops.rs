@@ -11,6 +11,9 @@ use crate::{
     evidence::{TestEvidence, counter_evidence},
 };
 
+/// The id of these findings.
+pub(super) const RING_DROPS: &str = "ring-drops";
+
 /// Looks at the frames that a card dropped because the kernel had not emptied its ring (`rx_missed_errors`).
 ///
 /// The card has no other counter for them, and the kernel never saw them: the core that empties the ring came too late, or the ring is short.
@@ -20,7 +23,7 @@ pub(crate) struct RingDrops;
 
 impl FindingRule for RingDrops {
     fn id(&self) -> &'static str {
-        "ring-drops"
+        RING_DROPS
     }
 
     fn effect_of(&self) -> &'static [&'static str] {

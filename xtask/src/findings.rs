@@ -50,7 +50,7 @@ const CASES: &[CaseRow] = &[
     (&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
     (&["conntrack"], "b", "http --connections 200", &["conntrack-full"]),
     (&["conntrack", "entries=20"], "b", "tcp --test crr --flows 20", &["conntrack-full"]),
-    // The tests before it fill the table.
+    // The connections of the agents and of other flows fill the table.
     (&["conntrack", "entries=5"], "b", "udp --rate 20M --flows 20", &["conntrack-full"]),
     (&["closed-port"], "b", "udp --rate 10M", &["no-listener"]),
     (&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
@@ -66,6 +66,7 @@ const CASES: &[CaseRow] = &[
     (&["other-mac"], "b", "udp --test rr", &["other-mac"]),
     (&["neighbor-flap"], "a", "udp --rate 20M", &["neighbor-changes"]),
     (&["neighbor-flap", "wrong=0.2"], "b", "udp --test rr", &["neighbor-changes"]),
+    (&["neighbor-flap"], "b", "tcp --rate 300M", &["neighbor-changes", PREFLIGHT]),
     (&["neighbor-flap"], "a", "http --connections 10", &["neighbor-changes", PREFLIGHT]),
     (&["backlog"], "b", "udp --rate 100M", &["backlog-overflow"]),
     (&["backlog"], "b", "udp --test rr --flows 8", &["backlog-overflow"]),

@@ -44,8 +44,8 @@ enum FaultStep {
     Set(&'static str, &'static str),
     /// The same of the whole machine, which no namespace has for itself.
     SetOnMachine(&'static str, &'static str),
-    /// A count of the machine, in the same form, which has to be zero: a setting of the machine would affect more than the lab.
-    Unused(&'static str),
+    /// No network namespace of the machine tracks a connection yet: a setting of the machine would affect them too.
+    TracksNothing,
     /// A command that a guard runs several times, on one core unless that is empty.
     Hold { command: &'static str, n_copies: &'static str, core: &'static str },
     /// The only core of the programs that are started on the host.
@@ -58,7 +58,7 @@ enum FaultStep {
     Memory(&'static str),
 }
 
-use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine, Unused};
+use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine, TracksNothing};
 
 /// A program that never waits.
 const SPIN: &str = "sh -c 'while :; do :; done'";
@@ -149,13 +149,13 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "conntrack",
-        about: "the host tracks connections, and the table has room for a few",
+        about: "the host tracks connections, and the table has room for only a few",
         values: &[("entries", "50")],
         steps: &[
             TABLE,
             INPUT,
             Run("nft add rule inet fathom-{fault} input ct state new accept", ""),
-            Unused("net.netfilter.nf_conntrack_count"),
+            TracksNothing,
             SetOnMachine("net.netfilter.nf_conntrack_max", "{entries}"),
         ],
     },
@@ -276,13 +276,13 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "neighbor-flap",
-        about: "the host's entry for the other one changes to another Ethernet address and back, again and again",
+        about: "the host's neighbor entry of the other one alternates between the right and a wrong Ethernet address",
         values: &[("right", "0.4"), ("wrong", "0.1")],
         steps: &[
             // The guard ends first, and may leave the wrong address.
             Run(
                 "ip neigh replace {peer} lladdr 02:00:00:00:00:99 dev {interface} nud permanent",
-                "ip neigh del {peer} dev {interface}",
+                "ip neigh flush to {peer} dev {interface} nud all",
             ),
             // What was deleted is found again by ARP.
             Hold {
@@ -375,11 +375,11 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "backlog",
-        about: "one core takes all that arrives (RPS), from a queue that holds hardly anything",
+        about: "one core takes all that arrives (RPS), from a very short queue",
         values: &[("core", "1"), ("packets", "1")],
         steps: &[
             Run(
-                "unshare --mount sh -c 'mount -t sysfs none /sys && printf %x $((1 << {core})) > /sys/class/net/{interface}/queues/rx-0/rps_cpus'",
+                "unshare --mount sh -c 'mount -t sysfs none /sys && ls /sys/devices/system/cpu/cpu{core} > /dev/null && printf %x $((1 << {core})) > /sys/class/net/{interface}/queues/rx-0/rps_cpus'",
                 "unshare --mount sh -c 'mount -t sysfs none /sys && echo 0 > /sys/class/net/{interface}/queues/rx-0/rps_cpus'",
             ),
             SetOnMachine("net.core.netdev_max_backlog", "{packets}"),
@@ -605,7 +605,7 @@ impl Planting<'_> {
                 Ok(command)
             }
             SetOnMachine(setting, value) => self.set_on_machine(setting, value, planted),
-            Unused(count) => self.see_unused(count),
+            TracksNothing => self.see_that_nothing_is_tracked(),
             Hold { command, n_copies, core } => self.hold(command, n_copies, core, planted),
             Core(core) => {
                 let limit = GroupLimit::Core(self.number::<usize>(core, |_| true)?);
@@ -654,16 +654,15 @@ impl Planting<'_> {
         }
     }
 
-    /// Refuses the fault where a count of the machine is not zero.
-    fn see_unused(&self, count: &str) -> Result<String> {
-        let command = format!("sysctl {count}");
-        let path = Path::new("/proc/sys").join(count.replace('.', "/"));
-        let n = fs::read_to_string(&path).map_err(Error::file("read the count", &path))?;
-        if n.trim() == "0" {
-            return Ok(command);
+    /// Refuses the fault where programs of any network namespace have tracked connections.
+    fn see_that_nothing_is_tracked(&self) -> Result<String> {
+        let n = tracked_connections();
+        if n == 0 {
+            return Ok("cat /proc/[0-9]*/net/stat/nf_conntrack".to_owned());
         }
-        let why = format!("{count} of the machine itself is {}, and its limit would be cut for all", n.trim());
-        Err(Error::BadFault { given: self.fault.name.to_owned(), why, known: "a machine that tracks none".to_owned() })
+        let why = format!("the machine tracks connections already (up to {n} in a namespace), which it would cut off");
+        let known = "the other faults; or a machine without connection tracking".to_owned();
+        Err(Error::BadFault { given: self.fault.name.to_owned(), why, known })
     }
 
     /// Keeps how to remove a control group, and makes it.
@@ -864,6 +863,15 @@ fn read(file: &Path) -> Option<PlantedFault> {
     serde_json::from_str(&fs::read_to_string(file).ok()?).ok()
 }
 
+/// Returns the most connections that a network namespace with a program tracks (`entries` of `/proc/PID/net/stat/nf_conntrack`, hexadecimal).
+fn tracked_connections() -> u64 {
+    let Ok(programs) = fs::read_dir("/proc") else { return 0 };
+    let entries = |text: String| u64::from_str_radix(text.lines().nth(1)?.split_whitespace().next()?, 16).ok();
+    let tables =
+        programs.filter_map(|program| fs::read_to_string(program.ok()?.path().join("net/stat/nf_conntrack")).ok());
+    tables.filter_map(entries).max().unwrap_or(0)
+}
+
 /// Replaces each `{name}` by its word; other braces stay.
 fn filled(text: &str, words: &BTreeMap<String, String>) -> String {
     words.iter().fold(text.to_owned(), |text, (name, word)| text.replace(&format!("{{{name}}}"), word))
@@ -904,7 +912,8 @@ mod tests {
                     Run(command, undo) => vec![command, undo],
                     Set(setting, value) | SetOnMachine(setting, value) => vec![setting, value],
                     Hold { command, n_copies, core } => vec![command, n_copies, core],
-                    Core(word) | Descriptors(word) | Quota(word) | Memory(word) | Unused(word) => vec![word],
+                    Core(word) | Descriptors(word) | Quota(word) | Memory(word) => vec![word],
+                    TracksNothing => Vec::new(),
                 };
                 for text in texts {
                     let text = filled(text, &words);

@@ -261,6 +261,43 @@ fn a_setting_of_the_machine_is_planted_once_and_put_back_with_the_fault_or_the_l
     assert_eq!(setting(), before);
 }
 
+#[test]
+fn a_neighbor_entry_that_alternates_is_not_left_wrong() {
+    let Some(lab) = UpLab::up("neighbor") else { return };
+    let mac = || lab.on_b("ip neigh | sed 's/.*lladdr \\([^ ]*\\).*/\\1/'");
+    lab.plant("neighbor-flap", &["right=0.01", "wrong=60"]).unwrap();
+    wait_until("the entry is wrong", || mac() == "02:00:00:00:00:99");
+    lab.remove("neighbor-flap");
+    assert_ne!(mac(), "02:00:00:00:00:99");
+    // There is nothing to undo while the entry is deleted.
+    lab.plant("neighbor-flap", &["right=60"]).unwrap();
+    wait_until("the entry is deleted", || mac().is_empty());
+    lab.remove("neighbor-flap");
+    assert!(lab.planted().is_empty());
+}
+
+#[test]
+fn a_short_queue_of_a_core_is_undone_with_its_two_settings() {
+    const SETTING: &str = "/proc/sys/net/core/netdev_max_backlog";
+    if fathom_testkit::lacks_privileges(fs::File::options().write(true).open(SETTING).is_ok()) {
+        return;
+    }
+    let Some(lab) = UpLab::up("queue") else { return };
+    let cores = || {
+        lab.on_b("unshare --mount sh -c 'mount -t sysfs none /sys; cat /sys/class/net/*/queues/rx-0/rps_cpus' | tr '\\n' ' '")
+    };
+    let setting = || fs::read_to_string(SETTING).unwrap();
+    let (cores_before, setting_before) = (cores(), setting());
+    // Longer than usual, which harms nobody. The setting follows another step, whose undo is on disk by then.
+    lab.plant("backlog", &["core=0", "packets=1001"]).unwrap();
+    assert_eq!(setting().trim(), "1001");
+    assert!(cores().contains('1'), "{}", cores());
+    lab.remove("backlog");
+    assert_eq!((cores(), setting()), (cores_before, setting_before));
+    assert!(lab.plant("backlog", &["core=4095"]).is_err());
+    assert!(lab.planted().is_empty(), "nothing is left of a failure");
+}
+
 /// Plants a fault, and returns the folder of its group; `None`, and reports it, where no group can be made.
 fn group_of(lab: &UpLab, fault: &str, values: &[&str]) -> Option<PathBuf> {
     if let Err(error) = lab.plant(fault, values) {

@@ -20,6 +20,7 @@ use crate::{
     conservation,
     context::{AnalysisContext, lead_test},
     cores::{CPU_STATES, CoreLoad, attribute_core_work},
+    limits::n_wholes,
     path::{self, hosts_of, place_on_path},
     path_check::device_of,
     repeat_command,
@@ -689,11 +690,12 @@ impl<'a> TestEvidence<'a> {
 
     /// The share of the time of all flows that passed until the timeouts of so many requests. A load with a rate does not wait.
     fn waited_in_vain(&self, n: u64) -> Option<f64> {
-        const TIMEOUT: Nanos = Nanos::from_millis(200);
         let options = &self.test.options;
         let flows = options.count("flows").filter(|_| options.text("rate").is_none())?;
-        let timeout = options.span("timeout").unwrap_or(TIMEOUT);
-        Some(ratio(timeout.0.saturating_mul(n), flows.saturating_mul(self.measured_time().0))?.min(1.0))
+        // The pairs share the flows, or each has as many.
+        let flows = flows.saturating_mul(n_wholes(self.run, self.test)).max(u64::try_from(self.test.links.len()).ok()?);
+        let waited = options.span("timeout")?.0.saturating_mul(n);
+        Some(ratio(waited, flows.saturating_mul(self.measured_time().0))?.min(1.0))
     }
 
     /// Returns true if the test reached the requested rate or the line rate and lost nothing, so that nothing holds it back.

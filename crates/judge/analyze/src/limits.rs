@@ -111,7 +111,7 @@ fn requested_rate(run: &Run, test: &TestRun) -> Option<Limit> {
 }
 
 /// How often the totals of a test apply: once, or once for each of its pairs.
-fn n_wholes(run: &Run, test: &TestRun) -> u64 {
+pub(crate) fn n_wholes(run: &Run, test: &TestRun) -> u64 {
     let is_each = run.plan.tests.iter().any(|planned| planned.name == test.name && planned.each);
     if is_each { u64::try_from(test.links.len()).unwrap_or(u64::MAX).max(1) } else { 1 }
 }

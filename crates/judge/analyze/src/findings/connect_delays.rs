@@ -108,8 +108,11 @@ impl FindingRule for ConnectDelays {
             }
             SynLoss::Counted(Drops { n, host: at, counter, place }) => {
                 evidence.push(counter_evidence(at, counter, n));
+                // Hosts of one machine have its cores in common.
+                let is_of_machine = counter == host::SOFTNET_DROPPED && seen.is_one_machine();
+                let whose = if is_of_machine { "this machine" } else { at };
                 let title = format!(
-                    "SYNs of {from} or their answers were lost, as {at} dropped {} {place}: {waits}",
+                    "SYNs of {from} or their answers were lost, as {whose} dropped {} {place}: {waits}",
                     grouped(n)
                 );
                 ("syn loss", title, next_at(seen, at, counter).on(at))
@@ -166,7 +169,9 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
                 let is_of_device = [host::DEV_RX_DROPPED, host::DEV_TX_DROPPED].contains(&drops.counter);
                 !is_of_device && 2 * drops.n >= sent_again(seen)
             };
-            most_dropped(seen, is_enough).map_or(SynLoss::Unknown, SynLoss::Counted)
+            // Connection tracking drops first packets, and hardly others.
+            let tracking = most_dropped(seen, |drops| drops.counter == host::CONNTRACK_DROPPED && is_enough(drops));
+            tracking.or_else(|| most_dropped(seen, is_enough)).map_or(SynLoss::Unknown, SynLoss::Counted)
         }
     }
 }

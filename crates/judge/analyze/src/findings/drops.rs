@@ -45,8 +45,11 @@ impl DropReport<'_> {
             return None;
         }
         let explains = explained_ratio(self.n, seen.packets_lost());
-        // A flow waits for the timeout of each lost transaction: few of them take much of its time.
-        let costs_time = seen.transaction_loss().is_some_and(|lost| lost.holds_back() && 2 * self.n >= lost.n);
+        // A flow waits for the timeout of each lost transaction: few of them take much of its time. Devices drop frames of others too.
+        let may_cost_time = !self.id.starts_with("device-");
+        let is_most = |lost: u64| (lost / 2..=lost.saturating_mul(2)).contains(&self.n);
+        let costs_time =
+            may_cost_time && seen.transaction_loss().is_some_and(|lost| lost.holds_back() && is_most(lost.n));
         let is_cause = (share >= SEVERITY_MIN || costs_time) && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
@@ -263,7 +266,7 @@ pub(super) const BACKLOG_OVERFLOW: &str = "backlog-overflow";
 pub(super) fn longer_backlog(seen: &TestEvidence<'_>, host: &str) -> NextStep {
     let most = doubled_sysctl(seen, host, "net.core.netdev_max_backlog", 10_000);
     NextStep::new(format!("sysctl -w net.core.netdev_max_backlog={most}"))
-        .expected("let longer bursts wait instead of being dropped; containers have no such setting, their machine has")
+        .expected("let longer bursts wait instead of being dropped; in a container, change it on the host machine")
 }
 
 /// Returns true if fewer packets may wait for a core than usual.
@@ -287,7 +290,8 @@ impl FindingRule for BacklogDrops {
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         // A queue that holds hardly anything overflows without other programs, too.
-        cause == "other-programs" && seen.machines().any(|host| has_short_backlog(seen, host))
+        let drops = |host: &&str| seen.growth(host, host::SOFTNET_DROPPED, None) > 0;
+        cause == "other-programs" && seen.machines().filter(drops).all(|host| has_short_backlog(seen, host))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -563,6 +567,7 @@ mod tests {
         let stands = |length: Option<&str>| {
             let mut builder = RunBuilder::new();
             builder.udp_stream(&[(1000, 900)]);
+            builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 100);
             if let Some(length) = length {
                 let target = builder.run.hosts.get_mut("target").unwrap();
                 target.environment.note("sysctl", "net.core.netdev_max_backlog", length);

@@ -240,10 +240,11 @@ impl FindingRule for ErrorCauses {
             LINK_DOWN => {
                 is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
             }
-            // A full path drops SYNs, too, and so does a host that they were not meant for.
+            // A full path drops SYNs, too, and a wrong neighbor entry loses all. A full table of connections drops nothing else.
             "path-full" | CONNTRACK_FULL | NEIGHBOR_CHANGES if failure.stage == Stage::Connect => {
                 matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
             }
+            CONNTRACK_FULL => false,
             // On a path that loses much, answers also end within.
             _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };

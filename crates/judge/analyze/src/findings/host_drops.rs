@@ -1,7 +1,7 @@
 //! A host dropped packets at a place that has a counter of its own: filters, tables, routes, checksums.
 
 use fathom_model::{
-    Finding, Layer, NextStep,
+    Finding, Layer, NextStep, Severity,
     names::{count, host},
 };
 
@@ -115,8 +115,9 @@ pub(crate) const CONNECTION_TABLE: HostDrops = HostDrops {
 /// Makes room for more tracked connections.
 pub(super) fn larger_table(seen: &TestEvidence<'_>, host: &str) -> NextStep {
     let now = seen.last_value(host, host::CONNTRACK_ENTRIES_MAX).unwrap_or(65_536);
-    NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4)))
-        .expected("make room for more connections; or exempt the test with a notrack rule")
+    NextStep::new(format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4))).expected(
+        "make room for more connections (in a container, on the host machine); or exempt the test with a notrack rule",
+    )
 }
 
 /// New connections that the table refused, although it had room.
@@ -386,15 +387,25 @@ impl HostDrops {
             },
             next: Some((self.next)(seen, host)),
         };
-        report.into_finding(seen)
+        let found = report.into_finding(seen)?;
+        // First packets of others found no room.
+        let is_harmless =
+            [CONNECTION_TABLE.id, CONNECTION_INSERT.id].contains(&self.id) && !has_failed && all_opened(seen);
+        Some(if is_harmless { Finding { severity: Severity::Remark, next: None, ..found } } else { found })
     }
+}
+
+/// Returns true if no connection of the test had to send a first packet again.
+fn all_opened(seen: &TestEvidence<'_>) -> bool {
+    let counts = |host: &str| seen.has_counter(host, host::TCP_SYN_RETRANS);
+    let sent_again = |host: &str| seen.growth(host, host::TCP_SYN_RETRANS, None);
+    seen.test.layer != Layer::Udp && seen.hosts().all(|host| counts(host) && sent_again(host) == 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::Severity;
 
     #[test]
     fn a_firewall_rule_that_drops_what_is_lost_leads_and_names_its_chain() {
@@ -423,6 +434,21 @@ mod tests {
         let finding = builder.finding("conntrack-full").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "sysctl -w net.netfilter.nf_conntrack_max=262144");
+    }
+
+    #[test]
+    fn a_table_that_was_full_for_others_alone_is_a_remark() {
+        let severity = |again: u64| {
+            let mut builder = RunBuilder::new();
+            builder.http(1_000, 100);
+            builder.total("client", count::CONNECTIONS, 100);
+            for host in ["client", "target"] {
+                builder.host_counter(host, (host::TCP_SYN_RETRANS, ""), again);
+            }
+            builder.host_counter("target", (host::CONNTRACK_DROPPED, ""), 5_000);
+            builder.finding(CONNTRACK_FULL).unwrap().severity
+        };
+        assert_eq!([severity(0), severity(30)], [Severity::Remark, Severity::HoldsBack]);
     }
 
     #[test]

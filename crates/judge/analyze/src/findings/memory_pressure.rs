@@ -73,7 +73,7 @@ impl MemoryPressure {
                 .expected("show free memory and swapping (si, so); end other programs or add memory")
         } else if killed > 0 {
             NextStep::new("dmesg | grep oom-kill").expected(
-                "show the group (oom_memcg) that ran out of memory; raise its limit, or start fathom outside it",
+                "show, as root, the group (oom_memcg) that ran out of memory, or global_oom if the machine did; raise its limit, or start fathom outside it",
             )
         } else {
             NextStep::new("cat /proc/self/cgroup").expected(

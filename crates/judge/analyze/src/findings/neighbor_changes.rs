@@ -3,21 +3,26 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity, Side,
     names::{count, host},
-    units::grouped,
+    units::{grouped, ratio},
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, counter_evidence, explained_ratio};
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    path::place_on_path,
+};
 
 /// The id of these findings.
 pub(super) const NEIGHBOR_CHANGES: &str = "neighbor-changes";
-/// An entry that changes and changes back: two hosts answer in turns. One change may be a router that takes over from another.
+/// An entry that changes and changes back: two addresses answer in turns. One change may be a router that takes over from another.
 const IN_TURNS: u64 = 2;
+/// Fewer lost packets than one in a thousand hold nothing back.
+const LOSS_MIN: f64 = 1e-3;
 
 /// Looks for neighbors that were at one Ethernet address and then at another.
 ///
 /// Two hosts with one address take turns, since the newest ARP answer wins (RFC 5227 section 1.1); a router that another one replaces does
-/// so once. Packets went to two places meanwhile.
+/// so once. Packets went to two places meanwhile. A host with two interfaces in one network may answer on both, and lose nothing.
 pub(crate) struct NeighborChanges;
 
 impl FindingRule for NeighborChanges {
@@ -37,12 +42,14 @@ impl NeighborChanges {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         let grown = seen.growth_by_instance(host, host::NEIGHBOR_CHANGES);
         let of_test = |of: &str| {
-            seen.run.hosts.values().any(|other| other.address.as_deref() == of.split_once(' ').map(|(_, of)| of))
+            let address = of.split_once(' ').map(|(_, address)| address);
+            seen.hosts()
+                .filter(|other| *other != host)
+                .any(|other| place_on_path(seen.run, seen.test, other).0 == address)
         };
         // The other end of the test says more than a neighbor that may be its router or no matter at all.
         let (of, n) = grown.iter().find(|(of, _)| of_test(of)).or(grown.first())?;
         let (interface, address) = of.split_once(' ')?;
-        let is_of_test = of_test(of);
         let times = if *n == 1 { "once".to_owned() } else { format!("{} times", grouped(*n)) };
         // arping speaks IPv4 only.
         let command = if address.contains(':') {
@@ -53,7 +60,9 @@ impl NeighborChanges {
         let next = NextStep::new(command)
             .expected("show whether two Ethernet addresses answer; then two hosts have this address");
         let severity = match *n {
-            _ if !is_of_test || lost_from(seen, host) == 0 => Severity::Remark,
+            _ if !of_test(of) => Severity::Remark,
+            _ if seen.test.layer == Layer::Path => Severity::Disturbs,
+            n if !costs(seen, host, n) => Severity::Remark,
             ..IN_TURNS => Severity::Disturbs,
             _ => Severity::HoldsBack,
         };
@@ -66,29 +75,28 @@ impl NeighborChanges {
                 .evidence(
                     grown.iter().map(|(of, n)| counter_evidence(host, format!("{} {of}", host::NEIGHBOR_CHANGES), *n)),
                 )
-                .explains(explained_ratio(sent_elsewhere(seen, host), seen.packets_lost()).filter(|share| *share > 0.0))
                 .next(next.on(host)),
         )
     }
 }
 
-/// Returns the number of packets of the test that a host sent in vain, or sent again.
-fn lost_from(seen: &TestEvidence<'_>, host: &str) -> u64 {
-    if seen.test.layer == Layer::Udp {
-        let is_sender = seen.one_way().is_some_and(|(from, _)| seen.host_of(from) == Some(host));
-        let in_one_way = seen.packets_lost().filter(|_| is_sender).unwrap_or(0);
-        return in_one_way + seen.total(Side::Initiator, count::TRANSACTIONS_LOST);
+/// Returns true if a test lost packets that a host sent, or its connections stood still about as often as the entry of the host was wrong.
+fn costs(seen: &TestEvidence<'_>, host: &str, n_changes: u64) -> bool {
+    if seen.test.layer != Layer::Udp {
+        // While the entry is wrong, nothing passes, ACKs included, until a timer sends again.
+        let by_timers =
+            |host| seen.growth(host, host::TCP_TIMEOUTS, None) + seen.growth(host, host::TCP_LOSS_PROBES, None);
+        let most = seen.hosts().map(by_timers).max().unwrap_or(0);
+        return most > 0 && 2 * most >= n_changes;
     }
-    [host::TCP_RETRANS_SEGMENTS, host::TCP_SYN_RETRANS]
-        .into_iter()
-        .map(|counter| seen.growth(host, counter, None))
-        .sum()
-}
-
-/// Returns the number of frames that reached other hosts with the Ethernet address of somebody else, where they count that.
-fn sent_elsewhere(seen: &TestEvidence<'_>, host: &str) -> u64 {
-    let others = seen.hosts().filter(|other| *other != host);
-    others.map(|other| seen.growth(other, host::DEV_RX_OTHER_HOST, Some(seen.interface(other)))).sum()
+    if let Some(loss) = seen.transaction_loss() {
+        let share = ratio(loss.n, seen.total(Side::Initiator, count::SENT));
+        return loss.holds_back() || share.is_some_and(|share| share >= LOSS_MIN);
+    }
+    let Some((from, _)) = seen.one_way().filter(|(from, _)| seen.host_of(*from) == Some(host)) else { return false };
+    seen.packets_lost()
+        .and_then(|lost| ratio(lost, seen.total(from, count::SENT)))
+        .is_some_and(|share| share >= LOSS_MIN)
 }
 
 #[cfg(test)]
@@ -108,7 +116,7 @@ mod tests {
         builder.host_counter("client", (host::NEIGHBOR_CHANGES, "eth0 198.18.0.2"), 2);
         let finding = builder.finding("neighbor-changes").unwrap();
         assert_eq!(finding.severity, Severity::Remark, "nothing was lost");
-        builder.host_counter("client", (host::TCP_RETRANS_SEGMENTS, ""), 40);
+        builder.host_counter("target", (host::TCP_TIMEOUTS, ""), 1);
         let finding = builder.finding("neighbor-changes").unwrap();
         let title = "the Ethernet address of 198.18.0.2 on eth0 of client changed 2 times: two hosts have this address, or one took over \
                      from another";
@@ -116,6 +124,19 @@ mod tests {
         assert_eq!(finding.next.unwrap().command, "arping -c 5 -I eth0 198.18.0.2");
         builder.host_counter("client", (host::NEIGHBOR_CHANGES, "eth0 198.18.0.2"), 1);
         assert_eq!(builder.finding("neighbor-changes").unwrap().severity, Severity::Disturbs, "one may take over");
+    }
+
+    #[test]
+    fn what_only_the_other_end_sends_is_not_lost_by_the_entry() {
+        let severity = |host: &str, of: &str, received: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(10_000, received)]);
+            builder.host_counter(host, (host::NEIGHBOR_CHANGES, of), 4);
+            builder.finding("neighbor-changes").unwrap().severity
+        };
+        assert_eq!(severity("client", "eth0 198.18.0.2", 8_000), Severity::HoldsBack);
+        assert_eq!(severity("client", "eth0 198.18.0.2", 9_999), Severity::Remark, "one in ten thousand");
+        assert_eq!(severity("target", "eth0 198.18.0.1", 8_000), Severity::Remark, "the target sends nothing");
     }
 
     #[test]

@@ -82,7 +82,7 @@ enum Vanished<'a> {
     /// They came to this interface of this host, which counts no place behind it.
     Behind(&'a str, &'a str),
     /// The same, and the connection tracking of the host dropped as many.
-    Untracked(&'a str, &'a str),
+    DroppedByTracking(&'a str, &'a str),
     /// Connections between the same hosts carry data.
     ButTcpPasses,
 }
@@ -102,8 +102,8 @@ impl<'a> Vanished<'a> {
         let is_for_others = seen.growth(receiver, DEV_RX_OTHER_HOST, Some(interface)) > n_came / 2;
         let is_stream = seen.total(from, count::TRANSACTIONS_LOST) == 0;
         if seen.test.layer == Layer::Udp && came && is_stream && !is_in_parts && !is_for_others {
-            let is_tracked = 2 * seen.growth(receiver, CONNTRACK_DROPPED, None) < n_came;
-            let place = if is_tracked { Self::Behind } else { Self::Untracked };
+            let is_dropped_there = 2 * seen.growth(receiver, CONNTRACK_DROPPED, None) >= n_came;
+            let place = if is_dropped_there { Self::DroppedByTracking } else { Self::Behind };
             return Some(place(receiver, interface));
         }
         let passes = |other: &&TestRun| {
@@ -120,8 +120,8 @@ impl<'a> Vanished<'a> {
             Self::Behind(host, interface) => {
                 format!("reached {interface} of {host} and none its socket: a filter on {host} drops them")
             }
-            Self::Untracked(host, interface) => {
-                format!("reached {interface} of {host} and none its socket: its connection tracking drops them")
+            Self::DroppedByTracking(host, interface) => {
+                format!("reached {interface} of {host} and none its socket: connection tracking on {host} drops them")
             }
             Self::ButTcpPasses => {
                 "were lost, but TCP passes between the same hosts: something on the way drops UDP".to_owned()
@@ -141,7 +141,7 @@ fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
                     .expected("show the rule that drops them, if it is one of nftables"),
             );
         }
-        Some(Vanished::Untracked(..) | Vanished::ButTcpPasses) => return None,
+        Some(Vanished::DroppedByTracking(..) | Vanished::ButTcpPasses) => return None,
         None => {}
     }
     let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
@@ -245,7 +245,7 @@ mod tests {
         };
         let came = "nothing arrived: all 1,000 datagrams reached eth0 of target and none its socket: ";
         assert_eq!(title(0), format!("{came}a filter on target drops them"));
-        assert_eq!(title(1_000), format!("{came}its connection tracking drops them"));
+        assert_eq!(title(1_000), format!("{came}connection tracking on target drops them"));
     }
 
     #[test]

@@ -173,20 +173,23 @@ impl FindingRule for LostTransactions {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let total = |counter| seen.total(Side::Initiator, counter);
-        let (n_sent, n_lost) = (total(count::SENT), total(count::TRANSACTIONS_LOST));
         // If nothing was answered, another finding reports that.
-        let is_of_transactions = seen.test.layer == Layer::Udp && total(count::TRANSACTIONS) > 0;
-        let Some(loss) = seen.transaction_loss().filter(|_| is_of_transactions) else { return Vec::new() };
-        let share = ratio(n_lost, n_sent).unwrap_or(0.0);
+        let loss = seen.transaction_loss().filter(|_| total(count::TRANSACTIONS) > 0);
+        let Some(loss) = loss else { return Vec::new() };
+        let n_sent = total(count::SENT);
+        let share = ratio(loss.n, n_sent).unwrap_or(0.0);
         if share < HOLDS_BACK && !loss.holds_back() {
             return Vec::new();
         }
-        let waited = if loss.waited > 0.0 { format!(", {} of the time", percent(loss.waited)) } else { String::new() };
+        let waited = match loss.waited {
+            0.0 => String::new(),
+            waited => format!("; the timeouts took {} of the time", percent(waited)),
+        };
         let title = format!(
-            "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting until its timeout{waited}",
+            "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting until it timed out{waited}",
             percent(share)
         );
-        let evidence = [("sent requests", n_sent), ("without an answer", n_lost)];
+        let evidence = [("sent requests", n_sent), ("without an answer", loss.n)];
         let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
         vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence)]
     }
@@ -574,6 +577,7 @@ mod tests {
             builder.tcp_rr(100_000, 1);
             builder.run.tests[0].layer = Layer::Udp;
             builder.run.tests[0].options.set("flows", "2");
+            builder.run.tests[0].options.set("timeout", "200ms");
             if let Some(rate) = rate {
                 builder.run.tests[0].options.set("rate", rate);
             }
@@ -583,7 +587,8 @@ mod tests {
         };
         let title = finding(None).unwrap().title;
         assert!(
-            title.starts_with("0.0050 % of the requests") && title.ends_with("its timeout, 50 % of the time"),
+            title.starts_with("0.0050 % of the requests")
+                && title.ends_with("it timed out; the timeouts took 50 % of the time"),
             "{title}"
         );
         assert_eq!(finding(Some("1000")), None, "a schedule does not wait");

@@ -44,8 +44,8 @@ enum FaultStep {
     Set(&'static str, &'static str),
     /// The same of the whole machine, which no namespace has for itself.
     SetOnMachine(&'static str, &'static str),
-    /// No network namespace of the machine tracks a connection yet: a setting of the machine would affect them too.
-    TracksNothing,
+    /// The most connections that a network namespace of the machine tracks, where none tracks any yet: the limit is that of all.
+    TrackedMax(&'static str),
     /// A command that a guard runs several times, on one core unless that is empty.
     Hold { command: &'static str, n_copies: &'static str, core: &'static str },
     /// The only core of the programs that are started on the host.
@@ -58,7 +58,7 @@ enum FaultStep {
     Memory(&'static str),
 }
 
-use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine, TracksNothing};
+use FaultStep::{Core, Descriptors, Hold, Memory, Quota, Run, Set, SetOnMachine, TrackedMax};
 
 /// A program that never waits.
 const SPIN: &str = "sh -c 'while :; do :; done'";
@@ -155,8 +155,7 @@ pub const FAULTS: &[Fault] = &[
             TABLE,
             INPUT,
             Run("nft add rule inet fathom-{fault} input ct state new accept", ""),
-            TracksNothing,
-            SetOnMachine("net.netfilter.nf_conntrack_max", "{entries}"),
+            TrackedMax("{entries}"),
         ],
     },
     Fault {
@@ -605,7 +604,7 @@ impl Planting<'_> {
                 Ok(command)
             }
             SetOnMachine(setting, value) => self.set_on_machine(setting, value, planted),
-            TracksNothing => self.see_that_nothing_is_tracked(),
+            TrackedMax(entries) => self.limit_tracking(entries, planted),
             Hold { command, n_copies, core } => self.hold(command, n_copies, core, planted),
             Core(core) => {
                 let limit = GroupLimit::Core(self.number::<usize>(core, |_| true)?);
@@ -654,15 +653,19 @@ impl Planting<'_> {
         }
     }
 
-    /// Refuses the fault where programs of any network namespace have tracked connections.
-    fn see_that_nothing_is_tracked(&self) -> Result<String> {
+    /// Sets the size of the table of connections, unless a network namespace tracks some already: it would lose new ones.
+    fn limit_tracking(&self, entries: &str, planted: &mut PlantedFault) -> Result<String> {
+        // The kernel takes 0 for no limit.
+        self.number::<u64>(entries, |n| *n > 0)?;
         let n = tracked_connections();
-        if n == 0 {
-            return Ok("cat /proc/[0-9]*/net/stat/nf_conntrack".to_owned());
+        if n > 0 {
+            let why = format!(
+                "the limit is that of the machine, which tracks connections already (up to {n} in a namespace)"
+            );
+            let known = "the other faults; or a machine without connection tracking".to_owned();
+            return Err(Error::BadFault { given: self.fault.name.to_owned(), why, known });
         }
-        let why = format!("the machine tracks connections already (up to {n} in a namespace), which it would cut off");
-        let known = "the other faults; or a machine without connection tracking".to_owned();
-        Err(Error::BadFault { given: self.fault.name.to_owned(), why, known })
+        self.set_on_machine("net.netfilter.nf_conntrack_max", entries, planted)
     }
 
     /// Keeps how to remove a control group, and makes it.
@@ -912,8 +915,7 @@ mod tests {
                     Run(command, undo) => vec![command, undo],
                     Set(setting, value) | SetOnMachine(setting, value) => vec![setting, value],
                     Hold { command, n_copies, core } => vec![command, n_copies, core],
-                    Core(word) | Descriptors(word) | Quota(word) | Memory(word) => vec![word],
-                    TracksNothing => Vec::new(),
+                    Core(word) | Descriptors(word) | Quota(word) | Memory(word) | TrackedMax(word) => vec![word],
                 };
                 for text in texts {
                     let text = filled(text, &words);

@@ -295,6 +295,7 @@ fn a_short_queue_of_a_core_is_undone_with_its_two_settings() {
     lab.remove("backlog");
     assert_eq!((cores(), setting()), (cores_before, setting_before));
     assert!(lab.plant("backlog", &["core=4095"]).is_err());
+    assert!(lab.plant("conntrack", &["entries=0"]).is_err(), "it would be no limit");
     assert!(lab.planted().is_empty(), "nothing is left of a failure");
 }
 

@@ -36,6 +36,17 @@ pub(super) struct DropReport<'a> {
 
 impl DropReport<'_> {
     pub(super) fn into_finding(self, seen: &TestEvidence<'_>) -> Option<Finding> {
+        self.weighed(seen, false)
+    }
+
+    /// The same for a place that drops hardly any packets of others: a few of a test's transactions may take much of its time.
+    pub(super) fn into_finding_by_time(self, seen: &TestEvidence<'_>) -> Option<Finding> {
+        let is_most = |lost: u64| (lost / 2..=lost.saturating_mul(2)).contains(&self.n);
+        let costs_time = seen.transaction_loss().is_some_and(|lost| lost.holds_back() && is_most(lost.n));
+        self.weighed(seen, costs_time)
+    }
+
+    fn weighed(self, seen: &TestEvidence<'_>, costs_time: bool) -> Option<Finding> {
         // Some drivers omit packets from one counter that another includes; a share of such counters would be meaningless.
         let share_known = ratio(self.n, self.of).filter(|share| *share <= 1.0);
         let share = share_known.unwrap_or(1.0);
@@ -45,11 +56,6 @@ impl DropReport<'_> {
             return None;
         }
         let explains = explained_ratio(self.n, seen.packets_lost());
-        // A flow waits for the timeout of each lost transaction: few of them take much of its time. Devices drop frames of others too.
-        let may_cost_time = !self.id.starts_with("device-");
-        let is_most = |lost: u64| (lost / 2..=lost.saturating_mul(2)).contains(&self.n);
-        let costs_time =
-            may_cost_time && seen.transaction_loss().is_some_and(|lost| lost.holds_back() && is_most(lost.n));
         let is_cause = (share >= SEVERITY_MIN || costs_time) && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
@@ -179,7 +185,7 @@ fn full_buffer(seen: &TestEvidence<'_>, why: &str) -> Option<Finding> {
         of: seen.total(from, count::SENT),
         next: Some(larger_buffer(seen, receiver)),
     };
-    dropped.into_finding(seen)
+    dropped.into_finding_by_time(seen)
 }
 
 /// Suggests a larger buffer for the receiving socket: by the option of the command, or by the default of the host.
@@ -289,7 +295,7 @@ impl FindingRule for BacklogDrops {
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // A queue that holds hardly anything overflows without other programs, too.
+        // A very short queue overflows without other programs, too.
         let drops = |host: &&str| seen.growth(host, host::SOFTNET_DROPPED, None) > 0;
         cause == "other-programs" && seen.machines().filter(drops).all(|host| has_short_backlog(seen, host))
     }
@@ -313,7 +319,7 @@ impl FindingRule for BacklogDrops {
                 of: n + seen.growth(host, host::SOFTNET_PROCESSED, None),
                 next: Some(longer_backlog(seen, host)),
             };
-            dropped.into_finding(seen)
+            dropped.into_finding_by_time(seen)
         };
         // The backlog belongs to a core, so all hosts on one machine show the same drops.
         seen.machines().filter_map(on_host).collect()

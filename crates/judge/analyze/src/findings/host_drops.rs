@@ -31,6 +31,8 @@ enum ShareOf {
     Packets,
     /// The connections of the test: losing a single SYN delays a connection by a second.
     Connections,
+    /// The same, for a place that drops the first packets of others too: nothing is lost where all connections of the test opened at once.
+    FirstPackets,
 }
 
 /// Drops at one place, found by one counter.
@@ -106,7 +108,7 @@ pub(crate) const CONNECTION_TABLE: HostDrops = HostDrops {
     id: CONNTRACK_FULL,
     short: "conntrack",
     counter: host::CONNTRACK_DROPPED,
-    share_of: ShareOf::Connections,
+    share_of: ShareOf::FirstPackets,
     of_machine: false,
     place: |host, _| format!("the connection tracking table of {host} was full"),
     next: larger_table,
@@ -128,7 +130,7 @@ pub(crate) const CONNECTION_INSERT: HostDrops = HostDrops {
     id: "conntrack-insert-failed",
     short: "conntrack",
     counter: host::CONNTRACK_INSERT_FAILED,
-    share_of: ShareOf::Connections,
+    share_of: ShareOf::FirstPackets,
     of_machine: false,
     place: |host, _| {
         format!(
@@ -378,7 +380,9 @@ impl HostDrops {
             n,
             of: match self.share_of {
                 // A first packet that was sent again may be dropped again, so that more are dropped than there are connections.
-                ShareOf::Connections if connections > 0 => Some(connections).filter(|all| *all >= n).unwrap_or(0),
+                ShareOf::Connections | ShareOf::FirstPackets if connections > 0 => {
+                    Some(connections).filter(|all| *all >= n).unwrap_or(0)
+                }
                 _ => match packets_received(seen, host) {
                     // What is dropped on the way in has arrived; more than arrived was on its way out.
                     received if received >= n => received,
@@ -387,10 +391,8 @@ impl HostDrops {
             },
             next: Some((self.next)(seen, host)),
         };
-        let found = report.into_finding(seen)?;
-        // First packets of others found no room.
-        let is_harmless =
-            [CONNECTION_TABLE.id, CONNECTION_INSERT.id].contains(&self.id) && !has_failed && all_opened(seen);
+        let found = report.into_finding_by_time(seen)?;
+        let is_harmless = self.share_of == ShareOf::FirstPackets && !has_failed && all_opened(seen);
         Some(if is_harmless { Finding { severity: Severity::Remark, next: None, ..found } } else { found })
     }
 }

@@ -83,6 +83,17 @@ pub mod host {
     /// Packets dropped by rules with a counter (`nf_tables`), in chains that packets enter from outside; instance: the chain and the rule's
     /// handle.
     pub const NFT_DROPPED: &str = "nft_dropped";
+    /// IP packets received, those with errors included (`/proc/net/snmp`, `Ip: InReceives`).
+    pub const IP_IN_RECEIVES: &str = "ip_in_receives";
+    /// IP packets given to a protocol such as TCP, whatever that did with them (`Ip: InDelivers`).
+    pub const IP_IN_DELIVERS: &str = "ip_in_delivers";
+    /// IP packets forwarded (`Ip: ForwDatagrams`).
+    pub const IP_FORWARDED: &str = "ip_forwarded";
+    /// IP packets of a protocol that the host does not have (`Ip: InUnknownProtos`).
+    pub const IP_IN_UNKNOWN_PROTOCOLS: &str = "ip_in_unknown_protocols";
+    /// IP packets received that went nowhere and that no other counter has: a packet filter without a counter dropped them. No host counts it: it
+    /// follows from the growth of the others.
+    pub const IP_UNDELIVERED: &str = "ip_undelivered";
     /// IP packets with an error in their header, such as an expired time to live (`Ip: InHdrErrors`).
     pub const IP_IN_HEADER_ERRORS: &str = "ip_in_header_errors";
     /// IPv4 packets whose header arrived damaged (`IpExt: InCsumErrors`); they are among those with an error in their header.

@@ -32,10 +32,43 @@ pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Sid
 
 /// Returns the growth of a host's counter over all trials, for all of its instances or for one.
 pub(crate) fn host_growth(trials: &[&Trial], host: &str, counter: &str, of: Option<&str>) -> u64 {
+    if counter == host::IP_UNDELIVERED {
+        return undelivered(trials, host);
+    }
     let records =
         trials.iter().flat_map(|trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host)));
     let series = records.flat_map(|record| record.series_of(counter));
     series.filter(|series| of.is_none_or(|of| series.of == of)).map(fathom_model::record::Series::growth).sum()
+}
+
+/// Where packets go after IP has counted them as received, as far as something counts that.
+const RECEIVED_PACKETS_WENT: [&str; 14] = [
+    host::IP_IN_DELIVERS,
+    host::IP_FORWARDED,
+    host::IP_IN_UNKNOWN_PROTOCOLS,
+    host::IP_IN_HEADER_ERRORS,
+    host::IP_IN_ADDRESS_ERRORS,
+    host::IP_IN_NO_ROUTES,
+    host::IP_IN_DISCARDS,
+    host::IP_FRAGMENTATION_FAILS,
+    host::IP_RP_FILTER_DROPPED,
+    host::IP_MARTIAN_SOURCE,
+    host::NFT_DROPPED,
+    host::CONNTRACK_DROPPED,
+    host::NFQUEUE_DROPPED,
+    host::NFQUEUE_USER_DROPPED,
+];
+
+/// Returns the growth of [`host::IP_UNDELIVERED`].
+///
+/// IP counts a packet as it arrives (`ip_rcv_core` of Linux 6.18) and once more as a protocol takes it (`ip_protocol_deliver_rcu`), whatever the
+/// socket does with it. Only the hooks of netfilter are between the two. A device that passes packets on from such a hook (IPVS, NFQUEUE) takes
+/// them there without a loss, so that this says something of the ends of a test alone.
+fn undelivered(trials: &[&Trial], host: &str) -> u64 {
+    let grown = |counter| host_growth(trials, host, counter, None);
+    let in_parts = grown(host::IP_FRAGMENTS_RECEIVED).saturating_sub(grown(host::IP_REASSEMBLED));
+    let went = RECEIVED_PACKETS_WENT.into_iter().map(grown).fold(in_parts, u64::saturating_add);
+    grown(host::IP_IN_RECEIVES).saturating_sub(went)
 }
 
 fn total(trials: &[&Trial], side: Side, counter: &str) -> Option<u64> {

@@ -10,6 +10,7 @@ use fathom_model::{
 
 use super::{
     FindingRule, fragment_filter::FRAGMENT_FILTER, martians, mtu_mismatch::MTU_MISMATCH, time_exceeded::TIME_EXCEEDED,
+    uncounted_filter::uncounted_filter,
 };
 use crate::{
     change::{Change, smaller_datagrams},
@@ -87,7 +88,8 @@ impl FindingRule for UdpBlackHole {
             let is_all = |n: u64| ratio(n, sum.n_sent).is_some_and(|share| share >= ALL);
             // A packet that a host dropped for its addresses has reached it.
             let n_martian: u64 = martians::dropped(seen, receiver).iter().map(|(_, n)| n).sum();
-            u64::try_from(sum.n_unexplained).is_ok_and(|n| is_all(n.saturating_sub(n_martian)))
+            let is_filtered = |n| uncounted_filter(seen, n).is_some();
+            u64::try_from(sum.n_unexplained).is_ok_and(|n| is_all(n.saturating_sub(n_martian)) && !is_filtered(n))
         });
         let mean = bytes.checked_div(sent);
         let size = seen.test.options.size("size").map(|size| size.0).or(mean).filter(|size| *size >= SIZE_MIN);
@@ -118,7 +120,10 @@ impl FindingRule for UdpBlackHole {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::probe::{PathMtuRecord, ProbeRecord};
+    use fathom_model::{
+        names::host,
+        probe::{PathMtuRecord, ProbeRecord},
+    };
 
     use super::*;
     use crate::run_builder::RunBuilder;
@@ -160,6 +165,9 @@ mod tests {
         let run = builder.analyzed();
         assert_eq!(run.findings[0].short, "black hole", "{:#?}", run.findings);
         assert_eq!(run.verdict.state, fathom_model::VerdictState::Invalid);
+        builder.host_counter("target", (host::IP_IN_RECEIVES, ""), 1_000);
+        assert_eq!(builder.finding("path-mtu-black-hole"), None, "a packet filter on target drops them");
+        builder.host_counter("target", (host::IP_IN_DELIVERS, ""), 1_000);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("sendmmsg: connection refused", 500);
         assert_eq!(builder.analyzed().findings[0].id, "no-listener", "refused is not lost");

@@ -14,6 +14,7 @@ use super::{
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
     retransmissions::{Drops, most_dropped, where_no_counter_shows},
+    uncounted_filter::show_rules,
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
@@ -180,6 +181,7 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
 fn next_at(seen: &TestEvidence<'_>, at: &str, counter: &str) -> NextStep {
     match counter {
         host::NFT_DROPPED => NextStep::new("nft -a list ruleset").expected("show the rule"),
+        host::IP_UNDELIVERED => show_rules(at),
         host::CONNTRACK_DROPPED => larger_table(seen, at),
         host::SOFTNET_DROPPED => longer_backlog(seen, at),
         _ => {

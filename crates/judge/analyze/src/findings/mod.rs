@@ -76,6 +76,7 @@ mod time_exceeded;
 mod time_wait;
 mod too_hot;
 mod two_groups;
+mod uncounted_filter;
 mod unexplained_loss;
 mod unreachable;
 mod unsteady;

@@ -12,7 +12,12 @@ use fathom_model::{
     units::{grouped, ratio},
 };
 
-use super::{FindingRule, host_drops::CONNTRACK_FULL, neighbor_changes::NEIGHBOR_CHANGES};
+use super::{
+    FindingRule,
+    host_drops::CONNTRACK_FULL,
+    neighbor_changes::NEIGHBOR_CHANGES,
+    uncounted_filter::{show_rules, uncounted_filter},
+};
 use crate::{
     evidence::{TestEvidence, counter_evidence, has_answers},
     summaries::main_rate,
@@ -83,6 +88,8 @@ enum Vanished<'a> {
     Behind(&'a str, &'a str),
     /// The same, and the connection tracking of the host dropped as many.
     DroppedByTracking(&'a str, &'a str),
+    /// A packet filter on this host dropped them without counting them.
+    Filtered(&'a str),
     /// Connections between the same hosts carry data.
     ButTcpPasses,
 }
@@ -91,6 +98,9 @@ impl<'a> Vanished<'a> {
     /// As for packets of which none arrived; `None` if nothing tells.
     fn of(seen: &TestEvidence<'a>) -> Option<Self> {
         let (from, to) = seen.one_way().filter(|_| matches!(seen.test.layer, Layer::Udp | Layer::Frames))?;
+        if let Some(filter) = uncounted_filter(seen, seen.total(from, count::SENT)) {
+            return Some(Self::Filtered(filter.host));
+        }
         let receiver = seen.host_of(to)?;
         let interface = seen.interface(receiver);
         let n_came = seen.growth(receiver, DEV_RX_FRAMES, Some(interface));
@@ -123,6 +133,7 @@ impl<'a> Vanished<'a> {
             Self::DroppedByTracking(host, interface) => {
                 format!("reached {interface} of {host} and none its socket: connection tracking on {host} drops them")
             }
+            Self::Filtered(host) => format!("were lost: a packet filter on {host} drops them and does not count them"),
             Self::ButTcpPasses => {
                 "were lost, but TCP passes between the same hosts: something on the way drops UDP".to_owned()
             }
@@ -134,13 +145,7 @@ impl<'a> Vanished<'a> {
 /// may lose large ones.
 fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     match Vanished::of(seen) {
-        Some(Vanished::Behind(host, _)) => {
-            return Some(
-                NextStep::new("nft list ruleset")
-                    .on(host)
-                    .expected("show the rule that drops them, if it is one of nftables"),
-            );
-        }
+        Some(Vanished::Behind(host, _) | Vanished::Filtered(host)) => return Some(show_rules(host)),
         Some(Vanished::DroppedByTracking(..) | Vanished::ButTcpPasses) => return None,
         None => {}
     }
@@ -227,7 +232,7 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
 mod tests {
     use super::*;
     use crate::run_builder::{RunBuilder, step, visits};
-    use fathom_model::{VerdictState, probe::HopRecord};
+    use fathom_model::{VerdictState, names::host::IP_IN_RECEIVES, probe::HopRecord};
 
     /// Returns the title of the finding and the state of the run.
     fn told(builder: &RunBuilder) -> (Option<String>, VerdictState) {
@@ -246,6 +251,17 @@ mod tests {
         let came = "nothing arrived: all 1,000 datagrams reached eth0 of target and none its socket: ";
         assert_eq!(title(0), format!("{came}a filter on target drops them"));
         assert_eq!(title(1_000), format!("{came}connection tracking on target drops them"));
+    }
+
+    #[test]
+    fn datagrams_that_ip_received_and_delivered_to_nobody_were_dropped_by_a_filter() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 0)]);
+        builder.host_counter("target", (IP_IN_RECEIVES, ""), 1_004);
+        let finding = builder.finding(NOTHING_DONE).unwrap();
+        let words = "were lost: a packet filter on target drops them and does not count them";
+        assert!(finding.title.ends_with(words), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().on.as_deref(), Some("target"));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
         CONNTRACK_DROPPED, DEV_RX_DROPPED, DEV_RX_MISSED, DEV_TX_DROPPED, DEV_XDP_DROPPED, IP_IN_DISCARDS,
-        IP_OUT_DISCARDS, IP_RP_FILTER_DROPPED, NFQUEUE_DROPPED, NFT_DROPPED, QDISC_DROPPED, QDISC_IN_DROPPED,
-        SOFTNET_DROPPED, TCP_BACKLOG_DROPS, TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS, TCP_LISTEN_OVERFLOWS,
-        TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
+        IP_OUT_DISCARDS, IP_RP_FILTER_DROPPED, IP_UNDELIVERED, NFQUEUE_DROPPED, NFT_DROPPED, QDISC_DROPPED,
+        QDISC_IN_DROPPED, SOFTNET_DROPPED, TCP_BACKLOG_DROPS, TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS,
+        TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent},
 };
@@ -18,6 +18,7 @@ use super::{
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
     ring_drops::RING_DROPS,
+    uncounted_filter::show_rules,
 };
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
@@ -32,7 +33,7 @@ const EXPLAINS: f64 = 0.25;
 /// The most segments that one counted drop holds, with room for ACKs that were lost with them: GSO joins 45 of 1,448 bytes in 64 KiB.
 const SEGMENTS_OF_A_DROP: u64 = 100;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
-const DROPS: [(&str, &str); 16] = [
+const DROPS: [(&str, &str); 17] = [
     (DEV_TX_DROPPED, "at a device"),
     (DEV_RX_DROPPED, "at a device"),
     (IP_OUT_DISCARDS, "by ip"),
@@ -46,6 +47,7 @@ const DROPS: [(&str, &str); 16] = [
     (CONNTRACK_DROPPED, "by connection tracking"),
     (NFQUEUE_DROPPED, "in the queue of a program (NFQUEUE)"),
     (TCP_BACKLOG_DROPS, "at a socket whose backlog was full"),
+    (IP_UNDELIVERED, "by a packet filter that does not count them"),
     (NFT_DROPPED, "by a filter rule"),
     (QDISC_DROPPED, "in a queueing discipline"),
     // The end of a handshake, and the first data behind it, are sent again until there is room.
@@ -114,10 +116,13 @@ impl FindingRule for Retransmissions {
         let title =
             format!("{} of the TCP segments of {host} were retransmitted, {}", percent(share), reason.text(seen));
         let shown = shown.map(|(counter, n)| counter_evidence(host, counter, n));
-        let (short, overflows, next) = match &reason {
+        let (short, place, next) = match &reason {
             ResendReason::Dropped(drops) if drops.counter == TCP_LISTEN_OVERFLOWS => {
                 let next = NextStep::new("ss -ltn").on(drops.host).expected(ACCEPT_QUEUE_STEP);
                 (LISTEN_QUEUE, Some(counter_evidence(drops.host, drops.counter, drops.n)), next)
+            }
+            ResendReason::Dropped(drops) if drops.counter == IP_UNDELIVERED => {
+                ("resent", Some(counter_evidence(drops.host, drops.counter, drops.n)), show_rules(drops.host))
             }
             _ => {
                 let command = format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host));
@@ -127,7 +132,7 @@ impl FindingRule for Retransmissions {
         };
         vec![
             seen.finding(self.id(), severity, short, title)
-                .evidence(shown.chain(overflows))
+                .evidence(shown.chain(place))
                 .next((!needless).then_some(next)),
         ]
     }
@@ -180,8 +185,10 @@ pub(super) struct Drops<'a> {
 pub(super) fn most_dropped<'a>(seen: &TestEvidence<'a>, is_enough: impl Fn(&Drops<'_>) -> bool) -> Option<Drops<'a>> {
     let of_host =
         |host: &'a str| DROPS.map(|(counter, place)| Drops { n: dropped(seen, host, counter), host, counter, place });
-    let hosts = seen.hosts().chain(seen.via());
-    hosts.flat_map(of_host).filter(|drops| drops.n > 0 && is_enough(drops)).max_by_key(|drops| drops.n)
+    // A device may pass packets on from a hook of its packet filter.
+    let of_device = seen.via().into_iter().flat_map(of_host).filter(|drops| drops.counter != IP_UNDELIVERED);
+    let all = seen.hosts().flat_map(of_host).chain(of_device);
+    all.filter(|drops| drops.n > 0 && is_enough(drops)).max_by_key(|drops| drops.n)
 }
 
 /// Why segments were sent again, according to the counters.
@@ -245,6 +252,8 @@ pub(super) fn where_no_counter_shows(seen: &TestEvidence<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::names::host::{IP_IN_DELIVERS, IP_IN_RECEIVES};
+
     use super::*;
     use crate::run_builder::RunBuilder;
 
@@ -316,6 +325,17 @@ mod tests {
         builder.host_counter("client", (QDISC_DROPPED, "eth0"), 1_113);
         let title = builder.finding("retransmissions").unwrap().title;
         assert!(title.ends_with("client dropped 2,226 in a queueing discipline"), "{title}");
+    }
+
+    #[test]
+    fn a_packet_filter_that_counts_nothing_is_named_where_the_counters_of_ip_differ() {
+        let mut builder = with_retransmissions(500);
+        builder.host_counter("target", (IP_IN_RECEIVES, ""), 9_000);
+        builder.host_counter("target", (IP_IN_DELIVERS, ""), 8_700);
+        let finding = builder.finding("retransmissions").unwrap();
+        let words = "they were lost; target dropped 600 by a packet filter that does not count them";
+        assert!(finding.title.ends_with(words), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "nft list ruleset");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::{PLANNED_EVENT, missing_share},
     time_exceeded::TIME_EXCEEDED,
+    uncounted_filter::{UncountedFilter, show_rules, uncounted_filter},
 };
 use crate::{
     change::{Change, lower_rate},
@@ -114,18 +115,31 @@ impl FindingRule for UnexplainedLoss {
         let units = unit_name(seen.test.layer).unwrap_or("packets");
         let share_text =
             if share < 1.0 && percent(share) == percent(1.0) { "nearly all".to_owned() } else { percent(share) };
-        let lost = format!("{share_text} of the {units} were lost where no counter of these hosts shows it");
+        let filter = uncounted_filter(seen, n);
+        let lost = match &filter {
+            Some(UncountedFilter { host, .. }) => {
+                format!("a packet filter on {host} dropped {share_text} of the {units} without counting them")
+            }
+            None => format!("{share_text} of the {units} were lost where no counter of these hosts shows it"),
+        };
+        let counted = [(count::SENT, sum.n_sent), (count::RECEIVED, sum.n_received), ("unexplained", n)];
+        let counted = counted.map(|(name, n)| counter_evidence(host, name, n));
+        let next = match &filter {
+            Some(filter) => Some(show_rules(filter.host)),
+            None => next(seen).filter(|_| seen.test.layer == Layer::Udp),
+        };
         let severity = if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
         vec![
-            seen.finding(shape.id(), severity, shape.short().to_owned(), shape.title(seen, &lost))
-                .tests(tests.map(|test| test.name.clone()))
-                .evidence([
-                    counter_evidence(host, count::SENT, sum.n_sent),
-                    counter_evidence(host, count::RECEIVED, sum.n_received),
-                    counter_evidence(host, "unexplained", n),
-                ])
-                .explains(explained_ratio(n, Some(sum.n_sent - sum.n_received)))
-                .next((seen.test.layer == Layer::Udp).then(|| next(seen)).flatten()),
+            seen.finding(
+                shape.id(),
+                severity,
+                shape.short().to_owned(),
+                shape.title(seen, (filter.as_ref().map(|filter| filter.host), &lost)),
+            )
+            .tests(tests.map(|test| test.name.clone()))
+            .evidence(counted.into_iter().chain(filter.map(|filter| filter.evidence())))
+            .explains(explained_ratio(n, Some(sum.n_sent - sum.n_received)))
+            .next(next),
         ]
     }
 
@@ -185,13 +199,20 @@ impl FindingRule for LostTransactions {
             0.0 => String::new(),
             waited => format!("; the timeouts took {} of the time", percent(waited)),
         };
+        let filter = uncounted_filter(seen, loss.n);
+        let how = match &filter {
+            Some(filter) => format!("a packet filter on {} dropped packets without counting them", filter.host),
+            None => "they or their answers were lost".to_owned(),
+        };
         let title = format!(
-            "{} of the requests had no answer: they or their answers were lost, and each kept its flow waiting until it timed out{waited}",
+            "{} of the requests had no answer: {how}, and each kept its flow waiting until it timed out{waited}",
             percent(share)
         );
         let evidence = [("sent requests", n_sent), ("without an answer", loss.n)];
         let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
-        vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence)]
+        let next = filter.as_ref().map(|filter| show_rules(filter.host));
+        let evidence = evidence.into_iter().chain(filter.map(|filter| filter.evidence()));
+        vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence).next(next)]
     }
 }
 
@@ -278,15 +299,17 @@ impl LossShape {
         }
     }
 
-    /// The cause, if the pattern names one, and the loss.
-    fn title(self, seen: &TestEvidence<'_>, lost: &str) -> String {
+    /// The cause, if the pattern names one, and the loss with the host that dropped it, if that is known.
+    fn title(self, seen: &TestEvidence<'_>, (at, lost): (Option<&str>, &str)) -> String {
         let passes = || passes(seen);
         match self {
             Self::Even { queue: Some(delay) } => {
                 format!("a shaper on the way {}, with {delay} in its queue: {lost}, at equal distances", passes())
             }
             Self::Even { queue: None } => {
-                format!("a policer or a shaper on the way {}: {lost}, at equal distances", passes())
+                let limit =
+                    at.map_or("a policer or a shaper on the way".to_owned(), |host| format!("a policer on {host}"));
+                format!("{limit} {}: {lost}, at equal distances", passes())
             }
             Self::FullQueue { delay } => {
                 format!("a shaper on the way {}, with {delay} in its full queue: {lost}", passes())
@@ -464,6 +487,10 @@ mod tests {
             "{}",
             finding.title
         );
+        spaced(&mut policed, distribution::ONE_WAY_DELAY, &[(100_000, 90_010)]);
+        policed.host_counter("target", (host::IP_IN_RECEIVES, ""), 50_000);
+        let title = policed.finding(RATE_LIMIT).unwrap().title;
+        assert!(title.starts_with("a policer on target lets"), "{title}");
         let mut alternating = lossy(100_000, 40_000, Some(2));
         spaced(&mut alternating, distribution::LOSS_BURST, &[(1, 20_000), (2, 20_000)]);
         spaced(&mut alternating, distribution::LOSS_SPACING, &[(1, 40_000)]);
@@ -551,6 +578,25 @@ mod tests {
         let mut starved = found(10_000, 8_500, &[(1, 300), (1_100, 1)]);
         starved.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 1_150);
         assert_eq!(starved.finding("outage"), None, "the socket dropped it");
+    }
+
+    #[test]
+    fn what_ip_received_and_delivered_to_nobody_is_the_work_of_a_packet_filter() {
+        let filtered = |delivered: u64, counted: u64| {
+            let mut builder = lossy(100_000, 90_000, Some(2));
+            builder.host_counter("target", (host::IP_IN_RECEIVES, ""), 100_020);
+            builder.host_counter("target", (host::IP_IN_DELIVERS, ""), delivered);
+            builder.host_counter("target", (host::NFT_DROPPED, "ip t i 2"), counted);
+            builder.finding(LOSS)
+        };
+        let found = filtered(90_010, 0).unwrap();
+        let words = "a packet filter on target dropped 10 % of the datagrams without counting them, independently";
+        assert!(found.title.starts_with(words), "{}", found.title);
+        let next = found.next.unwrap();
+        assert_eq!((next.on.as_deref(), next.command.as_str()), (Some("target"), "nft list ruleset"));
+        let elsewhere = filtered(100_000, 0).unwrap();
+        assert!(elsewhere.title.contains("no counter of these hosts"), "{}", elsewhere.title);
+        assert_eq!(filtered(90_010, 10_000), None, "a rule counts them");
     }
 
     #[test]

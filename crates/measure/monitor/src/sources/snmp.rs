@@ -8,7 +8,11 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 25] = [
+const COUNTERS: [NamedCounter; 29] = [
+    (host::IP_IN_RECEIVES, ("Ip:", "InReceives")),
+    (host::IP_IN_DELIVERS, ("Ip:", "InDelivers")),
+    (host::IP_FORWARDED, ("Ip:", "ForwDatagrams")),
+    (host::IP_IN_UNKNOWN_PROTOCOLS, ("Ip:", "InUnknownProtos")),
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),

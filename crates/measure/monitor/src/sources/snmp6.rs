@@ -14,7 +14,11 @@ use crate::procfs::{ProcFile, fields, lines, number};
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
-const WANTED: [(&str, &str); 20] = [
+const WANTED: [(&str, &str); 24] = [
+    (host::IP_IN_RECEIVES, "Ip6InReceives"),
+    (host::IP_IN_DELIVERS, "Ip6InDelivers"),
+    (host::IP_FORWARDED, "Ip6OutForwDatagrams"),
+    (host::IP_IN_UNKNOWN_PROTOCOLS, "Ip6InUnknownProtos"),
     (host::IP_IN_HEADER_ERRORS, "Ip6InHdrErrors"),
     (host::IP_IN_ADDRESS_ERRORS, "Ip6InAddrErrors"),
     (host::IP_IN_NO_ROUTES, "Ip6InNoRoutes"),

@@ -547,7 +547,7 @@ impl RunExecutor<'_> {
             }
             // The rounds before it have results, and the next one may have. A trial that failed may have left a record of one side.
             _ if matches!(test.method, TestMethod::Rounds) && into.trials.iter().any(|trial| trial.round < round) => {
-                add_reason(completeness, format!("{}: {}", into.name, reason(error)));
+                add_failed_round(completeness, &into.full_name(), &reason(error));
                 Ok(true)
             }
             ErrorClass::Preflight | ErrorClass::Usage => {
@@ -562,7 +562,7 @@ impl RunExecutor<'_> {
                 if self.may_be_closed_port(error, test, hosts) {
                     add_reason(completeness, CLOSED_PORTS.to_owned());
                 }
-                add_reason(completeness, format!("{}: {why}", into.name));
+                add_reason(completeness, format!("{}: {why}", into.full_name()));
                 into.unavailable = Some(why);
                 Ok(true)
             }
@@ -595,6 +595,14 @@ fn add_reason(completeness: &mut Completeness, why: String) {
         Completeness::Complete => why,
     };
     *completeness = Completeness::Incomplete { reason };
+}
+
+/// Makes a run incomplete because a round of a test failed. Of several rounds the first one tells why: the others differ in a port number.
+fn add_failed_round(completeness: &mut Completeness, test: &str, why: &str) {
+    let is_told = matches!(completeness, Completeness::Incomplete { reason } if reason.contains(&format!("{test}: ")));
+    if !is_told {
+        add_reason(completeness, format!("{test}: {why}"));
+    }
 }
 
 /// Adds what a served host may need to an error of the way to it; other errors have nothing to do with that.

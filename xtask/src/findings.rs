@@ -48,6 +48,9 @@ const CASES: &[CaseRow] = &[
     (&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
     (&["firewall"], "b", "tcp", &["filter-drops"]),
     (&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
+    (&["silent-firewall"], "b", "tcp", &["retransmissions"]),
+    (&["silent-firewall", "permille=50"], "a", "udp --test down --rate 50M", &["loss"]),
+    (&["silent-firewall", "permille=20"], "b", "udp --test rr --flows 4", &["loss"]),
     (&["conntrack"], "b", "http --connections 200", &["conntrack-full"]),
     (&["conntrack", "entries=20"], "b", "tcp --test crr --flows 20", &["conntrack-full"]),
     // The connections of the agents and of other flows fill the table.

@@ -70,6 +70,12 @@ const COPIES_MAX: u32 = 64;
 /// Makes a table for the rules of one fault, with a chain for what arrives.
 const TABLE: FaultStep = Run("nft add table inet fathom-{fault}", "nft delete table inet fathom-{fault}");
 const INPUT: FaultStep = Run("nft 'add chain inet fathom-{fault} input { type filter hook input priority 0; }'", "");
+/// The same for what arrives at the test's interface, before any counter of the host's IP: so a path loses packets.
+const EARLY_TABLE: FaultStep = Run("nft add table netdev fathom-{fault}", "nft delete table netdev fathom-{fault}");
+const INGRESS: FaultStep = Run(
+    "nft 'add chain netdev fathom-{fault} ingress { type filter hook ingress device {interface} priority 0; }'",
+    "",
+);
 /// Has an interface that goes down keep its addresses of IPv6, which it loses otherwise.
 const KEEP_ADDRESSES: FaultStep = Set("net.ipv6.conf.{interface}.keep_addr_on_down", "1");
 /// A chain for what leaves the host.
@@ -116,25 +122,28 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "policer",
-        about: "drops what arrives above a rate, uncounted",
+        about: "drops what arrives above a rate, uncounted, as on the way",
         values: &[("rate", "6250")],
         steps: &[
-            TABLE,
-            INPUT,
+            EARLY_TABLE,
+            INGRESS,
             Run(
-                "nft add rule inet fathom-{fault} input meta l4proto { tcp, udp } limit rate over {rate} kbytes/second drop",
+                "nft add rule netdev fathom-{fault} ingress meta l4proto { tcp, udp } limit rate over {rate} kbytes/second drop",
                 "",
             ),
         ],
     },
     Fault {
         name: "loss",
-        about: "drops a share of what arrives, uncounted",
+        about: "drops a share of the packets that arrive, uncounted, as on the way",
         values: &[("permille", "20")],
         steps: &[
-            TABLE,
-            INPUT,
-            Run("nft add rule inet fathom-{fault} input numgen random mod 1000 < {permille} drop", ""),
+            EARLY_TABLE,
+            INGRESS,
+            Run(
+                "nft add rule netdev fathom-{fault} ingress meta protocol { ip, ip6 } numgen random mod 1000 < {permille} drop",
+                "",
+            ),
         ],
     },
     Fault {
@@ -145,6 +154,16 @@ pub const FAULTS: &[Fault] = &[
             TABLE,
             INPUT,
             Run("nft add rule inet fathom-{fault} input numgen random mod 1000 < {permille} counter drop", ""),
+        ],
+    },
+    Fault {
+        name: "silent-firewall",
+        about: "a firewall rule without a counter drops a share of what arrives",
+        values: &[("permille", "20")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run("nft add rule inet fathom-{fault} input numgen random mod 1000 < {permille} drop", ""),
         ],
     },
     Fault {
@@ -173,22 +192,26 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "syn-loss",
-        about: "drops a share of the SYNs that arrive",
+        about: "drops a share of the SYNs that arrive, uncounted, as on the way",
         values: &[("permille", "200")],
         steps: &[
-            TABLE,
-            INPUT,
+            EARLY_TABLE,
+            INGRESS,
             Run(
-                "nft add rule inet fathom-{fault} input 'tcp flags & (syn | ack) == syn' numgen random mod 1000 < {permille} drop",
+                "nft add rule netdev fathom-{fault} ingress 'tcp flags & (syn | ack) == syn' numgen random mod 1000 < {permille} drop",
                 "",
             ),
         ],
     },
     Fault {
         name: "mtu-hole",
-        about: "drops packets above a size without a word",
+        about: "drops packets above a size without a word, as on the way",
         values: &[("bytes", "1400")],
-        steps: &[TABLE, INPUT, Run("nft add rule inet fathom-{fault} input meta length > {bytes} drop", "")],
+        steps: &[
+            EARLY_TABLE,
+            INGRESS,
+            Run("nft add rule netdev fathom-{fault} ingress meta length > {bytes} drop", ""),
+        ],
     },
     Fault {
         name: "fragment-filter",

@@ -55,6 +55,7 @@ mod effect;
 mod findings;
 mod no_cause;
 mod proof;
+mod unreached;
 mod verdict;
 mod watched;
 
@@ -80,6 +81,7 @@ pub use precision::is_narrow;
 pub use proof::next_intervention;
 pub use summaries::{is_main_rate, value_in};
 pub use sweep::number as sweep_number;
+pub use unreached::{Unreached, unreached};
 pub use watched::WatchedHost;
 
 /// Fills in every part of a run that follows from its records: values, limits, conservation, findings and the verdict.

@@ -16,6 +16,39 @@ use crate::threads::panic_text;
 /// Five samples a second reveal a stall of a quarter of a second, and cost less than a thousandth of a core.
 const SAMPLE_EVERY: Nanos = Nanos::from_millis(200);
 
+/// A role that waits for longer has lost packets: the first SYN is sent again after a second (RFC 6298 section 2).
+const PATIENCE: Nanos = Nanos::from_millis(500);
+
+/// An observer that runs while a role waits for its start, and begins only if that takes long; dropping it stops the observer.
+pub(super) struct WaitSampler {
+    stop: Sender<()>,
+    thread: io::Result<JoinHandle<Option<HostRecord>>>,
+}
+
+impl WaitSampler {
+    pub(super) fn start(observer: fn() -> Box<dyn Observer>) -> Self {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = threads::start("wait-counters", move || {
+            if stopped.recv_timeout(PATIENCE.as_duration()) != Err(RecvTimeoutError::Timeout) {
+                return None;
+            }
+            let mut observer = observer();
+            observer.sample(clock::now());
+            // Nothing is ever sent: this waits for the end.
+            let _ = stopped.recv();
+            observer.sample(clock::now());
+            Some(observer.finish().0)
+        });
+        Self { stop, thread }
+    }
+
+    /// Returns what was counted since the wait took long.
+    pub(super) fn finish(self) -> Option<HostRecord> {
+        drop(self.stop);
+        self.thread.ok()?.join().ok()?
+    }
+}
+
 /// An observer that runs during a test; dropping it stops the observer.
 pub(super) struct HostSampler {
     stop: Sender<()>,

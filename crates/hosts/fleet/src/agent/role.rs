@@ -2,19 +2,23 @@
 
 use std::sync::mpsc::Receiver;
 
-use fathom_engine::{LiveProgress, StopFlag, TestKind, TrialContext, find};
+use fathom_engine::{LiveProgress, Observer, StopFlag, Test, TestKind, TrialContext, find};
 use fathom_model::{
     HostRecord, Layer, Note, Record, Role,
     names::{count, host},
     record::Series,
 };
-use fathom_sys::{clock, policy::Unfiltered};
+use fathom_sys::{
+    clock,
+    policy::{Policy, Unfiltered},
+};
 
 use super::{
     AgentConfig, RoleLog, StartTime,
-    host_sampler::HostSampler,
+    host_sampler::{HostSampler, WaitSampler},
     kept_outcomes::KeptOutcomes,
     observer_role::{self, ObserverRole},
+    role_log::LoggedRole,
     send_or_report_size,
 };
 use crate::{
@@ -62,34 +66,15 @@ impl RoleTask {
     }
 
     fn run_test(self, config: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<RoleOutcome, AgentFailure> {
-        let Self { role_id, role, watch, kept, start: started, stop } = self;
-        let before_start = |error| AgentFailure::of_engine(&error, HasStarted::No);
-        let kind: &dyn TestKind = match role.kind.as_str() {
-            observer_role::NAME => &ObserverRole,
-            name => *find(config.kinds, name).map_err(before_start)?,
-        };
-        if role.phases.longest() > config.trial_max {
-            let text =
-                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), config.trial_max);
-            return Err(AgentFailure::new(ErrorClass::Preflight, text));
+        let waiting = self.watch.then(|| WaitSampler::start(config.observer));
+        let ready = self.get_ready(config, outbox);
+        // After the order to start there is no time to wait for the end of a thread.
+        let waited = waiting.filter(|_| ready.is_err()).and_then(WaitSampler::finish);
+        if let Some(host) = waited {
+            send_or_report_size(outbox, &FromAgent::Waited { role_id: self.role_id, host: Box::new(host) });
         }
-        let entered = config.role_log.as_ref().map(RoleLog::log_start).transpose();
-        let entered =
-            entered.map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot log the role: {cause}")))?;
-        let targets = kind.destinations(&role.settings).map_err(before_start)?;
-        option_precheck::check(&config.policy, &role, kind.options(), &targets)?;
-        let observer = watch.then(config.observer);
-        let policy = config
-            .policy
-            .within(role.meeting.within.as_deref())
-            .map_err(|error| AgentFailure::new(ErrorClass::Usage, error.to_string()))?
-            .of_one_role(role.meeting.resolved.clone());
-        let test = kind.prepare(&role, &policy).map_err(before_start)?;
-        send_or_report_size(outbox, &FromAgent::Ready { role_id, endpoints: test.endpoints() });
-
-        let Ok(StartTime { at: start, peer_clock }) = started.recv() else {
-            return Err(AgentFailure::new(ErrorClass::Incomplete, "aborted before the start"));
-        };
+        let ReadyRole { kind, test, policy, observer, entered, start: StartTime { at: start, peer_clock } } = ready?;
+        let Self { role_id, role, kept, stop, .. } = self;
         let live_outbox = outbox.clone();
         let side = role.side;
         let live = move |live: LiveProgress| {
@@ -117,6 +102,49 @@ impl RoleTask {
         }
         Ok(RoleOutcome { record, host, unavailable })
     }
+
+    /// Prepares the test and waits for the order to start.
+    fn get_ready(&self, config: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<ReadyRole, AgentFailure> {
+        let (role_id, role) = (self.role_id, &self.role);
+        let before_start = |error| AgentFailure::of_engine(&error, HasStarted::No);
+        let kind: &dyn TestKind = match role.kind.as_str() {
+            observer_role::NAME => &ObserverRole,
+            name => *find(config.kinds, name).map_err(before_start)?,
+        };
+        if role.phases.longest() > config.trial_max {
+            let text =
+                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), config.trial_max);
+            return Err(AgentFailure::new(ErrorClass::Preflight, text));
+        }
+        let entered = config.role_log.as_ref().map(RoleLog::log_start).transpose();
+        let entered =
+            entered.map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot log the role: {cause}")))?;
+        let targets = kind.destinations(&role.settings).map_err(before_start)?;
+        option_precheck::check(&config.policy, role, kind.options(), &targets)?;
+        let observer = self.watch.then(config.observer);
+        let policy = config
+            .policy
+            .within(role.meeting.within.as_deref())
+            .map_err(|error| AgentFailure::new(ErrorClass::Usage, error.to_string()))?
+            .of_one_role(role.meeting.resolved.clone());
+        let test = kind.prepare(role, &policy).map_err(before_start)?;
+        send_or_report_size(outbox, &FromAgent::Ready { role_id, endpoints: test.endpoints() });
+        match self.start.recv() {
+            Ok(start) => Ok(ReadyRole { kind, test, policy, observer, entered, start }),
+            Err(_) => Err(AgentFailure::new(ErrorClass::Incomplete, "aborted before the start")),
+        }
+    }
+}
+
+/// A role that has the order to start.
+struct ReadyRole {
+    kind: &'static dyn TestKind,
+    test: Box<dyn Test>,
+    policy: Policy,
+    /// What reads the host's counters meanwhile, if that is wanted.
+    observer: Option<Box<dyn Observer>>,
+    entered: Option<LoggedRole>,
+    start: StartTime,
 }
 
 /// Returns the datagrams that all UDP sockets of a host dropped for another reason than a filter, if its counters were read: their

@@ -186,6 +186,8 @@ struct RunningRole<'a> {
     id: HostIndex,
     role_id: RoleId,
     state: RoleState,
+    /// The counters of its host while it waited for its start, if it failed after a long wait.
+    waited: Option<Box<HostRecord>>,
     /// Whether a host of its test was lost, so that nothing is expected of it any more.
     is_given_up: bool,
 }
@@ -283,6 +285,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                 id,
                 role_id: fleet.new_role_id(),
                 state: RoleState::Idle,
+                waited: None,
                 is_given_up: false,
             });
         }
@@ -595,6 +598,11 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                     running.state = RoleState::Over(Some(outcome));
                 }
             }
+            FromAgent::Waited { role_id, host: waited } => {
+                if let Some(running) = self.role(host, role_id) {
+                    running.waited = Some(waited);
+                }
+            }
             FromAgent::Failed { role_id: Some(role_id), failure } => {
                 if let Some(running) = self.role(host, role_id) {
                     running.state = RoleState::Over(None);
@@ -648,6 +656,9 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
         let is_many = plan.tests.len() > PAIRED_TESTS;
         for running in self.roles {
+            if let Some(waited) = running.waited {
+                hosts.insert(running.assignment.host.clone(), *waited);
+            }
             let RoleState::Over(Some(outcome)) = running.state else { continue };
             let RoleOutcome { record, host, unavailable: lost } = *outcome;
             if let Some(test) = running.test {

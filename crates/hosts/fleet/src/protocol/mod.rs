@@ -22,7 +22,7 @@ use self::clock_offset::ClockOffset;
 use crate::AgentFailure;
 
 /// The major version of the protocol: the first byte of each frame.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 /// The maximum size of a message to an agent: roles and heartbeats are small.
 pub const TO_AGENT_MAX: usize = 1 << 20;
 /// The maximum size of a message to a controller: records with many flows are large.
@@ -211,6 +211,13 @@ pub enum FromAgent {
         role_id: RoleId,
         /// The outcome.
         outcome: Box<RoleOutcome>,
+    },
+    /// The counters of the host while a role waited for its start, if that took long; the failure of the role follows.
+    Waited {
+        /// The role.
+        role_id: RoleId,
+        /// The counters.
+        host: Box<HostRecord>,
     },
     /// The failure of a role, or of another request if no role is given; the last message about it.
     Failed {

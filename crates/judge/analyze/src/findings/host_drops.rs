@@ -24,6 +24,32 @@ const PACKETS_MIN: u64 = 10;
 /// The id of the finding about a full table of tracked connections.
 pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
 
+/// The places that can drop the first packets of connections.
+const BEFORE_CONNECTIONS: [&HostDrops; 12] = [
+    &FILTER,
+    &INGRESS_FILTER,
+    &REVERSE_PATH,
+    &NO_ROUTE,
+    &CONNECTION_TABLE,
+    &CONNECTION_INSERT,
+    &NEIGHBOR,
+    &NEIGHBOR_TABLE,
+    &NOT_LOCAL,
+    &IP_CHECKSUM,
+    &TCP_CHECKSUM,
+    &ACCEPT_QUEUE,
+];
+
+/// Returns the drops of a host at these places: each with its description, its number and the next step.
+pub(super) fn before_connections(seen: &TestEvidence<'_>, host: &str) -> impl Iterator<Item = (String, u64, NextStep)> {
+    BEFORE_CONNECTIONS.into_iter().filter_map(move |place| {
+        let grown = seen.growth_by_instance(host, place.counter);
+        let (instance, _) = grown.first()?;
+        let n = grown.iter().map(|(_, n)| n).sum();
+        Some(((place.place)(host, instance), n, (place.next)(seen, host).on(host)))
+    })
+}
+
 /// The number that the drops are a share of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ShareOf {

@@ -30,6 +30,7 @@ mod link;
 mod link_down;
 mod link_mode;
 mod local_shaper;
+mod lost_connects;
 mod martians;
 mod memory_pressure;
 mod mtu_mismatch;
@@ -86,6 +87,7 @@ mod users_left_early;
 
 pub(crate) use device::{DeviceThread, busiest_thread};
 pub(crate) use flow_limited::HOLDS_BACK;
+pub(crate) use lost_connects::dropped_connects;
 pub(crate) use memory_pressure::waited as waited_for_memory;
 pub(crate) use nothing_done::{NOTHING_DONE, ended_in_warm_up};
 pub use rule::FindingRule;

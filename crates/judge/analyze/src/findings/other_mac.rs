@@ -42,23 +42,29 @@ impl OtherMac {
         if n < PACKETS_MIN {
             return None;
         }
-        let next = NextStep::new(format!("ip link show {interface}")).expected(
-            "show its Ethernet address; compare it with the entry in ip neigh on the sender or the last router",
-        );
         let report = DropReport {
             id: self.id(),
             short: "other MAC",
             host,
-            what: format!(
-                "frames with a destination Ethernet address other than its own reached {interface} of {host}"
-            ),
+            what: frames_for_others(host, interface),
             evidence: vec![counter_evidence(host, format!("{} {interface}", host::DEV_RX_OTHER_HOST), n)],
             n,
             of: seen.growth(host, host::DEV_RX_FRAMES, Some(interface)).max(lost),
-            next: Some(next),
+            next: Some(compare_addresses(interface)),
         };
         report.into_finding(seen)
     }
+}
+
+/// Describes such frames.
+pub(super) fn frames_for_others(host: &str, interface: &str) -> String {
+    format!("frames with a destination Ethernet address other than its own reached {interface} of {host}")
+}
+
+/// Shows the address that the frames should have.
+pub(super) fn compare_addresses(interface: &str) -> NextStep {
+    NextStep::new(format!("ip link show {interface}"))
+        .expected("show its Ethernet address; compare it with the entry in ip neigh on the sender or the last router")
 }
 
 /// Returns the packets that a test lost on the way to a host, or on either way of its transactions; `None` if nobody counts them.

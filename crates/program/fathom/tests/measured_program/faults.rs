@@ -108,6 +108,27 @@ fn a_planted_fault_leads_the_findings_and_is_gone_when_it_is_removed() {
 }
 
 #[test]
+fn a_firewall_without_a_counter_is_told_with_its_host_even_if_no_connection_opens() {
+    if lacks_root() || lacks_commands() {
+        return;
+    }
+    let stage = TestBed::of_low_rates();
+    let lab = stage.lab("silent");
+    let Some(run) = measured_with(&stage, &lab, &["silent-firewall", "permille=100"], "udp --rate 20M") else { return };
+    let title = run.findings.iter().find(|finding| finding.id == "loss").map(|finding| finding.title.as_str());
+    assert!(title.is_some_and(|title| title.starts_with("a packet filter on b dropped")), "{:#?}", run.findings);
+    stage.fathom(["lab", "fault", "add", lab.name, "silent-firewall", "permille=999"]).succeeded();
+    let ending = ran(&stage, "tcp", &["--lab", lab.name]);
+    let words = "a packet filter on b drops packets and does not count them: ";
+    assert!(ending.stderr.contains(words) && ending.stderr.contains("run `nft list ruleset` on b"), "{}", ending.stderr);
+    stage.fathom(["lab", "fault", "remove", lab.name, "silent-firewall"]).succeeded();
+    stage.fathom(["lab", "fault", "add", lab.name, "other-mac", "--host", "a"]).succeeded();
+    let ending = ran(&stage, "tcp --test rr", &["--lab", lab.name]);
+    let words = "frames with a destination Ethernet address other than its own reached eth0 of b: ";
+    assert!(ending.stderr.contains(words), "{}", ending.stderr);
+}
+
+#[test]
 fn a_path_that_harms_traffic_is_named_by_what_it_does() {
     if lacks_root() {
         return;

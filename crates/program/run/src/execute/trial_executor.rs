@@ -11,9 +11,10 @@ use fathom_fleet::{
     Assignment, Disconnected, EXACT_PAIRS_MAX, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan,
 };
 use fathom_model::{
-    Derivation, LinkTrial, Note, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
+    Derivation, LinkTrial, NextStep, Note, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
     benchmark::OwnMaximum,
     plan::HostReach,
+    run::Host,
     units::{Nanos, approximate},
 };
 use fathom_sys::{clock, policy::ResolvedNames, process::signal::SignalWatch};
@@ -114,6 +115,7 @@ impl RunExecutor<'_> {
         let mut supervision = TrialCallbacks { live: &mut live, is_stopped: &is_stopped, on_start: &on_start };
         let trial = || hosts.fleet.run_trial(&trial_plan, &mut supervision);
         let mut outcome = self.with_events(test, &event_clock, trial);
+        explain_unreached(test, &mut outcome, hosts);
         outcome.trials.iter_mut().for_each(|trial| self.secrets.mask_trial(trial));
         for lost in &outcome.lost {
             // The error of a head names all hosts that were lost with it.
@@ -326,6 +328,23 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
         }
     }
     settings
+}
+
+/// Adds to the error of a trial that could not connect its hosts what their counters say about it.
+fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &Hosts) {
+    let (Some(Error::RoleFailed { failure, .. }), Some(to)) = (&mut outcome.error, &test.to) else { return };
+    let Some(trial) = outcome.trials.first().filter(|_| failure.is_between_hosts) else { return };
+    let ends = [&test.from, to].map(|name| {
+        let PathHost { address, interface, .. } = &*hosts.at(name, test.path.as_deref());
+        (name.as_str(), Host { address: Some(address.to_string()), interface: interface.clone(), ..Host::default() })
+    });
+    let Some(found) = fathom_analyze::unreached(ends, &trial.hosts) else { return };
+    failure.causes.push(found.why);
+    if let Some(NextStep { command, on, expected }) = found.next {
+        let on = on.map(|host| format!(" on {host}")).unwrap_or_default();
+        let expected = expected.map(|expected| format!(", expected to {expected}")).unwrap_or_default();
+        failure.hint = Some(format!("run `{command}`{on}{expected}"));
+    }
 }
 
 fn unwatched_note(n: usize) -> Note {

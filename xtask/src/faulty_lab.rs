@@ -25,7 +25,22 @@ pub(crate) struct Said {
     pub(crate) of_lab: Vec<String>,
 }
 
+/// A fault that this machine does not allow: its kernel lacks a feature, or others would be hurt.
+#[derive(Debug)]
+pub(crate) struct FaultRefused(String);
+
+impl std::fmt::Display for FaultRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the fault is refused here: {}", self.0.trim_end())
+    }
+}
+
+impl std::error::Error for FaultRefused {}
+
 /// Plants the faults of a case, runs its test, and returns what it said.
+///
+/// # Errors
+/// [`FaultRefused`] if the machine does not allow one of the faults.
 pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let lab = FaultyLab::up(program, case)?;
     let names = case.faults.iter().filter_map(|planted| planted.words.first());
@@ -69,7 +84,8 @@ impl<'a> FaultyLab<'a> {
         for (planted, host) in case.faults.iter().flat_map(|one| one.host.split(' ').map(move |host| (one, host))) {
             let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();
             if !host.is_empty() {
-                run(program, &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", host]].concat())?;
+                run(program, &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", host]].concat())
+                    .map_err(|error| FaultRefused(error.to_string()))?;
             }
         }
         Ok(lab)

@@ -39,6 +39,8 @@ const OUTAGE: Nanos = Nanos::from_millis(100);
 const LOSS_BURST_MAX: &str = "loss_burst_max";
 /// The finding of a loss without a pattern that names its cause.
 const LOSS: &str = "loss";
+/// The finding that other programs used the cores.
+const OTHER_PROGRAMS: &str = "other-programs";
 /// The finding that packets waited in vain for a neighbor.
 const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
 /// The finding that something on the way lets a rate pass.
@@ -179,10 +181,16 @@ impl FindingRule for LostTransactions {
             LINK_DOWN,
             NEIGHBOR_CHANGES,
             TIME_EXCEEDED,
-            "other-programs",
+            OTHER_PROGRAMS,
             NEIGHBOR_UNRESOLVED,
             PLANNED_EVENT,
         ]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // A packet filter drops what it drops however busy the cores are.
+        let is_filtered = || uncounted_filter(seen, seen.total(Side::Initiator, count::TRANSACTIONS_LOST)).is_some();
+        cause == OTHER_PROGRAMS && is_filtered()
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

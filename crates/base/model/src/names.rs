@@ -363,6 +363,8 @@ pub mod tcp {
     pub const RETRANS_TOTAL: &str = "retrans_segments";
     /// Total sent segments.
     pub const SEGMENTS_OUT: &str = "segments_out";
+    /// Total received segments. A packet that a device hands over joined, without the number of its segments, counts as one.
+    pub const SEGMENTS_IN: &str = "segments_in";
     /// Bytes sent, retransmissions included.
     pub const BYTES_SENT: &str = "bytes_sent";
     /// Bytes acknowledged.

@@ -47,6 +47,7 @@ mod repeat_command;
 mod replay;
 mod resent;
 mod same_way;
+mod segment_loss;
 mod tested;
 
 // Findings, what proves or refutes them, and the verdict.

@@ -443,6 +443,34 @@ impl RunBuilder {
         self.cpu("client", "cpu0", [40, 59, 0, 0]);
     }
 
+    /// Adds a stream of a second whose ends count its segments: of 100,000 of its sender, 4,000 of them sent again, and of 5,000 ACKs, so many arrived.
+    pub(crate) fn counted_stream(&mut self, (n_arrived, n_acks_arrived): (u64, u64)) {
+        self.tcp_stream(&[125_000_000]);
+        let of_sender = [
+            (tcp::SEGMENTS_OUT, 100_000),
+            (tcp::SEGMENTS_IN, n_acks_arrived),
+            (tcp::RETRANS_TOTAL, 4_000),
+            (tcp::BYTES_SENT, 1_010_000),
+            (tcp::BYTES_RETRANS, 10_000),
+            (tcp::BYTES_RECEIVED, 0),
+        ];
+        // The end of a stream counts as a byte where it arrives.
+        let of_receiver = [
+            (tcp::SEGMENTS_OUT, 5_000),
+            (tcp::SEGMENTS_IN, n_arrived),
+            (tcp::RETRANS_TOTAL, 0),
+            (tcp::BYTES_SENT, 0),
+            (tcp::BYTES_RETRANS, 0),
+            (tcp::BYTES_RECEIVED, 1_000_001),
+        ];
+        let records = &mut self.run.tests[0].trials[0].records;
+        for (host, id, values) in [("client", "a:1 b:2", of_sender), ("target", "b:2 a:1", of_receiver)] {
+            let values = values.map(|(name, value)| (name.to_owned(), value)).into();
+            let samples = vec![FlowSample { at_ns: Nanos::from_secs(1), values }];
+            records.get_mut(host).unwrap().flows = vec![Flow { id: id.to_owned(), samples }];
+        }
+    }
+
     /// Sets the share of the measured time in which a time of a host grew in every trial so far, in percent.
     pub(crate) fn spent(&mut self, host: &str, counter: (&str, &str), percent: u64) {
         let grown = percent * (SAMPLES_MS[2] - SAMPLES_MS[1]) * MS / 100;

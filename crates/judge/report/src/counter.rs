@@ -112,6 +112,7 @@ const WORDS: &[(&str, &str)] = &[
     ("path_mtu_bytes", "MTU of the path"),
     ("retrans_segments", "segments retransmitted"),
     ("segments_out", "segments sent"),
+    ("segments_in", "segments received"),
     ("bytes_acked", "bytes that the peer acknowledged"),
     ("bytes_retrans", "bytes retransmitted"),
     ("payload_bytes_sent", "payload sent"),

@@ -76,6 +76,7 @@ fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
         (tcp::PMTU_BYTES, Some(info.pmtu.0)),
         (tcp::RETRANS_TOTAL, Some(info.total_retrans.into())),
         (tcp::SEGMENTS_OUT, info.segs_out.map(u64::from)),
+        (tcp::SEGMENTS_IN, info.segs_in.map(u64::from)),
         (tcp::BYTES_SENT, info.bytes_sent.map(bytes)),
         (tcp::BYTES_ACKED, info.bytes_acked.map(bytes)),
         (tcp::BYTES_RECEIVED, info.bytes_received.map(bytes)),

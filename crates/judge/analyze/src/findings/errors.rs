@@ -227,7 +227,7 @@ impl FindingRule for ErrorCauses {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["stuck-connections", "retransmissions", "path-full", CONNTRACK_FULL, LINK_DOWN, NEIGHBOR_CHANGES]
+        &["stuck-connections", "retransmissions", "path-full", "acks-lost", CONNTRACK_FULL, LINK_DOWN, NEIGHBOR_CHANGES]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -245,6 +245,8 @@ impl FindingRule for ErrorCauses {
                 matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
             }
             CONNTRACK_FULL => false,
+            // The last bytes may have arrived.
+            "acks-lost" => failure.cause == Cause::NeverAcknowledged,
             // On a path that loses much, answers also end within.
             _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };

@@ -46,6 +46,8 @@ impl FindingRule for FlowBottleneck {
                 "send-buffer",
                 "latency-under-load",
                 "outage",
+                // A segment whose ACK is lost is measured by the next one, or by what is sent after a timer.
+                "acks-lost",
                 DEVICE_CORE_FULL,
             ],
             _ => &[
@@ -55,6 +57,7 @@ impl FindingRule for FlowBottleneck {
                 "send-buffer",
                 "no-window-scaling",
                 "congestion-marks",
+                "acks-lost",
                 DEVICE_CORE_FULL,
             ],
         }

@@ -61,7 +61,12 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load", DEVICE_CORE_FULL]
+        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load", "acks-lost", DEVICE_CORE_FULL]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // A window stays closed if the ACK that opens it is lost, but none gets small by that.
+        cause == "acks-lost" && matches!(window_limit(seen), Some(WindowLimit::Small { .. }))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

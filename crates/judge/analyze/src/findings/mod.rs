@@ -2,6 +2,7 @@
 //!
 //! A rule sees one test with its run and has its own thresholds. It does not know the other rules.
 
+mod acks_lost;
 mod asymmetric_route;
 mod benchmark;
 mod black_hole;
@@ -137,6 +138,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &other_programs::OtherPrograms,
     &host_drops::CONNECTION_TABLE,
     &connect_delays::ConnectDelays,
+    &acks_lost::AcksLost,
     &connection_per_request::ConnectionPerRequest,
     &syn_cookies::SynCookies,
     &local_shaper::LocalShaper,

@@ -113,6 +113,7 @@ impl FindingRule for SilentStream {
             "cpu-quota",
             "local-shaper",
             "receive-window",
+            "acks-lost",
             PLANNED_EVENT,
         ]
     }

@@ -24,6 +24,7 @@ use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
     evidence::{TestEvidence, counter_evidence},
     resent::{LOSS_MATTERS, most_resent},
+    segment_loss::{Carried, Way, ways},
 };
 
 /// If at least this share of the retransmitted segments had already arrived, they were not lost.
@@ -83,6 +84,7 @@ impl FindingRule for Retransmissions {
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",
             "outage",
+            "acks-lost",
             NEIGHBOR_CHANGES,
             "targets-lost-by-event",
             PLANNED_EVENT,
@@ -197,8 +199,8 @@ enum ResendReason<'a> {
     Needless(u64, u64, &'static str),
     /// A host dropped segments; this place dropped most.
     Dropped(Drops<'a>),
-    /// No counter shows it.
-    Unknown,
+    /// No counter shows it. Most were lost on the way to this host, if the counts of both ends tell.
+    Unknown(Option<&'a str>),
 }
 
 impl<'a> ResendReason<'a> {
@@ -210,7 +212,7 @@ impl<'a> ResendReason<'a> {
         }
         // What was dropped at once may hold many segments, but a few drops are those of other packets.
         let is_enough = |drops: &Drops<'_>| drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again;
-        most_dropped(seen, is_enough).map_or(Self::Unknown, Self::Dropped)
+        most_dropped(seen, is_enough).map_or_else(|| Self::Unknown(lost_on_way_to(seen, host)), Self::Dropped)
     }
 
     fn text(&self, seen: &TestEvidence<'_>) -> String {
@@ -224,9 +226,21 @@ impl<'a> ResendReason<'a> {
             Self::Dropped(Drops { n, host, place, .. }) => {
                 format!("they were lost; {host} dropped {} {place}", grouped(*n))
             }
-            Self::Unknown => format!("they were lost where {}", where_no_counter_shows(seen)),
+            Self::Unknown(to) => {
+                let on_way = to.map_or_else(String::new, |to| format!(" on the way to {to},"));
+                format!("they were lost{on_way} where {}", where_no_counter_shows(seen))
+            }
         }
     }
+}
+
+/// Returns the host that did not receive most of the segments that a host sent again, by the counts of both.
+fn lost_on_way_to<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<&'a str> {
+    let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
+    // More than were sent again were not lost, but joined by a device; ACKs among them are not sent again.
+    let is_known = |way: &Way<'_>| way.n_lost() <= 2 * way.n_resent && 2 * way.n_lost() >= again;
+    let from_host = ways(seen, Carried::Payload).into_iter().filter(|way| way.from == host);
+    from_host.filter(is_known).max_by_key(Way::n_lost).map(|way| way.to)
 }
 
 /// Returns why segments that had arrived were sent again: what the kernel counted most of, if it is enough.
@@ -336,6 +350,22 @@ mod tests {
         let words = "they were lost; target dropped 600 by a packet filter that does not count them";
         assert!(finding.title.ends_with(words), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "nft list ruleset");
+    }
+
+    #[test]
+    fn the_way_on_which_segments_were_lost_is_told_if_both_ends_counted_them() {
+        let title = |n_arrived| {
+            let mut builder = RunBuilder::new();
+            builder.counted_stream((n_arrived, 5_000));
+            builder.host_counter("client", (TCP_OUT_SEGMENTS, ""), 96_000);
+            builder.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), 4_000);
+            builder.finding("retransmissions").unwrap().title
+        };
+        let words = "they were lost on the way to target, where no counter of these hosts shows it";
+        assert!(title(96_100).ends_with(words), "{}", title(96_100));
+        let elsewhere = "they were lost where no counter of these hosts shows it";
+        assert!(title(99_000).ends_with(elsewhere), "most arrived");
+        assert!(title(2_300).ends_with(elsewhere), "they arrived joined");
     }
 
     #[test]

@@ -27,6 +27,7 @@ impl FindingRule for NoSteadyState {
             "other-programs",
             "connect-delays",
             "stall",
+            "acks-lost",
             "targets-lost-by-event",
             PLANNED_EVENT,
         ]

@@ -1,0 +1,168 @@
+//! Segments of TCP that one end of a connection sent and the other end did not receive, by the counts of both kernels.
+//!
+//! Only connections that both ends sampled are known, by their two addresses: behind a translation of addresses, or a proxy, they differ. It does
+//! not know what a loss costs.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Record, Trial,
+    names::tcp,
+    record::Flow,
+    units::{Nanos, ratio},
+};
+
+use crate::{evidence::TestEvidence, window::host_of};
+
+/// The kernel's counts of segments have 32 bits (`struct tcp_info`): a long stream at a high rate passes their end.
+const COUNT_END: u64 = 1 << 32;
+
+/// What connections send on a way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// Payload, with ACKs in the same segments or between them.
+    ///
+    /// Fewer segments may be counted where they arrive than did: a device may hand over joined segments without their number (`gso_segs`, as of a
+    /// virtual machine whose cards pass 64 KiB on), and `tcp_segs_in` of the kernel counts one then.
+    Payload,
+    /// ACKs alone, which nothing joins, so that both ends count the same.
+    Acks,
+}
+
+/// The way from one host to another: the segments of all connections that sent the same on it, over their whole life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Way<'a> {
+    pub(crate) from: &'a str,
+    pub(crate) to: &'a str,
+    pub(crate) n_sent: u64,
+    pub(crate) n_arrived: u64,
+    pub(crate) n_resent: u64,
+    /// The life of its connections, one after another.
+    pub(crate) connection_time: Nanos,
+}
+
+impl<'a> Way<'a> {
+    /// Returns the number of segments that were sent and did not arrive. That of a SYN with its ACK is not among the sent ones.
+    pub(crate) fn n_lost(&self) -> u64 {
+        self.n_sent.saturating_sub(self.n_arrived)
+    }
+
+    /// Returns the share of the segments that are lost at most: a lost segment of payload is sent again.
+    pub(crate) fn lost_share_max(&self) -> f64 {
+        ratio(self.n_lost().min(self.n_resent), self.n_sent).unwrap_or(0.0)
+    }
+
+    /// Returns the way of one connection; `None` if bytes are missing, as of a broken connection, or counts.
+    fn of(near: &End<'a>, far: &End<'a>) -> Option<Self> {
+        let is_drained = near.has_all_of(far)? && far.has_all_of(near)?;
+        is_drained.then_some(Self {
+            from: near.host,
+            to: far.host,
+            n_sent: near.count(tcp::SEGMENTS_OUT)?,
+            n_arrived: far.count(tcp::SEGMENTS_IN)?,
+            n_resent: near.count(tcp::RETRANS_TOTAL)?,
+            connection_time: near.flow.samples.last()?.at_ns,
+        })
+    }
+
+    fn joined(self, other: &Self) -> Self {
+        Self {
+            n_sent: self.n_sent + other.n_sent,
+            n_arrived: self.n_arrived + other.n_arrived,
+            n_resent: self.n_resent + other.n_resent,
+            connection_time: self.connection_time + other.connection_time,
+            ..self
+        }
+    }
+}
+
+/// Returns the ways of a test on which connections sent this.
+///
+/// All trials count: nothing is in flight between the last samples of two ends once all bytes have arrived, so that a sum is as exact as one trial,
+/// and few losses need many segments.
+pub(crate) fn ways<'a>(seen: &TestEvidence<'a>, carried: Carried) -> Vec<Way<'a>> {
+    let mut all: BTreeMap<(&str, &str), Way<'a>> = BTreeMap::new();
+    for records in seen.trials().iter().flat_map(|trial| records_of_pairs(trial)) {
+        let ends = ends(records);
+        let sends_this = |end: &&End<'_>| end.carried() == Some(carried);
+        let way = |near: &End<'a>| Way::of(near, ends.get(&(near.remote, near.local))?);
+        for way in ends.values().filter(sends_this).filter_map(way) {
+            let between = (way.from, way.to);
+            let sum = match all.remove(&between) {
+                Some(sum) => sum.joined(&way),
+                None => way,
+            };
+            all.insert(between, sum);
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Returns the records of both sides of each pair of hosts: pairs may have the same addresses, in networks of their own.
+fn records_of_pairs(trial: &Trial) -> impl Iterator<Item = &BTreeMap<String, Record>> {
+    let own = Some(&trial.records).filter(|_| trial.links.is_empty());
+    own.into_iter().chain(trial.links.iter().map(|link| &link.records))
+}
+
+/// One end of a connection.
+struct End<'a> {
+    host: &'a str,
+    local: &'a str,
+    remote: &'a str,
+    flow: &'a Flow,
+}
+
+/// Returns the ends of all connections by their own address and that of the other end.
+fn ends(records: &BTreeMap<String, Record>) -> BTreeMap<(&str, &str), End<'_>> {
+    let complete = records.iter().filter(|(_, record)| record.complete);
+    let all = complete.flat_map(|(key, record)| record.flows.iter().map(move |flow| (host_of(key), flow)));
+    let ends = all.filter_map(|(host, flow)| End::of(host, flow));
+    ends.map(|end| ((end.local, end.remote), end)).collect()
+}
+
+impl<'a> End<'a> {
+    fn of(host: &'a str, flow: &'a Flow) -> Option<Self> {
+        let (local, remote) = flow.id.split_once(' ')?;
+        Some(Self { host, local, remote, flow })
+    }
+
+    fn last(&self, name: &str) -> Option<u64> {
+        self.flow.samples.last()?.values.get(name).copied()
+    }
+
+    /// Returns a count of segments at the last sample, however often it passed its end.
+    fn count(&self, name: &str) -> Option<u64> {
+        let values = self.flow.samples.iter().map(|sample| sample.values.get(name).copied());
+        let sum = |(total, before): (u64, u64), now: Option<u64>| {
+            let now = now?;
+            Some((total + (now + COUNT_END - before) % COUNT_END, now))
+        };
+        values.into_iter().try_fold((0, 0), sum).map(|(total, _)| total)
+    }
+
+    /// Returns true if all bytes arrived that the other end sent. The kernel counts the end of a stream as a byte where it arrives.
+    fn has_all_of(&self, other: &Self) -> Option<bool> {
+        let n_new = other.last(tcp::BYTES_SENT)?.saturating_sub(other.last(tcp::BYTES_RETRANS)?);
+        Some(self.last(tcp::BYTES_RECEIVED)? >= n_new)
+    }
+
+    fn carried(&self) -> Option<Carried> {
+        self.last(tcp::BYTES_SENT).map(|n_bytes| if n_bytes == 0 { Carried::Acks } else { Carried::Payload })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::record::FlowSample;
+
+    use super::*;
+
+    #[test]
+    fn a_count_that_passes_its_end_goes_on() {
+        let sample = |n: u64| FlowSample { at_ns: Nanos(n), values: [(tcp::SEGMENTS_OUT.to_owned(), n)].into() };
+        let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![sample(10), sample(COUNT_END - 1), sample(4)] };
+        let end = End::of("client", &flow).unwrap();
+        assert_eq!(end.count(tcp::SEGMENTS_OUT), Some(COUNT_END + 4));
+        assert_eq!(end.count(tcp::SEGMENTS_IN), None, "an old kernel does not count it");
+    }
+}

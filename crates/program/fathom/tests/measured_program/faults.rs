@@ -120,7 +120,11 @@ fn a_firewall_without_a_counter_is_told_with_its_host_even_if_no_connection_open
     stage.fathom(["lab", "fault", "add", lab.name, "silent-firewall", "permille=999"]).succeeded();
     let ending = ran(&stage, "tcp", &["--lab", lab.name]);
     let words = "a packet filter on b drops packets and does not count them: ";
-    assert!(ending.stderr.contains(words) && ending.stderr.contains("run `nft list ruleset` on b"), "{}", ending.stderr);
+    assert!(
+        ending.stderr.contains(words) && ending.stderr.contains("run `nft list ruleset` on b"),
+        "{}",
+        ending.stderr
+    );
     stage.fathom(["lab", "fault", "remove", lab.name, "silent-firewall"]).succeeded();
     stage.fathom(["lab", "fault", "add", lab.name, "other-mac", "--host", "a"]).succeeded();
     let ending = ran(&stage, "tcp --test rr", &["--lab", lab.name]);

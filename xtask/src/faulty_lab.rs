@@ -37,6 +37,13 @@ impl std::fmt::Display for FaultRefused {
 
 impl std::error::Error for FaultRefused {}
 
+/// Tells a fault that this machine does not allow from one that is wrong.
+fn refused(error: anyhow::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let is_refused = ["this kernel", "tracks connections already"].iter().any(|words| text.contains(words));
+    if is_refused { FaultRefused(text).into() } else { error }
+}
+
 /// Plants the faults of a case, runs its test, and returns what it said.
 ///
 /// # Errors
@@ -85,7 +92,7 @@ impl<'a> FaultyLab<'a> {
             let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();
             if !host.is_empty() {
                 run(program, &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", host]].concat())
-                    .map_err(|error| FaultRefused(error.to_string()))?;
+                    .map_err(refused)?;
             }
         }
         Ok(lab)

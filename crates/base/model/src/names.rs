@@ -91,8 +91,8 @@ pub mod host {
     pub const IP_FORWARDED: &str = "ip_forwarded";
     /// IP packets of a protocol that the host does not have (`Ip: InUnknownProtos`).
     pub const IP_IN_UNKNOWN_PROTOCOLS: &str = "ip_in_unknown_protocols";
-    /// IP packets received that went nowhere and that no other counter has: a packet filter without a counter dropped them. No host counts it: it
-    /// follows from the growth of the others.
+    /// IP packets received that went nowhere as far as counters show. No host counts them: they are the rest of the growth of other counters, and a
+    /// name in evidence alone.
     pub const IP_UNDELIVERED: &str = "ip_undelivered";
     /// IP packets with an error in their header, such as an expired time to live (`Ip: InHdrErrors`).
     pub const IP_IN_HEADER_ERRORS: &str = "ip_in_header_errors";

@@ -32,17 +32,14 @@ pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Sid
 
 /// Returns the growth of a host's counter over all trials, for all of its instances or for one.
 pub(crate) fn host_growth(trials: &[&Trial], host: &str, counter: &str, of: Option<&str>) -> u64 {
-    if counter == host::IP_UNDELIVERED {
-        return undelivered(trials, host);
-    }
     let records =
         trials.iter().flat_map(|trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host)));
     let series = records.flat_map(|record| record.series_of(counter));
     series.filter(|series| of.is_none_or(|of| series.of == of)).map(fathom_model::record::Series::growth).sum()
 }
 
-/// Where packets go after IP has counted them as received, as far as something counts that.
-const RECEIVED_PACKETS_WENT: [&str; 14] = [
+/// Where packets go after IP has counted them as received, as far as it counts that by family.
+const RECEIVED_PACKETS_WENT: [&str; 9] = [
     host::IP_IN_DELIVERS,
     host::IP_FORWARDED,
     host::IP_IN_UNKNOWN_PROTOCOLS,
@@ -51,24 +48,33 @@ const RECEIVED_PACKETS_WENT: [&str; 14] = [
     host::IP_IN_NO_ROUTES,
     host::IP_IN_DISCARDS,
     host::IP_FRAGMENTATION_FAILS,
-    host::IP_RP_FILTER_DROPPED,
-    host::IP_MARTIAN_SOURCE,
-    host::NFT_DROPPED,
-    host::CONNTRACK_DROPPED,
-    host::NFQUEUE_DROPPED,
-    host::NFQUEUE_USER_DROPPED,
+    host::IP_MARTIAN_DESTINATION,
 ];
 
-/// Returns the growth of [`host::IP_UNDELIVERED`].
+/// Returns the packets that IP of a host received and that went nowhere, over all trials; `None` if it does not count what it delivers.
 ///
 /// IP counts a packet as it arrives (`ip_rcv_core` of Linux 6.18) and once more as a protocol takes it (`ip_protocol_deliver_rcu`), whatever the
-/// socket does with it. Only the hooks of netfilter are between the two. A device that passes packets on from such a hook (IPVS, NFQUEUE) takes
-/// them there without a loss, so that this says something of the ends of a test alone.
-fn undelivered(trials: &[&Trial], host: &str) -> u64 {
-    let grown = |counter| host_growth(trials, host, counter, None);
-    let in_parts = grown(host::IP_FRAGMENTS_RECEIVED).saturating_sub(grown(host::IP_REASSEMBLED));
-    let went = RECEIVED_PACKETS_WENT.into_iter().map(grown).fold(in_parts, u64::saturating_add);
-    grown(host::IP_IN_RECEIVES).saturating_sub(went)
+/// socket does with it. What the hooks of netfilter drop between the two is the rest. So are a few packets of multicast groups that the host has not
+/// joined and those that a policy of xfrm refuses; and on a device what IPVS, NFQUEUE or SYNPROXY pass on from such a hook without a loss. Segments
+/// that the interface joined count once.
+pub(crate) fn undelivered(trials: &[&Trial], host: &str) -> Option<u64> {
+    let grown = |counter, of| host_growth(trials, host, counter, of);
+    let is_counted = |counter| trials.iter().all(|trial| was_sampled(&[trial], host, counter));
+    if ![host::IP_IN_RECEIVES, host::IP_IN_DELIVERS].into_iter().all(is_counted) {
+        return None;
+    }
+    let of_family = |of: &'static str, n_back: u64| {
+        let of = Some(of);
+        let in_parts = grown(host::IP_FRAGMENTS_RECEIVED, of).saturating_sub(grown(host::IP_REASSEMBLED, of));
+        let went = RECEIVED_PACKETS_WENT.into_iter().map(|counter| grown(counter, of)).sum::<u64>();
+        grown(host::IP_IN_RECEIVES, of).saturating_sub(went.saturating_add(in_parts).saturating_add(n_back))
+    };
+    // The kernel counts the drops of the reverse path filter among the martians too, for the whole machine.
+    let n_back = grown(host::IP_RP_FILTER_DROPPED, None).max(grown(host::IP_MARTIAN_SOURCE, None));
+    let known = [host::NFT_DROPPED, host::CONNTRACK_DROPPED, host::NFQUEUE_DROPPED, host::NFQUEUE_USER_DROPPED];
+    let n_known = known.into_iter().map(|counter| grown(counter, None)).sum();
+    let all = of_family("", n_back).saturating_add(of_family("ipv6", 0));
+    Some(all.saturating_sub(n_known))
 }
 
 fn total(trials: &[&Trial], side: Side, counter: &str) -> Option<u64> {

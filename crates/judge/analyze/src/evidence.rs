@@ -214,6 +214,11 @@ impl<'a> TestEvidence<'a> {
         conservation::host_growth(&self.trials, host, counter, of)
     }
 
+    /// Returns the packets that IP of a host received and that went nowhere; `None` if it does not count that.
+    pub(crate) fn undelivered(&self, host: &str) -> Option<u64> {
+        conservation::undelivered(&self.trials, host)
+    }
+
     /// Returns true if a counter of a host was sampled: a growth of zero of any other one says nothing.
     pub(crate) fn has_counter(&self, host: &str, counter: &str) -> bool {
         let hosts = |trial: &'a Trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host));

@@ -2,7 +2,6 @@
 
 use fathom_model::{
     Environment, Evidence, Finding, HostRecord, Layer, Plan, Record, Run, Severity, Side, Trial,
-    names::host::IP_IN_RECEIVES,
     run::{Host, TestRun},
     units::{Nanos, percent},
 };
@@ -40,12 +39,10 @@ impl WatchedHost {
     /// Returns the findings about the host, the most important first; none from fewer than two samples. The record has its counters in the time that
     /// is judged; the interfaces are those with traffic.
     #[must_use]
-    pub fn judge(&mut self, mut record: HostRecord, interfaces: Vec<String>) -> Vec<Finding> {
+    pub fn judge(&mut self, record: HostRecord, interfaces: Vec<String>) -> Vec<Finding> {
         if record.at_ns.len() < 2 {
             return Vec::new();
         }
-        // It may be a device that passes packets on from a hook of its packet filter, which looks like a filter that drops them.
-        record.series.retain(|series| series.name != IP_IN_RECEIVES);
         let (name, context) = (self.host().to_owned(), AnalysisContext::default());
         self.run.took_ns = record.span();
         self.run.hosts.values_mut().for_each(|host| host.interface = None);

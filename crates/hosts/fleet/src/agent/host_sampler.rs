@@ -34,17 +34,18 @@ impl WaitSampler {
             }
             let mut observer = observer();
             observer.sample(clock::now());
-            // Nothing is ever sent: this waits for the end.
-            let _ = stopped.recv();
+            // A role that starts needs nothing more.
+            stopped.recv().ok()?;
             observer.sample(clock::now());
             Some(observer.finish().0)
         });
         Self { stop, thread }
     }
 
-    /// Returns what was counted since the wait took long.
+    /// Returns the counters since the wait took long; `None` if it did not.
     pub(super) fn finish(self) -> Option<HostRecord> {
-        drop(self.stop);
+        // A thread that has ended counted nothing.
+        let _ = self.stop.send(());
         self.thread.ok()?.join().ok()?
     }
 }

@@ -430,7 +430,9 @@ fn thread_failure(what: &str, cause: &io::Error) -> AgentFailure {
 fn send_or_report_size(outbox: &SendQueue<FromAgent>, message: &FromAgent) {
     let Err(error) = outbox.send(message) else { return };
     let role_id = match message {
-        FromAgent::Ready { role_id, .. } | FromAgent::Outcome { role_id, .. } => Some(*role_id),
+        FromAgent::Ready { role_id, .. } | FromAgent::Waited { role_id, .. } | FromAgent::Outcome { role_id, .. } => {
+            Some(*role_id)
+        }
         _ => None,
     };
     let failure = AgentFailure::new(ErrorClass::Failed, format!("cannot send the result to the controller: {error}"));

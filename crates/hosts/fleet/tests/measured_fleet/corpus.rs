@@ -19,7 +19,7 @@ fn the_seeds_hold_messages_of_this_version() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/frames");
     let spoken =
         ["hello_agent", "hello_controller", "clock", "prepare", "trial", "ready", "interval", "outcome", "failed"];
-    for name in spoken.into_iter().chain(["environment", "counters"]) {
+    for name in spoken.into_iter().chain(["waited", "environment", "counters"]) {
         let mut decoder = Decoder::new(FROM_AGENT_MAX);
         decoder.push(&fs::read(folder.join(name)).unwrap());
         while let Some(frame) = decoder.frame().unwrap() {

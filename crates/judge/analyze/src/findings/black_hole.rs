@@ -9,8 +9,8 @@ use fathom_model::{
 };
 
 use super::{
-    FindingRule, fragment_filter::FRAGMENT_FILTER, martians, mtu_mismatch::MTU_MISMATCH, time_exceeded::TIME_EXCEEDED,
-    uncounted_filter::uncounted_filter,
+    FindingRule, fragment_filter::FRAGMENT_FILTER, martians, mtu_mismatch::MTU_MISMATCH,
+    packet_filter::filter_of_datagrams, time_exceeded::TIME_EXCEEDED,
 };
 use crate::{
     change::{Change, smaller_datagrams},
@@ -88,7 +88,7 @@ impl FindingRule for UdpBlackHole {
             let is_all = |n: u64| ratio(n, sum.n_sent).is_some_and(|share| share >= ALL);
             // A packet that a host dropped for its addresses has reached it.
             let n_martian: u64 = martians::dropped(seen, receiver).iter().map(|(_, n)| n).sum();
-            let is_filtered = |n| uncounted_filter(seen, n).is_some();
+            let is_filtered = |n| filter_of_datagrams(seen, n).is_some();
             u64::try_from(sum.n_unexplained).is_ok_and(|n| is_all(n.saturating_sub(n_martian)) && !is_filtered(n))
         });
         let mean = bytes.checked_div(sent);
@@ -166,6 +166,7 @@ mod tests {
         assert_eq!(run.findings[0].short, "black hole", "{:#?}", run.findings);
         assert_eq!(run.verdict.state, fathom_model::VerdictState::Invalid);
         builder.host_counter("target", (host::IP_IN_RECEIVES, ""), 1_000);
+        builder.host_counter("target", (host::IP_IN_DELIVERS, ""), 10);
         assert_eq!(builder.finding("path-mtu-black-hole"), None, "a packet filter on target drops them");
         builder.host_counter("target", (host::IP_IN_DELIVERS, ""), 1_000);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();

@@ -12,9 +12,9 @@ use super::{
     drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, SYN_QUEUE_STEP, larger_table},
     neighbor_changes::NEIGHBOR_CHANGES,
+    packet_filter::show_rules,
     planned_event::PLANNED_EVENT,
     retransmissions::{Drops, most_dropped, where_no_counter_shows},
-    uncounted_filter::show_rules,
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
@@ -26,6 +26,8 @@ const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 const SHARE_MIN: f64 = 1e-3;
 const NEARLY_TIMEOUT: Nanos = Nanos::from_millis(900);
 const FILTER_DROPS: &str = "filter-drops";
+/// For each SYN that a host sends again, its peer may send a SYN-ACK up to so many times.
+pub(super) const PACKETS_PER_SYN: u64 = 4;
 
 /// Compares retransmitted SYNs with connections, and looks for the place that dropped the first ones.
 pub(crate) struct ConnectDelays;
@@ -167,8 +169,10 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         (None, None) => {
             // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
             let is_enough = |drops: &Drops<'_>| {
-                let is_of_device = [host::DEV_RX_DROPPED, host::DEV_TX_DROPPED].contains(&drops.counter);
-                !is_of_device && 2 * drops.n >= sent_again(seen)
+                let again = sent_again(seen);
+                let is_of_test =
+                    drops.counter != host::IP_UNDELIVERED || drops.n <= again.saturating_mul(PACKETS_PER_SYN);
+                !is_of_device(drops) && is_of_test && 2 * drops.n >= again
             };
             // Connection tracking drops first packets, and hardly others.
             let tracking = most_dropped(seen, |drops| drops.counter == host::CONNTRACK_DROPPED && is_enough(drops));
@@ -177,8 +181,13 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     }
 }
 
+/// Returns true if a device counted drops: it counts what it drops of others and for many reasons.
+pub(super) fn is_of_device(drops: &Drops<'_>) -> bool {
+    [host::DEV_RX_DROPPED, host::DEV_TX_DROPPED].contains(&drops.counter)
+}
+
 /// What to look at, or to change, where a place dropped SYNs.
-fn next_at(seen: &TestEvidence<'_>, at: &str, counter: &str) -> NextStep {
+pub(super) fn next_at(seen: &TestEvidence<'_>, at: &str, counter: &str) -> NextStep {
     match counter {
         host::NFT_DROPPED => NextStep::new("nft -a list ruleset").expected("show the rule"),
         host::IP_UNDELIVERED => show_rules(at),

@@ -16,7 +16,7 @@ use super::{
     FindingRule,
     host_drops::CONNTRACK_FULL,
     neighbor_changes::NEIGHBOR_CHANGES,
-    uncounted_filter::{show_rules, uncounted_filter},
+    packet_filter::{filter_of_datagrams, show_rules},
 };
 use crate::{
     evidence::{TestEvidence, counter_evidence, has_answers},
@@ -88,7 +88,7 @@ enum Vanished<'a> {
     Behind(&'a str, &'a str),
     /// The same, and the connection tracking of the host dropped as many.
     DroppedByTracking(&'a str, &'a str),
-    /// A packet filter on this host dropped them without counting them.
+    /// A packet filter on this host dropped them.
     Filtered(&'a str),
     /// Connections between the same hosts carry data.
     ButTcpPasses,
@@ -98,7 +98,7 @@ impl<'a> Vanished<'a> {
     /// As for packets of which none arrived; `None` if nothing tells.
     fn of(seen: &TestEvidence<'a>) -> Option<Self> {
         let (from, to) = seen.one_way().filter(|_| matches!(seen.test.layer, Layer::Udp | Layer::Frames))?;
-        if let Some(filter) = uncounted_filter(seen, seen.total(from, count::SENT)) {
+        if let Some(filter) = filter_of_datagrams(seen, seen.total(from, count::SENT)) {
             return Some(Self::Filtered(filter.host));
         }
         let receiver = seen.host_of(to)?;
@@ -133,7 +133,7 @@ impl<'a> Vanished<'a> {
             Self::DroppedByTracking(host, interface) => {
                 format!("reached {interface} of {host} and none its socket: connection tracking on {host} drops them")
             }
-            Self::Filtered(host) => format!("were lost: a packet filter on {host} drops them and does not count them"),
+            Self::Filtered(host) => format!("were lost: a packet filter on {host} drops them"),
             Self::ButTcpPasses => {
                 "were lost, but TCP passes between the same hosts: something on the way drops UDP".to_owned()
             }
@@ -232,7 +232,11 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
 mod tests {
     use super::*;
     use crate::run_builder::{RunBuilder, step, visits};
-    use fathom_model::{VerdictState, names::host::IP_IN_RECEIVES, probe::HopRecord};
+    use fathom_model::{
+        VerdictState,
+        names::host::{IP_IN_DELIVERS, IP_IN_RECEIVES},
+        probe::HopRecord,
+    };
 
     /// Returns the title of the finding and the state of the run.
     fn told(builder: &RunBuilder) -> (Option<String>, VerdictState) {
@@ -257,9 +261,11 @@ mod tests {
     fn datagrams_that_ip_received_and_delivered_to_nobody_were_dropped_by_a_filter() {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(1_000, 0)]);
-        builder.host_counter("target", (IP_IN_RECEIVES, ""), 1_004);
+        builder.host_counter("target", (IP_IN_RECEIVES, ""), 504);
+        assert!(!builder.finding(NOTHING_DONE).unwrap().title.contains("filter"), "deliveries are not counted");
+        builder.host_counter("target", (IP_IN_DELIVERS, ""), 4);
         let finding = builder.finding(NOTHING_DONE).unwrap();
-        let words = "were lost: a packet filter on target drops them and does not count them";
+        let words = "were lost: a packet filter on target drops them";
         assert!(finding.title.ends_with(words), "{}", finding.title);
         assert_eq!(finding.next.unwrap().on.as_deref(), Some("target"));
     }

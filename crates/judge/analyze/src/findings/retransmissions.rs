@@ -16,9 +16,9 @@ use super::{
     device::DEVICE_CORE_FULL,
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL},
     neighbor_changes::NEIGHBOR_CHANGES,
+    packet_filter::{PacketFilter, show_rules},
     planned_event::PLANNED_EVENT,
     ring_drops::RING_DROPS,
-    uncounted_filter::show_rules,
 };
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
@@ -34,7 +34,7 @@ const EXPLAINS: f64 = 0.25;
 /// The most segments that one counted drop holds, with room for ACKs that were lost with them: GSO joins 45 of 1,448 bytes in 64 KiB.
 const SEGMENTS_OF_A_DROP: u64 = 100;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
-const DROPS: [(&str, &str); 17] = [
+const DROPS: [(&str, &str); 16] = [
     (DEV_TX_DROPPED, "at a device"),
     (DEV_RX_DROPPED, "at a device"),
     (IP_OUT_DISCARDS, "by ip"),
@@ -48,7 +48,6 @@ const DROPS: [(&str, &str); 17] = [
     (CONNTRACK_DROPPED, "by connection tracking"),
     (NFQUEUE_DROPPED, "in the queue of a program (NFQUEUE)"),
     (TCP_BACKLOG_DROPS, "at a socket whose backlog was full"),
-    (IP_UNDELIVERED, "by a packet filter that does not count them"),
     (NFT_DROPPED, "by a filter rule"),
     (QDISC_DROPPED, "in a queueing discipline"),
     // The end of a handshake, and the first data behind it, are sent again until there is room.
@@ -183,13 +182,18 @@ pub(super) struct Drops<'a> {
     pub(super) place: &'static str,
 }
 
-/// Returns the place that dropped most on the hosts of a test and the device between them, of those that dropped enough.
+/// Returns the place that dropped most on the hosts of a test and the device between them, of those that dropped enough. The packet filter of a host
+/// whose rules have no counter that was read is one of them ([`IP_UNDELIVERED`]).
 pub(super) fn most_dropped<'a>(seen: &TestEvidence<'a>, is_enough: impl Fn(&Drops<'_>) -> bool) -> Option<Drops<'a>> {
     let of_host =
         |host: &'a str| DROPS.map(|(counter, place)| Drops { n: dropped(seen, host, counter), host, counter, place });
-    // A device may pass packets on from a hook of its packet filter.
-    let of_device = seen.via().into_iter().flat_map(of_host).filter(|drops| drops.counter != IP_UNDELIVERED);
-    let all = seen.hosts().flat_map(of_host).chain(of_device);
+    let filters = seen.hosts().filter_map(|host| PacketFilter::of(seen, host)).map(|filter| Drops {
+        n: filter.n_dropped,
+        host: filter.host,
+        counter: IP_UNDELIVERED,
+        place: "by a packet filter",
+    });
+    let all = seen.hosts().chain(seen.via()).flat_map(of_host).chain(filters);
     all.filter(|drops| drops.n > 0 && is_enough(drops)).max_by_key(|drops| drops.n)
 }
 
@@ -211,7 +215,11 @@ impl<'a> ResendReason<'a> {
             return Self::Needless(known, again, needless_why(seen, host, known));
         }
         // What was dropped at once may hold many segments, but a few drops are those of other packets.
-        let is_enough = |drops: &Drops<'_>| drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again;
+        // Those of a packet filter are the rest of other counts, which has packets of others too: each of the test's is sent again.
+        let is_enough = |drops: &Drops<'_>| {
+            let is_of_test = drops.counter != IP_UNDELIVERED || drops.n <= again.saturating_mul(2);
+            is_of_test && drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again
+        };
         most_dropped(seen, is_enough).map_or_else(|| Self::Unknown(lost_on_way_to(seen, host)), Self::Dropped)
     }
 
@@ -342,14 +350,17 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_filter_that_counts_nothing_is_named_where_the_counters_of_ip_differ() {
+    fn a_packet_filter_is_named_where_ip_delivered_fewer_packets_than_it_received() {
         let mut builder = with_retransmissions(500);
         builder.host_counter("target", (IP_IN_RECEIVES, ""), 9_000);
         builder.host_counter("target", (IP_IN_DELIVERS, ""), 8_700);
         let finding = builder.finding("retransmissions").unwrap();
-        let words = "they were lost; target dropped 600 by a packet filter that does not count them";
+        let words = "they were lost; target dropped 600 by a packet filter";
         assert!(finding.title.ends_with(words), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "nft list ruleset");
+        builder.host_counter("target", (IP_IN_DELIVERS, ""), 7_900);
+        let title = builder.finding("retransmissions").unwrap().title;
+        assert!(title.ends_with("no counter of these hosts shows it"), "most are packets of others: {title}");
     }
 
     #[test]

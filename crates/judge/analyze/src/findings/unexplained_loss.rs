@@ -16,9 +16,9 @@ use super::{
     host_drops::CONNTRACK_FULL,
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
+    packet_filter::{PacketFilter, filter_of_datagrams},
     planned_event::{PLANNED_EVENT, missing_share},
     time_exceeded::TIME_EXCEEDED,
-    uncounted_filter::{UncountedFilter, show_rules, uncounted_filter},
 };
 use crate::{
     change::{Change, lower_rate},
@@ -114,20 +114,20 @@ impl FindingRule for UnexplainedLoss {
         let tests = std::iter::once(seen.test).chain(paired_tests(seen.run, seen.test));
         let host = &seen.test.from;
         let shape = LossShape::of(seen, n, share);
+        let filter = filter_of_datagrams(seen, n).filter(|_| shape.is_that_of_filter());
+        let n = filter.as_ref().map_or(n, |filter| n.min(filter.n_dropped));
+        let share = ratio(n, sum.n_sent).unwrap_or(0.0);
         let units = unit_name(seen.test.layer).unwrap_or("packets");
         let share_text =
             if share < 1.0 && percent(share) == percent(1.0) { "nearly all".to_owned() } else { percent(share) };
-        let filter = uncounted_filter(seen, n);
         let lost = match &filter {
-            Some(UncountedFilter { host, .. }) => {
-                format!("a packet filter on {host} dropped {share_text} of the {units} without counting them")
-            }
+            Some(filter) => format!("a packet filter on {} dropped {share_text} of the {units}", filter.host),
             None => format!("{share_text} of the {units} were lost where no counter of these hosts shows it"),
         };
         let counted = [(count::SENT, sum.n_sent), (count::RECEIVED, sum.n_received), ("unexplained", n)];
         let counted = counted.map(|(name, n)| counter_evidence(host, name, n));
         let next = match &filter {
-            Some(filter) => Some(show_rules(filter.host)),
+            Some(filter) => Some(filter.next()),
             None => next(seen).filter(|_| seen.test.layer == Layer::Udp),
         };
         let severity = if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
@@ -189,7 +189,7 @@ impl FindingRule for LostTransactions {
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         // A packet filter drops what it drops however busy the cores are.
-        let is_filtered = || uncounted_filter(seen, seen.total(Side::Initiator, count::TRANSACTIONS_LOST)).is_some();
+        let is_filtered = || filter_of_datagrams(seen, seen.total(Side::Initiator, count::TRANSACTIONS_LOST)).is_some();
         cause == OTHER_PROGRAMS && is_filtered()
     }
 
@@ -207,9 +207,9 @@ impl FindingRule for LostTransactions {
             0.0 => String::new(),
             waited => format!("; the timeouts took {} of the time", percent(waited)),
         };
-        let filter = uncounted_filter(seen, loss.n);
+        let filter = filter_of_datagrams(seen, loss.n);
         let how = match &filter {
-            Some(filter) => format!("a packet filter on {} dropped packets without counting them", filter.host),
+            Some(filter) => format!("a packet filter on {} dropped packets", filter.host),
             None => "they or their answers were lost".to_owned(),
         };
         let title = format!(
@@ -218,7 +218,7 @@ impl FindingRule for LostTransactions {
         );
         let evidence = [("sent requests", n_sent), ("without an answer", loss.n)];
         let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
-        let next = filter.as_ref().map(|filter| show_rules(filter.host));
+        let next = filter.as_ref().map(PacketFilter::next);
         let evidence = evidence.into_iter().chain(filter.map(|filter| filter.evidence()));
         vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence).next(next)]
     }
@@ -289,6 +289,11 @@ impl LossShape {
             None if share_a_limit(seen) => Self::SharedLimit,
             None => Self::Unknown,
         }
+    }
+
+    /// Returns true if a packet filter drops like this: it has no queue, and is no limit of other tests.
+    const fn is_that_of_filter(self) -> bool {
+        !matches!(self, Self::Even { queue: Some(_) } | Self::FullQueue { .. } | Self::SharedLimit)
     }
 
     const fn id(self) -> &'static str {
@@ -496,7 +501,8 @@ mod tests {
             finding.title
         );
         spaced(&mut policed, distribution::ONE_WAY_DELAY, &[(100_000, 90_010)]);
-        policed.host_counter("target", (host::IP_IN_RECEIVES, ""), 50_000);
+        policed.host_counter("target", (host::IP_IN_RECEIVES, ""), 100_000);
+        policed.host_counter("target", (host::IP_IN_DELIVERS, ""), 50_000);
         let title = policed.finding(RATE_LIMIT).unwrap().title;
         assert!(title.starts_with("a policer on target lets"), "{title}");
         let mut alternating = lossy(100_000, 40_000, Some(2));
@@ -598,13 +604,20 @@ mod tests {
             builder.finding(LOSS)
         };
         let found = filtered(90_010, 0).unwrap();
-        let words = "a packet filter on target dropped 10 % of the datagrams without counting them, independently";
+        let words = "a packet filter on target dropped 10 % of the datagrams, independently";
         assert!(found.title.starts_with(words), "{}", found.title);
         let next = found.next.unwrap();
         assert_eq!((next.on.as_deref(), next.command.as_str()), (Some("target"), "nft list ruleset"));
         let elsewhere = filtered(100_000, 0).unwrap();
         assert!(elsewhere.title.contains("no counter of these hosts"), "{}", elsewhere.title);
+        let half = filtered(94_000, 0).unwrap();
+        assert!(half.title.starts_with("a packet filter on target dropped 6.0 %"), "{}", half.title);
         assert_eq!(filtered(90_010, 10_000), None, "a rule counts them");
+        let mut of_sender = lossy(100_000, 90_000, Some(2));
+        of_sender.host_counter("client", (host::IP_IN_RECEIVES, ""), 10_000);
+        of_sender.host_counter("client", (host::IP_IN_DELIVERS, ""), 0);
+        let title = of_sender.finding(LOSS).unwrap().title;
+        assert!(title.contains("no counter of these hosts"), "the sender receives none of them: {title}");
     }
 
     #[test]

@@ -597,11 +597,13 @@ fn add_reason(completeness: &mut Completeness, why: String) {
     *completeness = Completeness::Incomplete { reason };
 }
 
-/// Makes a run incomplete because a round of a test failed. Of several rounds the first one tells why: the others differ in a port number.
+/// Makes a run incomplete because a round of a test failed, unless another one failed in the same way with other numbers: each round has ports of its own.
 fn add_failed_round(completeness: &mut Completeness, test: &str, why: &str) {
-    let is_told = matches!(completeness, Completeness::Incomplete { reason } if reason.contains(&format!("{test}: ")));
-    if !is_told {
-        add_reason(completeness, format!("{test}: {why}"));
+    let without_numbers = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
+    let why = format!("{test}: {why}");
+    let is_told = |told: &str| without_numbers(told).contains(&without_numbers(&why));
+    if !matches!(completeness, Completeness::Incomplete { reason } if is_told(reason)) {
+        add_reason(completeness, why);
     }
 }
 

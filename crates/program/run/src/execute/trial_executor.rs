@@ -333,6 +333,10 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
 /// Adds to the error of a trial that could not connect its hosts what their counters say about it.
 fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &Hosts) {
     let (Some(Error::RoleFailed { failure, .. }), Some(to)) = (&mut outcome.error, &test.to) else { return };
+    // Of pairs, the error does not say which one could not connect.
+    if !test.pairs.is_empty() {
+        return;
+    }
     let Some(trial) = outcome.trials.first().filter(|_| failure.is_between_hosts) else { return };
     let ends = [&test.from, to].map(|name| {
         let PathHost { address, interface, .. } = &*hosts.at(name, test.path.as_deref());
@@ -343,7 +347,8 @@ fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &Hos
     if let Some(NextStep { command, on, expected }) = found.next {
         let on = on.map(|host| format!(" on {host}")).unwrap_or_default();
         let expected = expected.map(|expected| format!(", expected to {expected}")).unwrap_or_default();
-        failure.hint = Some(format!("run `{command}`{on}{expected}"));
+        let before = failure.hint.take().map(|hint| format!("; or: {hint}")).unwrap_or_default();
+        failure.hint = Some(format!("run `{command}`{on}{expected}{before}"));
     }
 }
 

@@ -23,7 +23,7 @@ pub struct AgentFailure {
     pub class: ErrorClass,
     /// The attempted action and its object.
     pub message: String,
-    /// How to fix it.
+    /// How to fix it, a way on each line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The underlying causes, nearest first.

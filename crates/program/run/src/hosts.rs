@@ -76,10 +76,8 @@ pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
             user_error = with_privilege_hint(user_error, &failure.message);
         }
     }
-    match error.hint() {
-        Some(hint) => user_error.with_line("fix", hint),
-        None => user_error,
-    }
+    let fixes = error.hint().into_iter().flat_map(str::lines);
+    fixes.fold(user_error, |user_error, fix| user_error.with_line("fix", fix))
 }
 
 /// A host on the path under test.

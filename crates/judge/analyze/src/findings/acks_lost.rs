@@ -132,7 +132,7 @@ fn is_told(way: &Way<'_>) -> bool {
 /// The place on the way that counted about as many drops as ACKs were lost: one drop is one ACK.
 fn dropped_at<'a>(seen: &TestEvidence<'a>, way: &Way<'_>) -> Option<Drops<'a>> {
     let about_as_many = way.n_lost().div_ceil(2)..=2 * way.n_lost();
-    most_dropped(seen, |drops| {
+    most_dropped(seen, *about_as_many.end(), |drops| {
         let ends_there = if ON_THE_WAY_OUT.contains(&drops.counter) { way.to } else { way.from };
         drops.host != ends_there && about_as_many.contains(&drops.n)
     })

@@ -168,15 +168,14 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
         (None, None) => {
             // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
-            let is_enough = |drops: &Drops<'_>| {
-                let again = sent_again(seen);
-                let is_of_test =
-                    drops.counter != host::IP_UNDELIVERED || drops.n <= again.saturating_mul(PACKETS_PER_SYN);
-                !is_of_device(drops) && is_of_test && 2 * drops.n >= again
-            };
+            let again = sent_again(seen);
+            let is_enough = |drops: &Drops<'_>| !is_of_device(drops) && 2 * drops.n >= again;
+            let n_lost_max = again.saturating_mul(PACKETS_PER_SYN);
             // Connection tracking drops first packets, and hardly others.
-            let tracking = most_dropped(seen, |drops| drops.counter == host::CONNTRACK_DROPPED && is_enough(drops));
-            tracking.or_else(|| most_dropped(seen, is_enough)).map_or(SynLoss::Unknown, SynLoss::Counted)
+            let is_of_tracking = |drops: &Drops<'_>| drops.counter == host::CONNTRACK_DROPPED && is_enough(drops);
+            let tracking = most_dropped(seen, n_lost_max, is_of_tracking);
+            let most = || most_dropped(seen, n_lost_max, is_enough);
+            tracking.or_else(most).map_or(SynLoss::Unknown, SynLoss::Counted)
         }
     }
 }

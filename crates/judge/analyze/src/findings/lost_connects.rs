@@ -26,7 +26,7 @@ pub(crate) fn lost_connects(seen: &TestEvidence<'_>, n_syns: u64) -> Option<Lost
     if let Some((what, n, next)) = counted.max_by_key(|(_, n, _)| *n) {
         return Some(LostConnects { what: format!("{what}: {} packets", grouped(n)), next });
     }
-    if let Some(drops) = most_dropped(seen, |drops| !is_of_device(drops) && is_enough(drops.n)) {
+    if let Some(drops) = most_dropped(seen, *about_as_many.end(), |drops| !is_of_device(drops) && is_enough(drops.n)) {
         let what = format!("{} dropped {} packets {}", drops.host, grouped(drops.n), drops.place);
         return Some(LostConnects { what, next: next_at(seen, drops.host, drops.counter).on(drops.host) });
     }

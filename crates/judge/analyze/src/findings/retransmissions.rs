@@ -182,12 +182,19 @@ pub(super) struct Drops<'a> {
     pub(super) place: &'static str,
 }
 
-/// Returns the place that dropped most on the hosts of a test and the device between them, of those that dropped enough. The packet filter of a host
-/// whose rules have no counter that was read is one of them ([`IP_UNDELIVERED`]).
-pub(super) fn most_dropped<'a>(seen: &TestEvidence<'a>, is_enough: impl Fn(&Drops<'_>) -> bool) -> Option<Drops<'a>> {
+/// Returns the place that dropped most on the hosts of a test and the device between them, of those that dropped enough.
+///
+/// The packet filter of a host whose rules have no counter that was read is one of them ([`IP_UNDELIVERED`]). Its drops are the rest of other counts,
+/// which has packets of others too, so that it is none if there are more than the test can have lost.
+pub(super) fn most_dropped<'a>(
+    seen: &TestEvidence<'a>,
+    n_lost_max: u64,
+    is_enough: impl Fn(&Drops<'_>) -> bool,
+) -> Option<Drops<'a>> {
     let of_host =
         |host: &'a str| DROPS.map(|(counter, place)| Drops { n: dropped(seen, host, counter), host, counter, place });
-    let filters = seen.hosts().filter_map(|host| PacketFilter::of(seen, host)).map(|filter| Drops {
+    let filters = seen.hosts().filter_map(|host| PacketFilter::of(seen, host));
+    let filters = filters.filter(|filter| filter.n_dropped <= n_lost_max).map(|filter| Drops {
         n: filter.n_dropped,
         host: filter.host,
         counter: IP_UNDELIVERED,
@@ -215,12 +222,10 @@ impl<'a> ResendReason<'a> {
             return Self::Needless(known, again, needless_why(seen, host, known));
         }
         // What was dropped at once may hold many segments, but a few drops are those of other packets.
-        // Those of a packet filter are the rest of other counts, which has packets of others too: each of the test's is sent again.
-        let is_enough = |drops: &Drops<'_>| {
-            let is_of_test = drops.counter != IP_UNDELIVERED || drops.n <= again.saturating_mul(2);
-            is_of_test && drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again
-        };
-        most_dropped(seen, is_enough).map_or_else(|| Self::Unknown(lost_on_way_to(seen, host)), Self::Dropped)
+        let is_enough = |drops: &Drops<'_>| drops.n.saturating_mul(SEGMENTS_OF_A_DROP) >= again;
+        // Each of them is sent again, unless what was sent again was dropped too.
+        most_dropped(seen, again.saturating_mul(2), is_enough)
+            .map_or_else(|| Self::Unknown(lost_on_way_to(seen, host)), Self::Dropped)
     }
 
     fn text(&self, seen: &TestEvidence<'_>) -> String {

@@ -347,8 +347,8 @@ fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &Hos
     if let Some(NextStep { command, on, expected }) = found.next {
         let on = on.map(|host| format!(" on {host}")).unwrap_or_default();
         let expected = expected.map(|expected| format!(", expected to {expected}")).unwrap_or_default();
-        let before = failure.hint.take().map(|hint| format!("; or: {hint}")).unwrap_or_default();
-        failure.hint = Some(format!("run `{command}`{on}{expected}{before}"));
+        let step = format!("run `{command}`{on}{expected}");
+        failure.hint = Some(std::iter::once(step).chain(failure.hint.take()).collect::<Vec<_>>().join("\n"));
     }
 }
 

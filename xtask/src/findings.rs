@@ -47,7 +47,7 @@ const CASES: &[CaseRow] = &[
     (&["loss", "permille=10"], "b", "udp --rate 50M", &["loss"]),
     (&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
     (&["loss", "permille=200"], "a", "tcp", &["acks-lost"]),
-    (&["loss", "permille=50"], "a", "tcp", &["acks-lost"]),
+    (&["loss", "permille=100"], "a", "tcp", &["acks-lost"]),
     (&["firewall"], "b", "tcp", &["filter-drops"]),
     (&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
     (&["silent-firewall"], "b", "tcp", &["retransmissions"]),

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{
-    EventEffect, EventRecord, ShareFit, TargetFlow, TargetShare, TargetSpell, TargetsRecord, TargetsSummary, Trial,
+    EventEffect, EventRecord, Record, ShareFit, TargetFlow, TargetShare, TargetSpell, TargetsRecord, TargetsSummary,
+    Trial,
     metric::TargetsValue,
+    names::{count::SCHEDULE_LAG_NS_MAX, distribution::RESPONSE_TIME},
     run::TestRun,
     targets::target_name,
     units::{Nanos, approximate, ratio},
@@ -13,8 +15,8 @@ use fathom_statistics::{ChiSquare, chi_square, mean, variation};
 
 /// A target that answers nobody from so long after an event on is lost by it; what was sent just before may still be answered.
 const SETTLING: Nanos = Nanos::from_millis(100);
-/// A message that was due shortly before an event may meet it on its way.
-const ON_THE_WAY: Nanos = Nanos::from_millis(50);
+/// A message that was due at most so long before an event may meet it on its way, or longer where answers take longer.
+const ON_THE_WAY_MIN: Nanos = Nanos::from_millis(50);
 
 /// Returns the records about targets of some trials.
 pub(crate) fn records<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> Vec<&'a TargetsRecord> {
@@ -68,9 +70,8 @@ fn shares_of(records: &[&TargetsRecord]) -> Option<TargetsSummary> {
 
 /// Returns what each event of a trial did to its flows.
 fn event_effects(trial: &Trial) -> Vec<EventEffect> {
-    let Some(record) = records([trial]).into_iter().next().filter(|record| !record.flows.is_empty()) else {
-        return Vec::new();
-    };
+    let with_flows = |record: &&Record| record.targets.as_ref().is_some_and(|targets| !targets.flows.is_empty());
+    let Some(record) = trial.records.values().find(with_flows) else { return Vec::new() };
     let mut events: Vec<(Nanos, &EventRecord)> =
         trial.events.iter().filter_map(|event| Some((event.began_ns?, event))).collect();
     events.sort_by_key(|(began, _)| *began);
@@ -83,30 +84,33 @@ fn event_effects(trial: &Trial) -> Vec<EventEffect> {
 }
 
 /// Returns what flows lost from the beginning of an event to that of the next one.
-fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, Nanos)) -> EventEffect {
+fn effect_of(record: &Record, event: &EventRecord, (from, end): (Nanos, Nanos)) -> EventEffect {
+    let (flows, n_unlisted) =
+        record.targets.as_ref().map_or((&[][..], 0), |targets| (&targets.flows[..], targets.n_flows_unlisted));
+    let on_the_way = on_the_way(record);
+    let begins = |at: Nanos| at + on_the_way >= from && at < end;
     // A repeated event has its effect from its first run on.
     let takes = event.took_ns.filter(|_| event.n_runs.is_none()).unwrap_or_default();
     let settled = from + takes.max(SETTLING);
     // One that goes on when the next begins leaves no time of its own after it.
     let settled = if settled < end { settled } else { from + SETTLING };
     let goes_on = |spell: &&TargetSpell| spell.to_ns > settled && spell.from_ns < end;
-    let spells = record.flows.iter().flat_map(|flow| &flow.spells);
+    let spells = flows.iter().flat_map(|flow| &flow.spells);
     let answers_on: BTreeSet<&str> = spells.filter(goes_on).map(|spell| spell.target.as_str()).collect();
-    let before: BTreeSet<&str> = record.flows.iter().filter_map(|flow| flow.target_before(from)).collect();
+    let before: BTreeSet<&str> = flows.iter().filter_map(|flow| flow.target_before(from)).collect();
     // Near the end of a trial, nobody answers on. A flow that is connected anew before its next message is due loses none.
     let is_left = |target: &&str| {
-        let begins = |at: Nanos| begins_within(at, from, end);
         let goes = |spell: &TargetSpell| begins(spell.from_ns) && spell.target != *target;
         let breaks = |flow: &TargetFlow| {
             flow.outages.iter().any(|outage| begins(outage.from_ns)) || flow.spells.iter().any(goes)
         };
-        record.flows.iter().any(|flow| flow.target_before(from) == Some(*target) && breaks(flow))
+        flows.iter().any(|flow| flow.target_before(from) == Some(*target) && breaks(flow))
     };
     let lost: BTreeSet<&str> = before.difference(&answers_on).copied().filter(is_left).collect();
     let mut effect = EventEffect {
         round: 0,
         event: event.clone(),
-        n_flows: u64::try_from(record.flows.len()).unwrap_or(u64::MAX) + record.n_flows_unlisted,
+        n_flows: u64::try_from(flows.len()).unwrap_or(u64::MAX) + n_unlisted,
         lost_targets: lost.iter().map(|target| (*target).to_owned()).collect(),
         n_own: 0,
         n_collateral: 0,
@@ -114,22 +118,24 @@ fn effect_of(record: &TargetsRecord, event: &EventRecord, (from, end): (Nanos, N
         n_unrecovered: 0,
         n_lost: 0,
     };
-    for flow in &record.flows {
+    for flow in flows {
         let is_own = flow.target_before(from).is_some_and(|target| lost.contains(target));
         effect.n_own += u64::from(is_own);
-        let is_hurt = add_harm(flow, (from, end), &mut effect);
+        let is_hurt = add_harm(flow, begins, &mut effect);
         effect.n_collateral += u64::from(is_hurt && !is_own);
     }
     effect
 }
 
-fn begins_within(at: Nanos, from: Nanos, end: Nanos) -> bool {
-    at + ON_THE_WAY >= from && at < end
+/// Returns how long before an event a message may have been due that meets it on its way.
+fn on_the_way(record: &Record) -> Nanos {
+    let answered_after = record.distributions.get(RESPONSE_TIME).and_then(|times| times.quantile(0.99));
+    let sent_late = record.totals.get(SCHEDULE_LAG_NS_MAX).copied();
+    ON_THE_WAY_MIN.max(Nanos(answered_after.unwrap_or(0) + sent_late.unwrap_or(0)))
 }
 
-/// Returns whether an outage of a flow began or it moved between two times, and adds its outages.
-fn add_harm(flow: &TargetFlow, (from, end): (Nanos, Nanos), effect: &mut EventEffect) -> bool {
-    let begins = |at: Nanos| begins_within(at, from, end);
+/// Returns whether an outage of a flow began or it moved at such a time, and adds its outages.
+fn add_harm(flow: &TargetFlow, begins: impl Fn(Nanos) -> bool, effect: &mut EventEffect) -> bool {
     let mut is_hurt = flow.moves().any(|(_, after)| begins(after.from_ns));
     for outage in flow.outages.iter().filter(|outage| begins(outage.from_ns)) {
         is_hurt = true;
@@ -181,7 +187,7 @@ fn weighted(shares: &TargetsSummary) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{FlowOutage, OutageCause};
+    use fathom_model::{FlowOutage, Histogram, OutageCause, Side};
 
     use super::*;
 
@@ -237,6 +243,10 @@ mod tests {
         }
     }
 
+    fn recorded(flows: Vec<TargetFlow>) -> Record {
+        Record { targets: Some(TargetsRecord { flows, ..TargetsRecord::default() }), ..Record::empty(Side::Initiator) }
+    }
+
     fn after_a_second() -> EventRecord {
         EventRecord {
             event: "1s x".to_owned(),
@@ -257,7 +267,7 @@ mod tests {
             flow(&[("t2", 0, 990), ("t3", 1020, 2000)], Some((1000, 1020))),
             flow(&[("t3", 0, 2000)], None),
         ];
-        let record = TargetsRecord { flows, ..TargetsRecord::default() };
+        let record = recorded(flows);
         let event = after_a_second();
         let effect = effect_of(&record, &event, (Nanos(1001 * MS), Nanos::MAX));
         assert_eq!((effect.n_flows, effect.n_own, effect.n_collateral), (4, 1, 1));
@@ -269,9 +279,20 @@ mod tests {
     }
 
     #[test]
+    fn a_message_meets_an_event_as_long_as_answers_take() {
+        let mut record = recorded(vec![flow(&[("t1", 0, 850)], Some((860, 2000)))]);
+        let effect = |record: &Record| effect_of(record, &after_a_second(), (Nanos(1001 * MS), Nanos::MAX));
+        assert_eq!(effect(&record).n_own, 0, "its outage began before");
+        let mut response = Histogram::new();
+        response.record_n(200 * MS, 80);
+        record.distributions.insert(RESPONSE_TIME.to_owned(), response);
+        assert_eq!((effect(&record).n_own, effect(&record).lost_targets), (1, vec!["t1".to_owned()]));
+    }
+
+    #[test]
     fn a_target_is_lost_although_its_flows_were_connected_anew_before_their_next_message() {
         let flows = vec![flow(&[("t1", 0, 990), ("t2", 1010, 2000)], None), flow(&[("t2", 0, 2000)], None)];
-        let record = TargetsRecord { flows, ..TargetsRecord::default() };
+        let record = recorded(flows);
         let effect = effect_of(&record, &after_a_second(), (Nanos(1001 * MS), Nanos::MAX));
         assert_eq!(effect.lost_targets, ["t1"]);
         assert_eq!((effect.n_own, effect.n_collateral, effect.n_lost), (1, 0, 0));

@@ -300,7 +300,7 @@ fn what_a_device_loses_when_it_is_killed_is_told_as_the_effect_of_that() {
     if lacks_root() {
         return;
     }
-    let stage = TestBed::beside_others();
+    let stage = TestBed::of_low_rates();
     let up = ["lab", "up", "targets:2", "--name", "killed", "--device", "balancer", "--for", "5min"];
     let lab = stage.lab_with(&up, "killed");
     let serve = |host: &'static str| {

@@ -16,5 +16,6 @@ mod resource_error;
 pub mod stream;
 pub mod tcp_sampler;
 pub mod traffic;
+mod worker_reading;
 
 pub use kinds::KINDS;

@@ -14,6 +14,8 @@ use fathom_model::{
 };
 use fathom_sys::socket::{Socket, tcp_info::TcpInfo};
 
+use crate::worker_reading::{FlowReading, PayloadCount, WorkerReading};
+
 /// The most samples of all flows together: less than 2 MiB, and about 4 MiB in the record.
 const SAMPLES_MAX: usize = 4096;
 /// The most flows that are sampled.
@@ -22,14 +24,12 @@ const FLOWS_MAX: usize = 512;
 /// The total bytes that TCP sent, retransmissions included; the total `bytes_sent` is what the application handed to it.
 pub const BYTES_TRANSMITTED: &str = "bytes_transmitted";
 
-/// Samples every flow once per interval, on the conductor thread.
-#[derive(Debug)]
+/// Samples every flow once per interval, on the conductor thread or by the worker of the flow, which the conductor asks.
+#[derive(Debug, Default)]
 pub struct TcpInfoSampler {
-    sockets: Vec<Arc<Socket>>,
     flows: Vec<SampledFlow>,
-    payload: Vec<PayloadCount>,
     per_flow_max: usize,
-    sample_every: usize,
+    n_halvings: u32,
     n_intervals: usize,
     is_peer_unseen: bool,
 }
@@ -38,29 +38,47 @@ pub struct TcpInfoSampler {
 #[derive(Debug)]
 struct SampledFlow {
     id: String,
-    samples: Vec<KernelSample>,
+    socket: Arc<Socket>,
+    /// The worker that reads the socket when it is asked; absent if the sampler reads it.
+    worker: Option<Arc<WorkerReading>>,
+    samples: Vec<FlowReading>,
 }
 
 impl SampledFlow {
+    fn of(socket: Arc<Socket>, worker: Option<Arc<WorkerReading>>) -> Self {
+        Self { id: id(&socket), socket, worker, samples: Vec::new() }
+    }
+
     fn last(&self) -> Option<&TcpInfo> {
         self.samples.last().map(|sample| &sample.info)
     }
-}
 
-#[derive(Debug)]
-struct KernelSample {
-    at_ns: Nanos,
-    info: TcpInfo,
-    payload: Option<u64>,
-}
+    /// Takes a sample, or asks the worker for one.
+    fn sample(&mut self, at: Nanos) {
+        match &self.worker {
+            Some(worker) => worker.ask(),
+            None => self.read(at, None),
+        }
+    }
 
-/// The counter of a flow's payload: the worker with the flow's number counts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PayloadCount {
-    /// The name in samples: [`tcp::PAYLOAD_BYTES_SENT`] or [`tcp::PAYLOAD_BYTES_RECEIVED`].
-    pub name: &'static str,
-    /// Its index among the counters of the workers.
-    pub counter: usize,
+    /// Takes the sample that the worker was asked for; one that waits for the network has none.
+    fn collect(&mut self, now: Nanos, payload: impl FnOnce(PayloadCount) -> Option<u64>) {
+        let Some(worker) = &self.worker else { return };
+        if worker.withdraw() {
+            self.read(now, payload(worker.payload));
+        } else {
+            self.samples.extend(worker.take().map(|taken| FlowReading { at: taken.at.min(now), ..taken }));
+        }
+    }
+
+    /// A broken connection has no further samples; its earlier ones stay.
+    fn read(&mut self, at: Nanos, payload: Option<u64>) {
+        self.samples.extend(TcpInfo::of(&self.socket).ok().map(|info| FlowReading { at, info, payload }));
+    }
+
+    fn is_receive_only(&self) -> bool {
+        self.worker.as_ref().is_some_and(|worker| worker.is_receive_only())
+    }
 }
 
 /// The values that the kernel returned, by name.
@@ -105,34 +123,28 @@ fn id(socket: &Socket) -> String {
 }
 
 impl TcpInfoSampler {
+    /// Creates a sampler that reads these sockets itself.
     pub fn new(sockets: &[Arc<Socket>]) -> Self {
-        let mut sampler = Self {
-            sockets: Vec::new(),
-            flows: Vec::new(),
-            payload: Vec::new(),
-            per_flow_max: SAMPLES_MAX,
-            sample_every: 1,
-            n_intervals: 0,
-            is_peer_unseen: false,
-        };
+        let mut sampler = Self::default();
         sampler.add(sockets);
+        sampler
+    }
+
+    /// Creates a sampler of flows whose workers read their sockets, with one worker per flow.
+    pub fn of_workers(flows: impl Iterator<Item = (Arc<Socket>, Arc<WorkerReading>)>) -> Self {
+        let mut sampler = Self::default();
+        sampler.add_flows(flows.map(|(socket, worker)| SampledFlow::of(socket, Some(worker))));
         sampler
     }
 
     /// Samples these flows too, as far as there is room.
     pub fn add(&mut self, sockets: &[Arc<Socket>]) {
-        let room = FLOWS_MAX - self.sockets.len();
-        for socket in sockets.iter().take(room) {
-            self.flows.push(SampledFlow { id: id(socket), samples: Vec::new() });
-            self.sockets.push(Arc::clone(socket));
-        }
-        self.per_flow_max = (SAMPLES_MAX / self.sockets.len().max(1)).max(4);
+        self.add_flows(sockets.iter().map(|socket| SampledFlow::of(Arc::clone(socket), None)));
     }
 
-    /// Adds the payload of each flow to the samples, with one worker per flow.
-    #[must_use]
-    pub fn with_payload_counts(self, payload: Vec<PayloadCount>) -> Self {
-        Self { payload, ..self }
+    fn add_flows(&mut self, flows: impl Iterator<Item = SampledFlow>) {
+        self.flows.extend(flows.take(FLOWS_MAX - self.flows.len()));
+        self.per_flow_max = (SAMPLES_MAX / self.flows.len().max(1)).max(4);
     }
 
     /// Tells how data arrived, too: nobody asks the sender.
@@ -141,18 +153,10 @@ impl TcpInfoSampler {
         Self { is_peer_unseen: true, ..self }
     }
 
-    fn sample(&mut self, at_ns: Nanos, counts: WorkerCounts<'_>) {
-        for (idx, (socket, flow)) in self.sockets.iter().zip(&mut self.flows).enumerate() {
-            // A broken connection has no further samples; its earlier ones stay.
-            let Ok(info) = TcpInfo::of(socket) else { continue };
-            let payload = self.payload.get(idx).and_then(|of| counts.of(idx, of.counter));
-            flow.samples.push(KernelSample { at_ns, info, payload });
+    fn collect(&mut self, now: Nanos, counts: WorkerCounts<'_>) {
+        for (idx, flow) in self.flows.iter_mut().enumerate() {
+            flow.collect(now, |of| counts.of(idx, of.counter));
         }
-    }
-
-    /// Whether a flow only receives, so that its round-trip time is that of its handshake.
-    fn is_receive_only(&self, flow: usize) -> bool {
-        self.payload.get(flow).is_some_and(|of| of.name == tcp::PAYLOAD_BYTES_RECEIVED)
     }
 
     /// How data arrived on the flows that received more than they sent.
@@ -160,7 +164,7 @@ impl TcpInfoSampler {
         let mut all = Reception::default();
         let receives = |flow: &&SampledFlow| flow.last().is_some_and(|info| info.bytes_received > info.bytes_acked);
         for pair in self.flows.iter().filter(receives).flat_map(|flow| flow.samples.windows(2)) {
-            let span = Some(pair[1].at_ns.since(pair[0].at_ns));
+            let span = Some(pair[1].at.since(pair[0].at));
             all.add(&pair[1].info, Some(EarlierSample { info: &pair[0].info, span }));
         }
         all
@@ -174,12 +178,17 @@ impl TcpInfoSampler {
                 row % 2 == 1
             });
         }
-        self.sample_every *= 2;
+        self.n_halvings += 1;
     }
 
     /// Takes a last sample, and writes all samples and the totals derived from them to the record.
     pub fn finish(mut self, record: &mut Record, counts: WorkerCounts<'_>) {
-        self.sample(record.timeline.end_ns.last().copied().unwrap_or_default(), counts);
+        let end = record.timeline.end_ns.last().copied().unwrap_or_default();
+        self.collect(end, counts);
+        for (idx, flow) in self.flows.iter_mut().enumerate() {
+            let payload = flow.worker.as_ref().and_then(|worker| counts.of(idx, worker.payload.counter));
+            flow.read(end, payload);
+        }
         let sum = |value: fn(&TcpInfo) -> Option<u64>| self.flows.iter().filter_map(|flow| value(flow.last()?)).sum();
         let totals = [
             (tcp::RETRANS_TOTAL, sum(|info| Some(info.total_retrans.into()))),
@@ -192,29 +201,30 @@ impl TcpInfoSampler {
         }
         let (from, to) = record.measured_ns;
         let mut rtt = Histogram::new();
-        let sending = self.flows.iter().enumerate().filter(|(idx, _)| !self.is_receive_only(*idx));
-        let measured = sending.flat_map(|(_, flow)| &flow.samples).filter(|sample| (from..=to).contains(&sample.at_ns));
+        let sending = self.flows.iter().filter(|flow| !flow.is_receive_only());
+        let measured = sending.flat_map(|flow| &flow.samples).filter(|sample| (from..=to).contains(&sample.at));
         measured.for_each(|sample| rtt.record(sample.info.rtt.0));
         record.distributions.insert(tcp::RTT_NS.to_owned(), rtt);
-        let payload = self.payload.iter().map(|of| Some(of.name)).chain(std::iter::repeat(None));
-        record.flows = self.flows.into_iter().zip(payload).map(|(flow, payload)| named(flow, payload)).collect();
+        record.flows = self.flows.into_iter().map(named).collect();
     }
 }
 
 /// Gives the values of a flow their names, those of its payload included.
-fn named(flow: SampledFlow, payload: Option<&'static str>) -> Flow {
-    let sample = |taken: KernelSample| {
+fn named(flow: SampledFlow) -> Flow {
+    let payload = flow.worker.map(|worker| worker.payload.name);
+    let sample = |taken: FlowReading| {
         let mut values = values(&taken.info);
         values.extend(payload.zip(taken.payload).map(|(name, bytes)| (name.to_owned(), bytes)));
-        FlowSample { at_ns: taken.at_ns, values }
+        FlowSample { at_ns: taken.at, values }
     };
     Flow { id: flow.id, samples: flow.samples.into_iter().map(sample).collect() }
 }
 
 impl TrialObserver for TcpInfoSampler {
     fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
-        if self.n_intervals.is_multiple_of(self.sample_every) {
-            self.sample(elapsed, counts);
+        self.collect(elapsed, counts);
+        if self.n_intervals.is_multiple_of(1 << self.n_halvings) {
+            self.flows.iter_mut().for_each(|flow| flow.sample(elapsed));
             if self.flows.iter().any(|flow| flow.samples.len() >= self.per_flow_max) {
                 self.halve_samples();
             }
@@ -233,24 +243,44 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_long_test_keeps_a_bounded_number_of_evenly_spaced_samples() {
+    fn connected() -> (Arc<Socket>, socket::Listener) {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = socket::listen(loopback, 1, &AllowedPeers::anybody()).unwrap();
         let near = Arc::new(socket::stream(loopback).unwrap());
         let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
         socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
+        (near, listener)
+    }
+
+    #[test]
+    fn a_worker_that_moves_bytes_reads_its_socket_and_one_that_waits_is_read() {
+        let (near, _listener) = connected();
+        let payload = PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: 0 };
+        let worker = Arc::new(WorkerReading::new(payload));
+        let mut watch = TcpInfoSampler::of_workers([(Arc::clone(&near), Arc::clone(&worker))].into_iter());
+        worker.answer(&near, || panic!("nobody asked"));
+        watch.on_interval(Nanos(10), WorkerCounts::default());
+        worker.answer(&near, || (Nanos(11), 7));
+        watch.on_interval(Nanos(20), WorkerCounts::default());
+        watch.on_interval(Nanos(30), WorkerCounts::default());
+        let samples: Vec<_> = watch.flows[0].samples.iter().map(|sample| (sample.at.0, sample.payload)).collect();
+        assert_eq!(samples, [(11, Some(7)), (30, None)]);
+    }
+
+    #[test]
+    fn a_long_test_keeps_a_bounded_number_of_evenly_spaced_samples() {
+        let (near, _listener) = connected();
         let mut watch = TcpInfoSampler::new(&[Arc::clone(&near)]);
         watch.per_flow_max = 8;
         for at in 1..=100 {
             watch.on_interval(Nanos(at), WorkerCounts::default());
         }
-        let at: Vec<_> = watch.flows[0].samples.iter().map(|sample| sample.at_ns.0).collect();
+        let at: Vec<_> = watch.flows[0].samples.iter().map(|sample| sample.at.0).collect();
         assert!(at.len() < 8 && at.len() >= 3, "{at:?}");
         assert!(at.windows(2).all(|pair| pair[1] - pair[0] == at[1] - at[0]), "{at:?}");
         // A flow that is opened later is sampled from then on.
         watch.add(&[near]);
-        watch.sample(Nanos(101), WorkerCounts::default());
+        watch.flows.iter_mut().for_each(|flow| flow.sample(Nanos(101)));
         assert_eq!((watch.flows.len(), watch.flows[1].samples.len()), (2, 1));
     }
 }

@@ -30,7 +30,8 @@ use crate::{
     },
     payload::Payload,
     stream::{ReceiveSink, SendSource, StreamReceiver, StreamSender},
-    tcp_sampler::{PayloadCount, TcpInfoSampler},
+    tcp_sampler::TcpInfoSampler,
+    worker_reading::{PayloadCount, WorkerReading},
 };
 
 /// Probes at a fixed rate together with streams.
@@ -211,8 +212,8 @@ struct TcpLoadedTest {
 
 /// The task of a worker with its connection.
 enum FlowTask {
-    Send(Arc<Socket>),
-    Receive(Arc<Socket>, ReceiveSink),
+    Send(Arc<Socket>, Arc<WorkerReading>),
+    Receive(Arc<Socket>, Arc<WorkerReading>, ReceiveSink),
     Probe(Arc<Socket>),
 }
 
@@ -248,23 +249,30 @@ impl Test for TcpLoadedTest {
             let sockets = opening.establish(n_flows, context)?.into_iter().map(Arc::new);
             tasks.extend(sockets.map(|socket| match upstream {
                 FlowGroup::Probe => FlowTask::Probe(socket),
-                _ if upstream.sends(side) => FlowTask::Send(socket),
-                _ => FlowTask::Receive(socket, rooms.pop().expect("there is room for every stream that is received")),
+                _ if upstream.sends(side) => {
+                    let payload = PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent };
+                    FlowTask::Send(socket, Arc::new(WorkerReading::new(payload)))
+                }
+                _ => {
+                    let payload = PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received };
+                    let sink = rooms.pop().expect("there is room for every stream that is received");
+                    FlowTask::Receive(socket, Arc::new(WorkerReading::new(payload)), sink)
+                }
             }));
         }
-        let mut watch = sampler(&tasks, (sent, received));
+        let mut watch = sampler(&tasks);
         let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
         let results = pool.run(context, &mut watch, |worker, task| {
-            let flow = |socket, counter| Flow::new(worker, context, side, (socket, counter), &last_moved);
+            let flow = |socket, reading| Flow::new(worker, context, side, (socket, reading), &last_moved);
             Ok(match task {
-                FlowTask::Send(socket) => {
+                FlowTask::Send(socket, reading) => {
                     let cannot = |cause| Error::System { what: "send a stream".to_owned(), cause };
                     let sending = StreamSender::new(&socket, &source).map_err(cannot)?;
-                    WorkerOutcome::Stream(flow(&socket, sent).send(sending))
+                    WorkerOutcome::Stream(flow(&socket, &reading).send(sending))
                 }
-                FlowTask::Receive(socket, inlet) => {
-                    WorkerOutcome::Stream(flow(&socket, received).receive(StreamReceiver::new(&socket, inlet)))
+                FlowTask::Receive(socket, reading, sink) => {
+                    WorkerOutcome::Stream(flow(&socket, &reading).receive(StreamReceiver::new(&socket, sink)))
                 }
                 FlowTask::Probe(socket) if side == Side::Initiator => {
                     WorkerOutcome::Probe(ProbeSender::new(worker, answered, context, (&socket, schedule)).run()?)
@@ -297,18 +305,14 @@ fn counters(upstreams: &[(FlowGroup, usize, FlowConnections)], side: Side) -> &'
 }
 
 /// Samples the streams only: the probe measures more than its own `TCP_INFO` would show.
-fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampler {
+fn sampler(tasks: &[FlowTask]) -> TcpInfoSampler {
     let stream = |task: &FlowTask| match task {
-        FlowTask::Send(socket) => {
-            Some((Arc::clone(socket), PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent }))
-        }
-        FlowTask::Receive(socket, _) => {
-            Some((Arc::clone(socket), PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received }))
+        FlowTask::Send(socket, reading) | FlowTask::Receive(socket, reading, _) => {
+            Some((Arc::clone(socket), Arc::clone(reading)))
         }
         FlowTask::Probe(_) => None,
     };
-    let (sockets, payload): (Vec<_>, Vec<_>) = tasks.iter().filter_map(stream).unzip();
-    TcpInfoSampler::new(&sockets).with_payload_counts(payload)
+    TcpInfoSampler::of_workers(tasks.iter().filter_map(stream))
 }
 
 /// Adds the result of a worker.

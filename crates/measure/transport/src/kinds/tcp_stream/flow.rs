@@ -18,7 +18,10 @@ use fathom_sys::{
     },
 };
 
-use crate::stream::{ReceiveEnd, StreamControl, StreamReceiver, StreamSender, ZeroCopyCounts};
+use crate::{
+    stream::{ReceiveEnd, StreamControl, StreamReceiver, StreamSender, ZeroCopyCounts},
+    worker_reading::WorkerReading,
+};
 
 /// How long no bytes in flight may arrive at the end, on any flow: on a slow path one of many flows waits for its turn.
 const DRAIN_MAX: Nanos = Nanos::from_secs(3);
@@ -33,8 +36,7 @@ pub(in crate::kinds) struct Flow<'a> {
     context: &'a TrialContext,
     side: Side,
     socket: &'a Socket,
-    /// The index of its counter.
-    counter: usize,
+    reading: &'a WorkerReading,
     n_transfers: Cell<u32>,
     /// Whether the sender has waited since its last check: long enough for the receiver to have ended.
     has_waited: Cell<bool>,
@@ -79,7 +81,7 @@ impl<'a> Flow<'a> {
         worker: WorkerHandle<'a>,
         context: &'a TrialContext,
         side: Side,
-        of: (&'a Socket, usize),
+        of: (&'a Socket, &'a WorkerReading),
         last_moved: &'a LastMoved,
     ) -> Self {
         Self {
@@ -87,7 +89,7 @@ impl<'a> Flow<'a> {
             context,
             side,
             socket: of.0,
-            counter: of.1,
+            reading: of.1,
             n_transfers: Cell::new(0),
             has_waited: Cell::new(false),
             n_bytes: Cell::new(0),
@@ -143,8 +145,9 @@ impl<'a> Flow<'a> {
     }
 
     fn count(&self, bytes: u64) {
-        self.worker.add(self.counter, bytes);
+        self.worker.add(self.reading.payload.counter, bytes);
         self.n_bytes.set(self.n_bytes.get() + bytes);
+        self.reading.answer(self.socket, || (clock::now().since(self.worker.start), self.n_bytes.get()));
     }
 
     /// Records a broken connection; this long after the end, the other side may have dropped the rest.
@@ -299,13 +302,17 @@ impl StreamControl for ReceiveControl<'_, '_> {
 #[cfg(test)]
 mod tests {
     use fathom_engine::{EndCondition, WorkerPool};
-    use fathom_model::{Phases, names::count};
+    use fathom_model::{
+        Phases,
+        names::{count, tcp},
+    };
     use fathom_sys::socket::{SockFilter, SockRef};
 
     use super::*;
     use crate::{
         payload::Payload,
         stream::{SendSource, tests::pair},
+        worker_reading::PayloadCount,
     };
 
     /// Makes the receiver's kernel drop segments of more than 500 bytes, like a path that drops large packets without an ICMP error.
@@ -363,6 +370,7 @@ mod tests {
         let context = TrialContext::new(clock::now(), phases);
         let source = SendSource::Buffer(Payload::random(10_000, 1));
         let last_moved = LastMoved::default();
+        let reading = WorkerReading::new(PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: 0 });
         let crew = WorkerPool {
             states: vec![()],
             counters: &[count::BYTES_SENT],
@@ -370,7 +378,7 @@ mod tests {
             until: EndCondition::PhasesOver,
         };
         let trial_results = crew.run(&context, &mut (), |worker, ()| {
-            let flow = Flow::new(worker, &context, Side::Initiator, (&near, 0), &last_moved);
+            let flow = Flow::new(worker, &context, Side::Initiator, (&near, &reading), &last_moved);
             Ok(flow.send(StreamSender::new(&near, &source).unwrap()))
         });
         let trial_results = trial_results.unwrap();

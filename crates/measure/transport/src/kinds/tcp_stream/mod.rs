@@ -38,7 +38,8 @@ use crate::{
         ByteSchedule, CALL_BYTES, LowWatermark, ReceiveSink, SendSource, StreamReceiver, StreamSender, WakeBatch,
         ZeroCopyCounts,
     },
-    tcp_sampler::{PayloadCount, TcpInfoSampler},
+    tcp_sampler::TcpInfoSampler,
+    worker_reading::{PayloadCount, WorkerReading},
 };
 
 /// The direction of the bytes, seen from the initiator.
@@ -406,6 +407,7 @@ struct FlowTask {
     idx: usize,
     /// The destination of received bytes; `None` for a flow that sends.
     sink: Option<ReceiveSink>,
+    reading: Arc<WorkerReading>,
 }
 
 impl Test for TcpStreamTest {
@@ -430,20 +432,24 @@ impl Test for TcpStreamTest {
         for (upstream, opening) in upstreams {
             let sockets = opening.establish(n_flows, context)?;
             tasks.extend(sockets.into_iter().enumerate().map(|(idx, socket)| {
-                let inlet = if upstream.sends(side) { None } else { rooms.pop() };
-                FlowTask { socket: Arc::new(socket), idx, sink: inlet }
+                let sink = if upstream.sends(side) { None } else { rooms.pop() };
+                let payload = match &sink {
+                    Some(_) => PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received },
+                    None => PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent },
+                };
+                FlowTask { socket: Arc::new(socket), idx, sink, reading: Arc::new(WorkerReading::new(payload)) }
             }));
         }
         let first = tasks.first().map(|task| Arc::clone(&task.socket));
-        let mut watch = sampler(&tasks, (sent, received));
+        let mut watch = sampler(&tasks);
         let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let results = pool.run(context, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
+        let results = pool.run(context, &mut watch, |worker, FlowTask { socket, idx, sink, reading }| {
             let start = worker.start;
-            let flow = |counter| Flow::new(worker, context, side, (&socket, counter), &last_moved);
-            match inlet {
-                Some(inlet) => Ok(flow(received).receive(demand.receiver(&socket, inlet))),
-                None => Ok(flow(sent).send(demand.sender(&socket, &source, idx, start)?)),
+            let flow = Flow::new(worker, context, side, (&socket, &reading), &last_moved);
+            match sink {
+                Some(sink) => Ok(flow.receive(demand.receiver(&socket, sink))),
+                None => Ok(flow.send(demand.sender(&socket, &source, idx, start)?)),
             }
         })?;
         let mut record = results.record(side);
@@ -476,13 +482,8 @@ fn counters(upstreams: &[(FlowGroup, FlowConnections)], side: Side) -> &'static 
     }
 }
 
-fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampler {
-    let sockets: Vec<_> = tasks.iter().map(|task| Arc::clone(&task.socket)).collect();
-    let payload = tasks.iter().map(|task| match task.sink {
-        Some(_) => PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received },
-        None => PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent },
-    });
-    TcpInfoSampler::new(&sockets).with_payload_counts(payload.collect())
+fn sampler(tasks: &[FlowTask]) -> TcpInfoSampler {
+    TcpInfoSampler::of_workers(tasks.iter().map(|task| (Arc::clone(&task.socket), Arc::clone(&task.reading))))
 }
 
 impl StreamConfig {

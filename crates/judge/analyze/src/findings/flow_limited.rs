@@ -76,7 +76,7 @@ impl FindingRule for ReceiveWindow {
                 Some(self.small_window(seen, (sender, receiver), &window))
             }
             WindowLimit::Closed(closed) => Some(self.closed(seen, &closed)),
-            WindowLimit::Unscaled { .. } => None,
+            WindowLimit::Unscaled(_) => None,
         });
         finding.into_iter().collect()
     }
@@ -84,7 +84,7 @@ impl FindingRule for ReceiveWindow {
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         match window_limit(seen)? {
             // It fills a larger buffer as well.
-            WindowLimit::SlowReader(_) | WindowLimit::Unscaled { .. } => None,
+            WindowLimit::SlowReader(_) | WindowLimit::Unscaled(_) => None,
             WindowLimit::Small { receiver, .. } => larger_stream_buffer(seen, receiver?, RMEM),
             // The receiver may read too slowly instead, for which no buffer is large enough.
             WindowLimit::Closed(closed) => {
@@ -144,10 +144,21 @@ pub(super) enum WindowLimit<'a> {
     SlowReader(ClosedWindow<'a>),
     /// It was small all the time, and each round trip carried as much.
     Small { sender: &'a str, receiver: Option<&'a str>, window: SizeBound },
-    /// The same with the largest window that there is without window scaling.
-    Unscaled { sender: &'a str, receiver: Option<&'a str>, window: SizeBound },
+    /// It was the largest that there is without window scaling, and each round trip carried as much, or it was closed for a part of the time.
+    Unscaled(UnscaledWindow<'a>),
     /// It was closed for a part of the time.
     Closed(ClosedWindow<'a>),
+}
+
+/// A window that is as large as it can be without window scaling, and too small.
+pub(super) struct UnscaledWindow<'a> {
+    pub(super) sender: &'a str,
+    pub(super) receiver: Option<&'a str>,
+    /// What it costs, as a sentence.
+    pub(super) cost: String,
+    /// The share of the time that it costs.
+    pub(super) share: f64,
+    pub(super) evidence: Vec<Evidence>,
 }
 
 /// A window that kept its sender waiting.
@@ -160,12 +171,28 @@ pub(super) struct ClosedWindow<'a> {
     share: f64,
 }
 
-impl ClosedWindow<'_> {
+impl<'a> ClosedWindow<'a> {
     fn told(&self, seen: &TestEvidence<'_>, id: &str, short: &str, title: String) -> Finding {
-        let counters = format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS);
         seen.finding(id, Severity::HoldsBack, short, title)
-            .evidence([ratio_evidence(self.sender, counters, self.share)])
+            .evidence([self.evidence()])
             .explains(gap::explained_by_time(seen, self.share))
+    }
+
+    /// Returns the window without window scaling that was closed: a receiver that waits for a core leaves more in it than it holds.
+    fn unscaled(&self, seen: &TestEvidence<'a>) -> Option<UnscaledWindow<'a>> {
+        let window = widest_window(seen, self.side).filter(|window| is_unscaled(seen, self.side, *window))?;
+        let cost = format!(
+            "the sender on {} waited {} of its time for room in a window of {window} at most",
+            self.sender,
+            percent(self.share)
+        );
+        let evidence = vec![self.evidence(), text_evidence(self.sender, tcp::SND_WND_BYTES, window.to_string())];
+        let Self { sender, receiver, share, .. } = *self;
+        Some(UnscaledWindow { sender, receiver, cost, share, evidence })
+    }
+
+    fn evidence(&self) -> Evidence {
+        ratio_evidence(self.sender, format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), self.share)
     }
 }
 
@@ -177,15 +204,25 @@ pub(super) fn window_limit<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a
     let small = SIDES.into_iter().find_map(|(side, peer)| {
         let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
         let (sender, receiver) = (seen.host_of(side)?, seen.host_of(peer));
-        let scales = |sample: &FlowSample| sample.values.get(tcp::WINDOW_SCALING) != Some(&0);
-        let is_scaled = seen.measured_flows(side).flat_map(|(_, samples)| samples).any(scales);
-        Some(if is_scaled || !UNSCALED.contains(&window.size.0) {
-            WindowLimit::Small { sender, receiver, window }
+        Some(if is_unscaled(seen, side, window.size) {
+            let cost = format!("each round trip of {} carries no more than {}", window.rtt, window.size);
+            let evidence = window.evidence(sender, tcp::SND_WND_BYTES);
+            WindowLimit::Unscaled(UnscaledWindow { sender, receiver, cost, share: window.share, evidence })
         } else {
-            WindowLimit::Unscaled { sender, receiver, window }
+            WindowLimit::Small { sender, receiver, window }
         })
     });
-    small.or(closed.map(WindowLimit::Closed))
+    small.or_else(|| {
+        let closed = closed?;
+        Some(closed.unscaled(seen).map_or(WindowLimit::Closed(closed), WindowLimit::Unscaled))
+    })
+}
+
+/// Whether the connections of a sender do without window scaling, and a window of this size is the largest that they can have.
+fn is_unscaled(seen: &TestEvidence<'_>, side: Side, window: Bytes) -> bool {
+    let scales = |sample: &FlowSample| sample.values.get(tcp::WINDOW_SCALING) != Some(&0);
+    let is_scaled = seen.measured_flows(side).flat_map(|(_, samples)| samples).any(scales);
+    !is_scaled && UNSCALED.contains(&window.0)
 }
 
 /// Returns the window that kept its sender waiting, if the receiver had the time to open it.
@@ -468,6 +505,19 @@ mod tests {
         target.environment.note("sysctl", "net.ipv4.tcp_rmem", "4096 8192 8192");
         let command = builder.finding("receive-window").unwrap().next.unwrap().command;
         assert_eq!(command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"");
+    }
+
+    #[test]
+    fn a_window_without_scaling_that_a_receiver_without_a_core_leaves_full_is_no_small_buffer() {
+        for (is_scaled, expected) in [(0, "no-window-scaling"), (1, "receive-window")] {
+            let waits = [(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)];
+            let window = [(tcp::SND_WND_BYTES, 20_000), (tcp::WINDOW_SCALING, is_scaled)];
+            let builder = streaming(&[waits, window].concat());
+            let found = ["no-window-scaling", "receive-window"].map(|id| builder.finding(id));
+            let found: Vec<_> = found.into_iter().flatten().collect();
+            assert_eq!((found.len(), found[0].id.as_str()), (1, expected));
+            assert!(found[0].title.contains("the sender on client waited 40 % of its time for room in "));
+        }
     }
 
     #[test]

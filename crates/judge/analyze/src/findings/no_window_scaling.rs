@@ -33,15 +33,12 @@ impl FindingRule for NoWindowScaling {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let Some(WindowLimit::Unscaled { sender, receiver, window }) = window_limit(seen) else { return Vec::new() };
-        let (why, next) = reason(seen, sender, receiver);
-        let title = format!(
-            "TCP works without window scaling{why}: each round trip of {} carries no more than {}",
-            window.rtt, window.size
-        );
+        let Some(WindowLimit::Unscaled(window)) = window_limit(seen) else { return Vec::new() };
+        let (why, next) = reason(seen, window.sender, window.receiver);
+        let title = format!("TCP works without window scaling{why}: {}", window.cost);
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "window scaling", title)
-                .evidence(window.evidence(sender, tcp::SND_WND_BYTES))
+                .evidence(window.evidence)
                 .explains(gap::explained_by_time(seen, window.share))
                 .next(next),
         ]

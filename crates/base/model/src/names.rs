@@ -339,6 +339,16 @@ pub mod host {
     ];
 }
 
+/// The states of an interface, the fact `operstate` of a host's environment.
+pub mod interface_state {
+    /// It is up and has a carrier.
+    pub const UP: &str = "up";
+    /// Nobody set it up (`IFF_UP`).
+    pub const DOWN: &str = "down";
+    /// It is set up and its other end is not there, as `ip link` says it.
+    pub const NO_CARRIER: &str = "no carrier";
+}
+
 /// Texts of a record that findings read.
 pub mod fact {
     /// The IP address that the first connection of a test of HTTP reached: that of a server, or of the proxy before it.

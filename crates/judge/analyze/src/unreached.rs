@@ -1,4 +1,4 @@
-//! Why a test could not open its connections, by the counters of both hosts while it tried.
+//! Why a test could not open its connections, by the links of both hosts and their counters while it tried.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use fathom_model::{
 use crate::{
     context::AnalysisContext,
     evidence::TestEvidence,
-    findings::{LostConnects, lost_connects},
+    findings::{LostConnects, broken_links, lost_connects},
 };
 
-/// What the counters say about connections that never opened.
+/// What two hosts show about connections that never opened.
 #[derive(Debug, PartialEq)]
 pub struct Unreached {
     /// The place that dropped packets, or that none is known.
@@ -21,14 +21,11 @@ pub struct Unreached {
     pub next: Option<NextStep>,
 }
 
-/// Returns what the counters of two hosts say about the connections that the first one could not open to the second; `None` if it sent no SYN
-/// again meanwhile, or the counters of a host were not read.
+/// Returns what two hosts show about the connections that the first one could not open to the second, by their links and their counters; `None`
+/// if the links are up and the first host sent no SYN again meanwhile, or the counters of a host were not read.
 #[must_use]
 pub fn unreached(ends: [(&str, Host); 2], counters: &BTreeMap<String, HostRecord>) -> Option<Unreached> {
     let [from, to] = [ends[0].0.to_owned(), ends[1].0.to_owned()];
-    if ![&from, &to].into_iter().all(|host| counters.contains_key(host)) {
-        return None;
-    }
     let trial = Trial { hosts: counters.clone(), ..Trial::default() };
     let test = TestRun {
         from: from.clone(),
@@ -40,8 +37,11 @@ pub fn unreached(ends: [(&str, Host); 2], counters: &BTreeMap<String, HostRecord
     let run = Run { hosts, tests: vec![test], ..Run::new(Plan::new("", Vec::new())) };
     let context = AnalysisContext::default();
     let seen = TestEvidence::new(&run, &run.tests[0], &context);
+    if let Some(link) = broken_links(&seen).first() {
+        return Some(Unreached { why: link.what(), next: Some(link.next()) });
+    }
     let n_syns = seen.growth(&from, TCP_SYN_RETRANS, None);
-    if n_syns == 0 {
+    if n_syns == 0 || ![&from, &to].into_iter().all(|host| counters.contains_key(host)) {
         return None;
     }
     let tried = format!("{from} sent {} again", counted(n_syns, "SYN"));
@@ -58,6 +58,7 @@ pub fn unreached(ends: [(&str, Host); 2], counters: &BTreeMap<String, HostRecord
 mod tests {
     use fathom_model::{
         names::host::{IP_IN_DELIVERS, IP_IN_RECEIVES, IP_RP_FILTER_DROPPED, SOFTNET_DROPPED},
+        names::interface_state::{DOWN, NO_CARRIER, UP},
         record::Series,
         units::Nanos,
     };
@@ -103,6 +104,19 @@ mod tests {
         assert_eq!(found.why, words);
         assert_eq!(found.next.unwrap().on.as_deref(), Some("b"));
         assert_eq!([1, 2, 12, 13].map(|n| nowhere(n).next.is_some()), [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_link_that_is_down_needs_no_counter() {
+        let host = |state: &str| {
+            let mut host = Host { interface: Some("eth0".to_owned()), ..Host::default() };
+            host.environment.note("eth0", "operstate", state);
+            host
+        };
+        let found = unreached([("a", host(NO_CARRIER)), ("b", host(DOWN))], &BTreeMap::new()).unwrap();
+        assert_eq!(found.why, "the interface eth0 of b is down");
+        assert_eq!(found.next.unwrap().on.as_deref(), Some("b"));
+        assert_eq!(unreached([("a", host(UP)), ("b", host(UP))], &BTreeMap::new()), None);
     }
 
     #[test]

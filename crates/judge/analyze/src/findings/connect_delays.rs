@@ -11,6 +11,7 @@ use super::{
     device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, SYN_QUEUE_STEP, larger_table},
+    link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::show_rules,
     planned_event::PLANNED_EVENT,
@@ -76,13 +77,21 @@ impl FindingRule for ConnectDelays {
             "path-full",
             PLANNED_EVENT,
             NEIGHBOR_CHANGES,
+            LINK_DOWN,
             DEVICE_CORE_FULL,
         ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        let is_of = |counter| matches!(place_of(seen), SynLoss::Counted(drops) if drops.counter == counter);
+        let place = place_of(seen);
+        let is_of = |counter| matches!(&place, SynLoss::Counted(drops) if drops.counter == counter);
         match cause {
+            // An interface without a carrier drops the packets, or its other end does, unseen.
+            LINK_DOWN => match &place {
+                SynLoss::Counted(drops) => !is_of_device(drops),
+                SynLoss::AcceptQueue(..) | SynLoss::SynQueue(..) => true,
+                SynLoss::Unknown => false,
+            },
             FILTER_DROPS => !is_of(host::NFT_DROPPED),
             BACKLOG_OVERFLOW => !is_of(host::SOFTNET_DROPPED),
             CONNTRACK_FULL => !is_of(host::CONNTRACK_DROPPED),

@@ -1,6 +1,13 @@
 //! The interface of a host was down.
 
-use fathom_model::{Finding, Layer, NextStep, Severity, names::host as counter, units::counted};
+use fathom_model::{
+    Finding, Layer, NextStep, Severity,
+    names::{
+        host as counter,
+        interface_state::{DOWN, NO_CARRIER},
+    },
+    units::counted,
+};
 
 use super::{FindingRule, planned_event::PLANNED_EVENT};
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
@@ -20,21 +27,52 @@ impl FindingRule for LinkDown {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        let on_host = |host: &str| {
-            let interface = seen.run.hosts.get(host)?.interface.as_deref()?;
-            let state = seen.environment(host)?.get(interface, "operstate").filter(|state| *state == "down")?;
-            let title = format!("the interface {interface} of {host} is down or has no carrier");
-            Some(
-                seen.finding(self.id(), Severity::HoldsBack, "link down", title)
-                    .evidence([text_evidence(host, format!("operstate {interface}"), state)])
-                    .next(
-                        NextStep::new(format!("ip link set {interface} up"))
-                            .on(host)
-                            .expected("bring it up; without a carrier look at the cable and the other end"),
-                    ),
-            )
+        let told = |link: BrokenLink<'_>| {
+            seen.finding(self.id(), Severity::HoldsBack, "link down", link.what())
+                .evidence([text_evidence(link.host, format!("operstate {}", link.interface), link.state)])
+                .next(link.next())
         };
-        seen.hosts().filter_map(on_host).collect()
+        broken_links(seen).into_iter().map(told).collect()
+    }
+}
+
+/// An interface that a host is tested on and that carries nothing.
+pub(crate) struct BrokenLink<'a> {
+    host: &'a str,
+    interface: &'a str,
+    state: &'static str,
+}
+
+/// Returns the interfaces of the hosts that carry nothing. One that is down takes the carrier from its other end, which is then not told.
+pub(crate) fn broken_links<'a>(seen: &TestEvidence<'a>) -> Vec<BrokenLink<'a>> {
+    let on_host = |host: &'a str| {
+        let interface = seen.run.hosts.get(host)?.interface.as_deref()?;
+        let state = seen.environment(host)?.get(interface, "operstate")?;
+        let state = [DOWN, NO_CARRIER].into_iter().find(|broken| *broken == state)?;
+        Some(BrokenLink { host, interface, state })
+    };
+    let mut links: Vec<BrokenLink<'a>> = seen.hosts().filter_map(on_host).collect();
+    if links.iter().any(|link| link.state == DOWN) {
+        links.retain(|link| link.state == DOWN);
+    }
+    links
+}
+
+impl BrokenLink<'_> {
+    pub(crate) fn what(&self) -> String {
+        let Self { host, interface, state } = self;
+        let is = if *state == DOWN { "is down" } else { "has no carrier" };
+        format!("the interface {interface} of {host} {is}")
+    }
+
+    pub(crate) fn next(&self) -> NextStep {
+        let Self { host, interface, state } = self;
+        if *state == DOWN {
+            return NextStep::new(format!("ip link set {interface} up")).on(*host).expected("bring it up");
+        }
+        NextStep::new(format!("ip link show dev {interface}"))
+            .on(*host)
+            .expected("show NO-CARRIER; look at the cable, the transceiver and the port at the other end")
     }
 }
 
@@ -66,8 +104,7 @@ fn flaps(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
     // It counts both the loss of a carrier and its return.
     let (interface, n) =
         changes.into_iter().find(|(of, _)| of_test.is_none_or(|interface| interface == *of || cards.contains(of)))?;
-    let is_down = seen.environment(host).and_then(|env| env.get(interface, "operstate")) == Some("down");
-    if is_down {
+    if !broken_links(seen).is_empty() {
         return None;
     }
     let times = match n.div_ceil(2) {
@@ -96,9 +133,19 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(1_000, 0)]);
         assert_eq!(builder.finding("link-down"), None);
-        builder.run.hosts.get_mut("target").unwrap().environment.note("eth0", "operstate", "down");
+        let note = |builder: &mut RunBuilder, host: &str, state| {
+            builder.run.hosts.get_mut(host).unwrap().environment.note("eth0", "operstate", state);
+        };
+        note(&mut builder, "client", NO_CARRIER);
         let run = builder.analyzed();
-        assert_eq!(run.findings[0].title, "the interface eth0 of target is down or has no carrier");
+        assert_eq!(run.findings[0].title, "the interface eth0 of client has no carrier");
+        assert_eq!(run.findings[0].next.as_ref().unwrap().command, "ip link show dev eth0");
+        // The other end is the reason.
+        note(&mut builder, "target", DOWN);
+        let run = builder.analyzed();
+        assert_eq!(run.findings[0].title, "the interface eth0 of target is down");
+        assert_eq!(run.findings.iter().filter(|finding| finding.id == "link-down").count(), 1);
+        assert_eq!(run.findings[0].next.as_ref().unwrap().command, "ip link set eth0 up");
         assert_eq!(run.verdict.state, VerdictState::Invalid);
         assert!(run.verdict.reasons[0].contains("is down"), "{:?}", run.verdict.reasons);
     }

@@ -88,6 +88,7 @@ mod users_left_early;
 
 pub(crate) use device::{DeviceThread, busiest_thread};
 pub(crate) use flow_limited::HOLDS_BACK;
+pub(crate) use link_down::broken_links;
 pub(crate) use lost_connects::{LostConnects, lost_connects};
 pub(crate) use memory_pressure::waited as waited_for_memory;
 pub(crate) use nothing_done::{NOTHING_DONE, ended_in_warm_up};

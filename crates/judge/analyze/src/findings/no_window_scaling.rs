@@ -1,9 +1,6 @@
 //! A connection does not scale its windows, so that each round trip carries 64 KiB at most.
 
-use fathom_model::{
-    Finding, NextStep, Severity, Side,
-    names::{host::TCP_SYN_COOKIES, tcp},
-};
+use fathom_model::{Finding, NextStep, Severity, Side, names::host::TCP_SYN_COOKIES};
 
 use super::{
     FindingRule,
@@ -79,6 +76,8 @@ fn reason(seen: &TestEvidence<'_>, sender: &str, receiver: Option<&str>) -> (Str
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::names::tcp;
+
     use super::*;
     use crate::run_builder::RunBuilder;
 

@@ -133,8 +133,9 @@ impl HttpLoad {
         let n_not_started = all.times.n_not_started;
         let unreached = unreachable_error(&self.config.name, &all.faults);
         let mut record = record(trial_results, all, &self.config, &self.io_backend);
-        if record.totals[count::CONNECTIONS] == 0 && context.stop.state() != Stop::Abort {
-            return Err(unreached);
+        let has_none = record.totals[count::CONNECTIONS] == 0 && context.stop.state() != Stop::Abort;
+        if let Some(error) = unreached.filter(|_| has_none) {
+            return Err(error);
         }
         if let Some(schedule) = &self.schedule {
             record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);

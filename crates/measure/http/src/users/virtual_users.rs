@@ -38,8 +38,6 @@ pub struct VirtualUsers {
     pacing: Pacing,
     n_workers: u64,
     cores: Vec<usize>,
-    /// Whether a trial without a connection is one in which there was nothing to send.
-    may_stay_idle: bool,
 }
 
 /// The slots of one worker, for the creation of its [`Users`].
@@ -102,15 +100,7 @@ impl VirtualUsers {
             arrivals,
             pacing,
             cores: role.cores.clone(),
-            may_stay_idle: false,
         })
-    }
-
-    /// Takes a trial in which nobody tried to connect as one in which there was nothing to send, and not as an error.
-    #[must_use]
-    pub fn may_stay_idle(mut self) -> Self {
-        self.may_stay_idle = true;
-        self
     }
 
     /// Counts everything from the start to the end, whatever the phases: for users that end by themselves.
@@ -191,11 +181,11 @@ impl VirtualUsers {
     ) -> Result<Record, Error> {
         let mut all = LoadResults::merged(trial_results.workers.iter().map(|(outcome, _)| outcome));
         let (lag, n_not_started) = (std::mem::take(&mut all.times.lag), all.times.n_not_started);
-        let was_idle = self.may_stay_idle && all.faults.is_empty();
         let unreached = unreachable_error(&self.config.name, &all.faults);
         let mut record = record(trial_results, all, &self.config, &self.io_backend);
-        if record.totals[count::CONNECTIONS] == 0 && !was_idle && context.stop.state() != Stop::Abort {
-            return Err(unreached);
+        let has_none = record.totals[count::CONNECTIONS] == 0 && context.stop.state() != Stop::Abort;
+        if let Some(error) = unreached.filter(|_| has_none) {
+            return Err(error);
         }
         if self.arrivals.is_scheduled() {
             record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);

@@ -1,6 +1,9 @@
 //! Reads the facts of network interfaces from the kernel, through rtnetlink and ethtool.
 
-use fathom_model::units::{BitsPerSec, Bytes, approximate};
+use fathom_model::{
+    names::interface_state,
+    units::{BitsPerSec, Bytes, approximate},
+};
 use fathom_sys::{
     Result,
     netlink::{
@@ -71,7 +74,14 @@ fn facts(link: Link) -> InterfaceFacts {
         queues: queues(device, &link),
         offloads: features.into_iter().filter(|feature| feature.active).map(|feature| feature.name).collect(),
         mac: link.mac.map(|mac| mac.to_string()),
-        operstate: Some(if link.is_up && link.has_carrier { "up" } else { "down" }.to_owned()),
+        operstate: Some(
+            match (link.is_up, link.has_carrier) {
+                (false, _) => interface_state::DOWN,
+                (true, false) => interface_state::NO_CARRIER,
+                (true, true) => interface_state::UP,
+            }
+            .to_owned(),
+        ),
         qdisc: link.qdisc,
         name: link.name,
         firmware: driver.as_ref().and_then(|driver| driver.firmware.clone()),

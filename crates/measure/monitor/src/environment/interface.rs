@@ -43,7 +43,7 @@ pub struct InterfaceFacts {
     pub coalescing: Option<String>,
     /// Whether it obeys and sends pause frames: `rx on, tx off, autonegotiated`.
     pub pause: Option<String>,
-    /// The operational state as in RFC 2863: `up`, `down`, `unknown`.
+    /// Whether it can carry anything: one of [`fathom_model::names::interface_state`].
     pub operstate: Option<String>,
 }
 

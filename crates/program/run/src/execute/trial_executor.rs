@@ -330,17 +330,23 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
     settings
 }
 
-/// Adds to the error of a trial that could not connect its hosts what their counters say about it.
-fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &Hosts) {
+/// Adds to the error of a trial that could not connect its hosts what their links and their counters say about it.
+fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &mut Hosts) {
     let (Some(Error::RoleFailed { failure, .. }), Some(to)) = (&mut outcome.error, &test.to) else { return };
     // Of pairs, the error does not say which one could not connect.
     if !test.pairs.is_empty() {
         return;
     }
     let Some(trial) = outcome.trials.first().filter(|_| failure.is_between_hosts) else { return };
-    let ends = [&test.from, to].map(|name| {
+    let names = [test.from.clone(), to.clone()];
+    // A host that does not tell has no facts.
+    let mut environments = hosts.environments(&names).into_iter().map(Result::unwrap_or_default);
+    let ends = names.each_ref().map(|name| {
         let PathHost { address, interface, .. } = &*hosts.at(name, test.path.as_deref());
-        (name.as_str(), Host { address: Some(address.to_string()), interface: interface.clone(), ..Host::default() })
+        let environment = environments.next().unwrap_or_default();
+        let host =
+            Host { address: Some(address.to_string()), interface: interface.clone(), environment, ..Host::default() };
+        (name.as_str(), host)
     });
     let Some(found) = fathom_analyze::unreached(ends, &trial.hosts) else { return };
     failure.causes.push(found.why);

@@ -145,7 +145,7 @@ impl LiveTest {
         let n = settings.count("connections").unwrap_or(1);
         let arrivals = UserArrivals::Population { n, ramp_up: Nanos::ZERO };
         Ok(Self {
-            users: VirtualUsers::prepare(NAME, role, policy, arrivals)?.count_everything().may_stay_idle(),
+            users: VirtualUsers::prepare(NAME, role, policy, arrivals)?.count_everything(),
             capture,
             copying,
             comparison,

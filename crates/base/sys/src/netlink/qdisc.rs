@@ -27,8 +27,10 @@ pub enum QdiscPlace {
 pub struct Qdisc {
     /// The index of its device.
     pub device: u32,
-    /// The handle, unique on its device: major number in the upper half, minor in the lower.
+    /// The handle: major number in the upper half, minor in the lower. Those that the kernel made itself all have 0.
     pub handle: u32,
+    /// The class that it stands at, unique on its device.
+    pub parent: u32,
     /// Its position on the device.
     pub place: QdiscPlace,
     /// The kind: `fq_codel`, `tbf`.
@@ -81,7 +83,7 @@ fn qdisc_of(message: Message) -> Option<Qdisc> {
         _ => QdiscPlace::Child,
     };
     let device = u32::try_from(message.header.index).ok()?;
-    let handle = message.header.handle.into();
+    let (handle, parent) = (message.header.handle.into(), message.header.parent.into());
     let (mut kind, mut rate_bytes, mut class_default, mut counters) = (String::new(), None, None, None);
     for attribute in message.attributes {
         match attribute {
@@ -100,7 +102,18 @@ fn qdisc_of(message: Message) -> Option<Qdisc> {
     }
     let counters = counters?;
     let (n_dropped, n_overlimits, backlog_bytes) = (counters.drops, counters.overlimits, counters.backlog);
-    Some(Qdisc { device, handle, place, kind, rate_bytes, class_default, n_dropped, n_overlimits, backlog_bytes })
+    Some(Qdisc {
+        device,
+        handle,
+        parent,
+        place,
+        kind,
+        rate_bytes,
+        class_default,
+        n_dropped,
+        n_overlimits,
+        backlog_bytes,
+    })
 }
 
 impl Netlink {
@@ -210,7 +223,12 @@ fn value_of(attribute: &DefaultNla) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, process::Command};
+
+    use fathom_testkit::or_skip;
+
     use super::*;
+    use crate::{Error, netlink::namespace::NetNs};
 
     #[test]
     fn every_device_has_at_most_one_discipline_at_its_root() {
@@ -223,6 +241,21 @@ mod tests {
         let n = devices.len();
         devices.dedup();
         assert_eq!(devices.len(), n);
+    }
+
+    #[test]
+    fn the_queues_of_a_device_are_told_apart_by_their_class() {
+        let Some(namespace) = or_skip(NetNs::new(), Error::is_permission) else { return };
+        let commands = "ip link add eth0 numtxqueues 4 type veth peer name eth1 && tc qdisc add dev eth0 root mq";
+        let qdiscs = namespace.enter_with(|| {
+            let made = Command::new("sh").args(["-c", commands]).status().unwrap();
+            assert!(made.success());
+            Netlink::open().unwrap().qdiscs().unwrap()
+        });
+        let queues: Vec<Qdisc> = qdiscs.unwrap().into_iter().filter(|qdisc| qdisc.place == QdiscPlace::Child).collect();
+        assert!(queues.len() == 4 && queues.iter().all(|queue| queue.handle == 0), "{queues:?}");
+        let parents: BTreeSet<u32> = queues.iter().map(|queue| queue.parent).collect();
+        assert_eq!(parents.len(), 4, "{queues:?}");
     }
 
     #[test]

@@ -20,8 +20,8 @@ use super::{
 pub(super) struct Qdisc {
     netlink: Socket<Netlink>,
     names: BTreeMap<u32, String>,
-    /// The extended counters of each discipline, by device and handle.
-    counted: BTreeMap<(u32, u32), DisciplineCounters>,
+    /// The extended counters of each discipline, by device, parent and handle: one that takes the place of another has another handle.
+    counted: BTreeMap<(u32, u32, u32), DisciplineCounters>,
 }
 
 impl Qdisc {
@@ -47,7 +47,8 @@ impl Source for Qdisc {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         let mut devices: BTreeMap<u32, DeviceTotals> = BTreeMap::new();
         for discipline in netlink.qdiscs().map_err(cause)? {
-            let counted = self.counted.entry((discipline.device, discipline.handle)).or_default();
+            let Discipline { device, parent, handle, .. } = discipline;
+            let counted = self.counted.entry((device, parent, handle)).or_default();
             devices.entry(discipline.device).or_default().add(&discipline, counted);
         }
         for (device, totals) in devices {

@@ -47,8 +47,10 @@ pub mod host {
     pub const DEV_RX_BYTES: &str = "dev_rx_bytes";
     /// Frames dropped on arrival by the device or its driver.
     pub const DEV_RX_DROPPED: &str = "dev_rx_dropped";
-    /// Frames received with errors.
+    /// Frames received with errors; some drivers count those for which there was no room too.
     pub const DEV_RX_ERRORS: &str = "dev_rx_errors";
+    /// Frames that arrived damaged: a wrong checksum, length or alignment (`frame` in `/proc/net/dev`).
+    pub const DEV_RX_DAMAGED: &str = "dev_rx_damaged";
     /// Frames dropped because the device's receive buffer was full.
     pub const DEV_RX_FIFO: &str = "dev_rx_fifo";
     /// Frames dropped because the device's receive ring was full (`IFLA_STATS64`, `rx_missed_errors`); they are in no other counter of frames.
@@ -317,11 +319,12 @@ pub mod host {
     ];
 
     /// The counters that exist once per interface; instance: the interface.
-    pub const OF_INTERFACES: [&str; 18] = [
+    pub const OF_INTERFACES: [&str; 19] = [
         DEV_RX_FRAMES,
         DEV_RX_BYTES,
         DEV_RX_DROPPED,
         DEV_RX_ERRORS,
+        DEV_RX_DAMAGED,
         DEV_RX_FIFO,
         DEV_RX_MISSED,
         DEV_RX_OTHER_HOST,

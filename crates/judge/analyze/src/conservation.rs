@@ -120,9 +120,10 @@ const VETH_RING: &str = "ring between the veth's ends";
 ///
 /// A device also counts the drops of its `backlog` (`enqueue_to_backlog`) and the packets that did not fit in the `ring` of a
 /// veth. The other end of the veth counts these too (`veth_get_stats64` of Linux 6.18).
-fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 8] {
+fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 9] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
+        ("receiver's card, damaged", host::DEV_RX_DAMAGED, damaged_frames(&grown)),
         (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
         (BEHIND_COUNTER[1], host::SOFTNET_DROPPED, backlog),
         (BEHIND_COUNTER[2], host::QDISC_IN_DROPPED, grown(host::QDISC_IN_DROPPED)),
@@ -132,6 +133,12 @@ fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [
         (BEHIND_COUNTER[6], host::UDP_NO_PORTS, grown(host::UDP_NO_PORTS)),
         (BEHIND_COUNTER[7], host::CONNTRACK_DROPPED, grown(host::CONNTRACK_DROPPED)),
     ]
+}
+
+/// Returns the frames that arrived damaged. Drivers that do not say why a frame had errors count it among the errors alone.
+pub(crate) fn damaged_frames(grown: impl Fn(&str) -> u64) -> u64 {
+    let without_room = grown(host::DEV_RX_FIFO).saturating_add(grown(host::DEV_RX_MISSED));
+    grown(host::DEV_RX_DAMAGED).max(grown(host::DEV_RX_ERRORS).saturating_sub(without_room))
 }
 
 /// Places where frames can be dropped after a counter in front of the stack has counted them.

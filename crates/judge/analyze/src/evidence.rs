@@ -680,6 +680,17 @@ impl<'a> TestEvidence<'a> {
         Some(OfferedLoad { host: self.host_of(side)?, side, sent, intended, share: ratio(sent, intended)? })
     }
 
+    /// Returns true if the test lacks none of its packets: datagrams by their count, segments because none had to be sent again.
+    pub(crate) fn lost_nothing(&self) -> bool {
+        let resent = [counter::TCP_RETRANS_SEGMENTS, counter::TCP_SYN_RETRANS];
+        let is_counted = || self.hosts().all(|host| resent.iter().all(|c| self.has_counter(host, c)));
+        match self.test.layer {
+            Layer::Udp => self.packets_lost() == Some(0),
+            _ if self.test.to.is_none() => false,
+            _ => is_counted() && self.hosts().all(|host| resent.iter().all(|c| self.growth(host, c, None) == 0)),
+        }
+    }
+
     /// Returns the number of packets that did not arrive, if all traffic goes one way.
     pub(crate) fn packets_lost(&self) -> Option<u64> {
         let (from, to) = self.one_way()?;

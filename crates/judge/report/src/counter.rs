@@ -71,6 +71,7 @@ const WORDS: &[(&str, &str)] = &[
     ("dev_carrier_changes", "changes of the carrier of the link"),
     ("dev_rx_bytes", "bytes received by the device"),
     ("dev_rx_errors", "frames received with errors"),
+    ("dev_rx_damaged", "frames received damaged"),
     ("dev_tx_frames", "frames sent"),
     ("dev_tx_bytes", "bytes sent by the device"),
     ("dev_tx_errors", "frames not sent because of errors"),

@@ -11,6 +11,7 @@ use fathom_model::{
 
 use super::{
     FindingRule,
+    damaged_frames::DAMAGED_FRAMES,
     host_drops::CONNTRACK_FULL,
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -67,6 +68,7 @@ impl FindingRule for AcksLost {
             "bad-tcp-checksums",
             "backlog-overflow",
             RING_DROPS,
+            DAMAGED_FRAMES,
             CONNTRACK_FULL,
         ]
     }

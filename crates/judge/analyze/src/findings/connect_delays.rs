@@ -172,12 +172,14 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         let of_host = |host: &'a str| (host, seen.growth(host, counter, None));
         seen.hosts().map(of_host).max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0)
     };
-    match (most(host::TCP_LISTEN_OVERFLOWS), most(host::TCP_SYN_QUEUE_DROPS)) {
+    let again = sent_again(seen);
+    // A server of others may have a full queue beside the test.
+    let queue = |counter| most(counter).filter(|(_, n)| 2 * n >= again);
+    match (queue(host::TCP_LISTEN_OVERFLOWS), queue(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
         (None, None) => {
             // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
-            let again = sent_again(seen);
             let is_enough = |drops: &Drops<'_>| !is_of_device(drops) && 2 * drops.n >= again;
             let n_lost_max = again.saturating_mul(PACKETS_PER_SYN);
             // Connection tracking drops first packets, and hardly others.
@@ -245,6 +247,16 @@ mod tests {
             "the accept queue of the server on target overflowed 40 times: 12 % of the connections waited a second or more for another SYN"
         );
         assert_eq!(finding.short, "listen queue");
+    }
+
+    #[test]
+    fn a_full_queue_of_another_server_explains_no_lost_syns() {
+        for counter in [host::TCP_LISTEN_OVERFLOWS, host::TCP_SYN_QUEUE_DROPS] {
+            let mut builder = connecting(24);
+            builder.host_counter("target", (counter, ""), 4);
+            let finding = builder.finding("connect-delays").unwrap();
+            assert!(finding.title.contains("no counter of these hosts shows it"), "{}", finding.title);
+        }
     }
 
     #[test]

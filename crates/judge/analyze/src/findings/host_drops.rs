@@ -7,10 +7,9 @@ use fathom_model::{
 
 use super::{
     FindingRule,
-    drops::{DropReport, packets_received},
+    drops::{DropReport, doubled_sysctl, packets_received},
     flow_limited::larger_receive_buffer,
     link_down::LINK_DOWN,
-    martians::is_all_there,
     planned_event::PLANNED_EVENT,
 };
 use crate::{
@@ -188,13 +187,11 @@ pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: true,
     place: |host, _| format!("the neighbor table of {host} was full"),
-    next: |seen, _| {
-        let command = if seen.is_ipv6() {
-            "sysctl -w net.ipv6.neigh.default.gc_thresh3=16384"
-        } else {
-            "sysctl -w net.ipv4.neigh.default.gc_thresh3=16384"
-        };
-        NextStep::new(command).expected("make room for more neighbors")
+    next: |seen, host| {
+        let name =
+            if seen.is_ipv6() { "net.ipv6.neigh.default.gc_thresh3" } else { "net.ipv4.neigh.default.gc_thresh3" };
+        NextStep::new(format!("sysctl -w {name}={}", doubled_sysctl(seen, host, name, 16_384)))
+            .expected("make room for more neighbors")
     },
 };
 
@@ -390,7 +387,7 @@ impl HostDrops {
         // A connect to an address without a route fails at once, and sends nothing again.
         let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
         let has_failed = records.any(|record| !record.errors.is_empty());
-        let is_of_others = self.share_of == ShareOf::Packets && !has_failed && is_all_there(seen);
+        let is_of_others = self.share_of == ShareOf::Packets && !has_failed && seen.lost_nothing();
         if is_noise || is_of_others {
             return None;
         }

@@ -12,6 +12,7 @@ mod connect_delays;
 mod connection_per_request;
 mod core_saturated;
 mod cpu_quota;
+mod damaged_frames;
 mod device;
 mod disorder;
 mod drops;
@@ -197,6 +198,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &drops::BacklogDrops,
     &pause_frames::PauseFrames,
     &ring_drops::RingDrops,
+    &damaged_frames::DamagedFrames,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
     &drops::QdiscDrops,
@@ -275,6 +277,7 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
     &drops::BacklogDrops,
     &pause_frames::PauseFrames,
     &ring_drops::RingDrops,
+    &damaged_frames::DamagedFrames,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
     &drops::QdiscDrops,

@@ -3,16 +3,18 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
-        CONNTRACK_DROPPED, DEV_RX_DROPPED, DEV_RX_MISSED, DEV_TX_DROPPED, DEV_XDP_DROPPED, IP_IN_DISCARDS,
-        IP_OUT_DISCARDS, IP_RP_FILTER_DROPPED, IP_UNDELIVERED, NFQUEUE_DROPPED, NFT_DROPPED, QDISC_DROPPED,
-        QDISC_IN_DROPPED, SOFTNET_DROPPED, TCP_BACKLOG_DROPS, TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS,
-        TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
+        CONNTRACK_DROPPED, DEV_RX_DAMAGED, DEV_RX_DROPPED, DEV_RX_MISSED, DEV_TX_DROPPED, DEV_XDP_DROPPED,
+        IP_IN_DISCARDS, IP_OUT_DISCARDS, IP_RP_FILTER_DROPPED, IP_UNDELIVERED, NFQUEUE_DROPPED, NFT_DROPPED,
+        QDISC_DROPPED, QDISC_IN_DROPPED, SOFTNET_DROPPED, TCP_BACKLOG_DROPS, TCP_DSACK_SEGMENTS, TCP_IN_CSUM_ERRORS,
+        TCP_LISTEN_DROPS, TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_RECEIVE_QUEUE_DROPS,
+        TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent},
 };
 
 use super::{
     FindingRule,
+    damaged_frames::DAMAGED_FRAMES,
     device::DEVICE_CORE_FULL,
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL},
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -34,13 +36,14 @@ const EXPLAINS: f64 = 0.25;
 /// The most segments that one counted drop holds, with room for ACKs that were lost with them: GSO joins 45 of 1,448 bytes in 64 KiB.
 const SEGMENTS_OF_A_DROP: u64 = 100;
 /// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
-const DROPS: [(&str, &str); 16] = [
+const DROPS: [(&str, &str); 19] = [
     (DEV_TX_DROPPED, "at a device"),
     (DEV_RX_DROPPED, "at a device"),
     (IP_OUT_DISCARDS, "by ip"),
     (IP_IN_DISCARDS, "by ip"),
     (TCP_IN_CSUM_ERRORS, "for a wrong checksum"),
     (DEV_RX_MISSED, "in a full receive ring"),
+    (DEV_RX_DAMAGED, "as damaged frames"),
     (SOFTNET_DROPPED, "in the backlog of a core"),
     (DEV_XDP_DROPPED, "by an XDP program"),
     (QDISC_IN_DROPPED, "by a tc filter on the way in"),
@@ -48,8 +51,10 @@ const DROPS: [(&str, &str); 16] = [
     (CONNTRACK_DROPPED, "by connection tracking"),
     (NFQUEUE_DROPPED, "in the queue of a program (NFQUEUE)"),
     (TCP_BACKLOG_DROPS, "at a socket whose backlog was full"),
+    (TCP_RECEIVE_QUEUE_DROPS, "at a socket whose receive queue was full"),
     (NFT_DROPPED, "by a filter rule"),
     (QDISC_DROPPED, "in a queueing discipline"),
+    (TCP_LISTEN_DROPS, "at a listening socket"),
     // The end of a handshake, and the first data behind it, are sent again until there is room.
     (TCP_LISTEN_OVERFLOWS, "in an accept queue"),
 ];
@@ -78,6 +83,7 @@ impl FindingRule for Retransmissions {
             "backlog-overflow",
             "connect-delays",
             RING_DROPS,
+            DAMAGED_FRAMES,
             CONNTRACK_FULL,
             "latency-under-load",
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
@@ -94,6 +100,7 @@ impl FindingRule for Retransmissions {
         // These places drop single packets. If they are few, most were lost elsewhere.
         let counter = match cause {
             RING_DROPS => DEV_RX_MISSED,
+            DAMAGED_FRAMES => DEV_RX_DAMAGED,
             CONNTRACK_FULL => CONNTRACK_DROPPED,
             _ => return false,
         };

@@ -32,6 +32,7 @@ impl FindingRule for SlowHost {
             "ingress-filter-drops",
             "qdisc-drops",
             "ring-drops",
+            "damaged-frames",
             "other-programs",
         ]
     }

@@ -18,7 +18,7 @@ struct Defaults {
 }
 
 /// Default settings by kernel source file.
-const DEFAULTS: [Defaults; 6] = [
+const DEFAULTS: [Defaults; 8] = [
     Defaults {
         from: "net/ipv4/tcp_ipv4.c, tcp_sk_init",
         settings: &[
@@ -139,6 +139,8 @@ const DEFAULTS: [Defaults; 6] = [
             ("core.warnings", "0"),
         ],
     },
+    Defaults { from: "net/ipv4/arp.c, arp_tbl", settings: &[("ipv4.neigh.default.gc_thresh3", "1024")] },
+    Defaults { from: "net/ipv6/ndisc.c, nd_tbl", settings: &[("ipv6.neigh.default.gc_thresh3", "1024")] },
     Defaults {
         from: "net/xfrm/xfrm_sysctl.c",
         settings: &[
@@ -163,17 +165,28 @@ const LEFT_OUT: [&str; 7] = [
 ];
 
 /// The directories of the settings, and the relevant prefixes in each.
-const DIRECTORIES: [(&str, &[&str]); 2] = [("core", &[""]), ("ipv4", &["tcp_", "udp_"])];
+const DIRECTORIES: [(&str, &[&str]); 4] = [
+    ("core", &[""]),
+    ("ipv4", &["tcp_", "udp_"]),
+    ("ipv4/neigh/default", &["gc_thresh3"]),
+    ("ipv6/neigh/default", &["gc_thresh3"]),
+];
 
 /// Settings of the whole machine that bear on the tests of all its network namespaces. Only the first one shows them.
-const OF_MACHINE: [&str; 3] = ["core.netdev_budget", "core.netdev_budget_usecs", "core.netdev_max_backlog"];
+const OF_MACHINE: [&str; 5] = [
+    "core.netdev_budget",
+    "core.netdev_budget_usecs",
+    "core.netdev_max_backlog",
+    "ipv4.neigh.default.gc_thresh3",
+    "ipv6.neigh.default.gc_thresh3",
+];
 
 /// Records the settings that differ from the defaults, and those whose default depends on the host: its memory, its page size, or
 /// the version and build of its kernel (`tcp_rmem`, `rmem_max`, `netdev_budget_usecs`).
 pub(super) fn note(root: &Path, facts: &mut Environment) {
     for (directory, prefixes) in DIRECTORIES {
         for (file, value) in contents(&root.join("proc/sys/net").join(directory)) {
-            let name = format!("{directory}.{file}");
+            let name = format!("{}.{file}", directory.replace('/', "."));
             let matters = prefixes.iter().any(|prefix| file.starts_with(prefix));
             if matters && !LEFT_OUT.contains(&name.as_str()) {
                 note_unusual(&name, &value, facts);

@@ -20,7 +20,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "cat", options: &[], words: &["/proc/", "/sys/"] },
     Program { name: "conntrack", options: &["-S"], words: &[] },
     Program { name: "dmesg", options: &[], words: &["| grep oom-kill"] },
-    Program { name: "echo", options: &[], words: &["* > /sys/class/net/"] },
+    Program { name: "echo", options: &[], words: &["* | tee /sys/class/net/"] },
     Program { name: "ethtool", options: &["-G", "-K", "-L", "-m", "-S", "-x"], words: &["*"] },
     Program {
         name: "fathom",

@@ -154,9 +154,9 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
                 return here(format!("ethtool -L {card} combined {}", n.min(n_cores)))
                     .expected("spread arriving frames over more queues and cores");
             }
-            let mask = mask_of_all(n_cores);
-            let queue = format!("/sys/class/net/{card}/queues/rx-0/rps_cpus");
-            here(format!("echo {mask} > {queue}")).expected("spread the packets of this queue over all cores")
+            let queues = format!("/sys/class/net/{card}/queues/rx-*/rps_cpus");
+            here(format!("echo {} | tee {queues}", mask_of_all(n_cores)))
+                .expected("spread the packets of its queues over all cores")
         }
         (true, false, Layer::Tcp | Layer::Udp) => {
             let more = |command| NextStep::new(command).expected("give each flow a core of its own");
@@ -175,10 +175,14 @@ fn spare_queues(seen: &TestEvidence<'_>, host: &str) -> Option<usize> {
     count("queues_combined_max").filter(|most| count("queues_combined").is_some_and(|now| now < *most))
 }
 
-/// Returns the bit mask of the first cores, at most 32, in the format of the kernel.
+/// Returns the bit mask of the first cores in the format of the kernel: words of 32 bits with commas between them, the highest first.
 fn mask_of_all(n_cores: usize) -> String {
-    let bits = u32::try_from(n_cores.min(32)).unwrap_or(32);
-    format!("{:x}", u32::MAX.checked_shr(32 - bits).unwrap_or(u32::MAX))
+    let highest = u32::MAX.checked_shr(u32::try_from((32 - n_cores % 32) % 32).unwrap_or(0)).unwrap_or(u32::MAX);
+    let n_full = n_cores.div_ceil(32).saturating_sub(1);
+    std::iter::once(format!("{highest:x}"))
+        .chain(std::iter::repeat_n(format!("{:x}", u32::MAX), n_full))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn core_number(core: &str) -> &str {
@@ -207,7 +211,7 @@ mod tests {
         };
         note(&mut builder, "queues_combined", "1");
         let next = builder.finding("core-saturated").unwrap().next.unwrap();
-        assert_eq!(next.command, "echo 3 > /sys/class/net/eth0/queues/rx-0/rps_cpus", "it has one queue");
+        assert_eq!(next.command, "echo 3 | tee /sys/class/net/eth0/queues/rx-*/rps_cpus", "it has one queue");
         note(&mut builder, "queues_combined_max", "8");
         let finding = builder.finding("core-saturated").unwrap();
         assert_eq!((finding.short.as_str(), finding.explains), ("receiver cpu", Some(1.0)));
@@ -343,6 +347,7 @@ mod tests {
 
     #[test]
     fn the_mask_of_all_cores_is_hexadecimal() {
-        assert_eq!((mask_of_all(2), mask_of_all(8), mask_of_all(64)), ("3".into(), "ff".into(), "ffffffff".into()));
+        let masks = [2, 8, 32, 40, 64].map(mask_of_all);
+        assert_eq!(masks, ["3", "ff", "ffffffff", "ff,ffffffff", "ffffffff,ffffffff"]);
     }
 }

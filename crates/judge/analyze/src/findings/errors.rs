@@ -6,15 +6,20 @@ use fathom_model::{
     Cause, Failure, Finding, NextStep, Record, Severity, Stage, Trial,
     names::{
         count, fact,
-        host::{ICMP_IN_UNREACHABLE, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
+        host::{ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
     },
     run::Completeness,
     units::{grouped, percent, ratio},
 };
 
 use super::{
-    FindingRule, black_hole::BLACK_HOLE, connect_delays::are_connects_delayed, host_drops::CONNTRACK_FULL,
-    link_down::LINK_DOWN, neighbor_changes::NEIGHBOR_CHANGES,
+    FindingRule,
+    black_hole::BLACK_HOLE,
+    connect_delays::are_connects_delayed,
+    host_drops::CONNTRACK_FULL,
+    link_down::LINK_DOWN,
+    near_full::{more_descriptors, more_local_ports},
+    neighbor_changes::NEIGHBOR_CHANGES,
 };
 use crate::{
     change::{Change, smaller_segments},
@@ -55,10 +60,7 @@ const KNOWN: &[KnownCause] = &[
         short: "no ports",
         always_matters: true,
         title: |_, host| format!("{host} had no local port left for connections"),
-        next: |_, host| {
-            let command = NextStep::new("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"").on(host);
-            Some(command.expected("allow more connections to one server; or use several source addresses"))
-        },
+        next: |seen, host| Some(more_local_ports(seen.last_value(host, LOCAL_PORTS_MAX)).on(host)),
     },
     KnownCause {
         cause: Cause::NoDescriptor,
@@ -66,10 +68,7 @@ const KNOWN: &[KnownCause] = &[
         short: "descriptors",
         always_matters: true,
         title: |_, host| format!("{host} had no file descriptor left for connections"),
-        next: |_, host| {
-            let command = NextStep::new("ulimit -n 1048576").on(host);
-            Some(command.expected("allow more open sockets in the shell that starts the program"))
-        },
+        next: |_, host| Some(more_descriptors().on(host)),
     },
     KnownCause {
         cause: Cause::Refused,

@@ -65,9 +65,7 @@ pub(crate) const DESCRIPTORS: NearFull = NearFull {
     },
     has_failed: |seen, _| has_error(seen, &Cause::NoDescriptor),
     what: |host| format!("the descriptor table of fathom on {host}"),
-    next: |_| {
-        NextStep::new("ulimit -n 1048576").expected("allow more open sockets in the shell that starts the program")
-    },
+    next: |_| more_descriptors(),
 };
 
 /// The local ports of the side that opens connections: as many as its open connections and those in TIME-WAIT, if all go to one server.
@@ -85,11 +83,29 @@ pub(crate) const LOCAL_PORTS: NearFull = NearFull {
     },
     has_failed: |seen, _| has_error(seen, &Cause::NoPort),
     what: |host| format!("the range of local ports of {host} for one server"),
-    next: |_| {
-        NextStep::new("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"")
-            .expected("allow more connections to one server; or use several source addresses")
-    },
+    next: |level| more_local_ports(Some(level.max)),
 };
+
+/// All ports but those below 1024, which need a privilege.
+const LOCAL_PORTS_ALL: u64 = 64_512;
+
+/// Suggests more local ports: a wider range, or more addresses where it is as wide as it can be.
+pub(super) fn more_local_ports(n_ports: Option<u64>) -> NextStep {
+    if n_ports.is_some_and(|n| n >= LOCAL_PORTS_ALL) {
+        return NextStep::new("ip address").expected(
+            "show the addresses of this host; give several with --source, as each has these ports of its own",
+        );
+    }
+    NextStep::new("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"")
+        .expected("allow more connections to one server; or use several source addresses")
+}
+
+/// Suggests more descriptors for the program that ran the test.
+pub(super) fn more_descriptors() -> NextStep {
+    NextStep::new("ulimit -n hard").expected(
+        "allow as many open sockets as this user may have in the shell that starts the program; for a service, set LimitNOFILE= in its unit",
+    )
+}
 
 /// Returns true if a test had errors of a cause.
 fn has_error(seen: &TestEvidence<'_>, cause: &Cause) -> bool {

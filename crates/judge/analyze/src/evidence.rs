@@ -417,6 +417,23 @@ impl<'a> TestEvidence<'a> {
         self.test.to.is_none() && self.server().is_none()
     }
 
+    /// Returns true if nobody read the network counters of the tested server's host. Its process may be seen all the same: a machine shows those of
+    /// all its network namespaces.
+    pub(crate) fn is_server_host_unread(&self) -> bool {
+        let has_address = |address: IpAddr| {
+            let addresses = self.hosts().filter_map(|host| self.environment(host));
+            let mut facts = addresses.flat_map(|environment| environment.0.values());
+            facts.any(|facts| {
+                let addresses = facts.get("addresses").map_or("", String::as_str);
+                addresses.split(' ').any(|one| one.parse() == Ok(address))
+            })
+        };
+        match self.server_address() {
+            Some(address) => self.test.to.is_none() && !self.is_server_here() && !has_address(address),
+            None => self.has_unseen_server(),
+        }
+    }
+
     /// Returns the programs that listen on the port of the tested server on its host: a server may have many processes.
     pub(crate) fn server_processes(&self) -> Vec<Program<'a>> {
         let Some((host, server)) = self.server() else { return Vec::new() };

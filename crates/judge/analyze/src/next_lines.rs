@@ -48,7 +48,7 @@ const PROGRAMS: &[Program] = &[
             "link",
             "link show",
             "link set * up",
-            "link set * txqueuelen",
+            "link set * gso_max_size * gso_max_segs",
             "neigh",
             "neigh show nud failed",
             "route",
@@ -68,7 +68,7 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "tc",
         options: &["-s"],
-        words: &["qdisc show", "qdisc replace dev * root pfifo limit *", "filter show dev * ingress"],
+        words: &["class show", "qdisc show", "qdisc replace dev * root pfifo limit *", "filter show dev * ingress"],
     },
     Program { name: "tcpdump", options: &["-ni"], words: &["any tcp *", "any *"] },
     Program { name: "top", options: &["-H", "-p"], words: &["*"] },

@@ -14,7 +14,7 @@ use fathom_statistics::{mean, stdev};
 use crate::{
     cores::CoreLoad,
     evidence::TestEvidence,
-    findings::{DeviceThread, HOLDS_BACK, busiest_thread, waited_for_memory},
+    findings::{DeviceThread, HOLDS_BACK, PACED, busiest_thread, waited_for_memory},
     flat::UsualRate,
     gap,
     reception::SeenReception,
@@ -68,9 +68,10 @@ fn is_explained(seen: &TestEvidence<'_>) -> bool {
         let largest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or(Nanos::ZERO);
         ratio(largest.0, anatomy.median().0).is_some_and(|share| share >= gap::HALF)
     });
+    let is_paced_as_asked = seen.test.options.text("pacing").is_some() && is_said(seen, PACED);
     // A host that was lost took its share of the rate along.
     let has_lost = seen.test.trials.iter().any(|trial| !trial.lost.is_empty());
-    seen.run.findings.iter().any(is_cause) || gap::reaches_a_limit(seen) || has_part || has_lost
+    seen.run.findings.iter().any(is_cause) || gap::reaches_a_limit(seen) || has_part || is_paced_as_asked || has_lost
 }
 
 /// Returns the causes that explain less than half of what the test lacks, the largest first.

@@ -98,6 +98,10 @@ pub struct Link {
     pub n_rx_queues: Option<u32>,
     /// The number of its transmit queues.
     pub n_tx_queues: Option<u32>,
+    /// The most bytes that the stack hands to the device at once, for it or for the step before it to split (GSO).
+    pub gso_max_bytes: Option<u32>,
+    /// The most segments of such a piece.
+    pub gso_max_segments: Option<u32>,
     /// The counters since its creation.
     pub stats: LinkStats,
 }
@@ -720,6 +724,8 @@ fn link_of(message: Message) -> Option<Link> {
         has_xdp: false,
         n_rx_queues: None,
         n_tx_queues: None,
+        gso_max_bytes: None,
+        gso_max_segments: None,
         stats: LinkStats::default(),
     };
     let is_elsewhere = message.attributes.iter().any(|one| matches!(one, LinkAttribute::LinkNetNsId(_)));
@@ -737,6 +743,8 @@ fn link_of(message: Message) -> Option<Link> {
             LinkAttribute::Qdisc(qdisc) => link.qdisc = Some(qdisc),
             LinkAttribute::NumRxQueues(count) => link.n_rx_queues = Some(count),
             LinkAttribute::NumTxQueues(count) => link.n_tx_queues = Some(count),
+            LinkAttribute::GsoMaxSize(size) => link.gso_max_bytes = Some(size),
+            LinkAttribute::GsoMaxSegs(count) => link.gso_max_segments = Some(count),
             LinkAttribute::Stats64(stats) => link.stats = stats_of(&stats),
             LinkAttribute::LinkInfo(infos) => {
                 link.kind = infos.into_iter().find_map(|info| match info {

@@ -1,4 +1,4 @@
-//! The server closes each connection after its answer, so that every request begins with a handshake.
+//! The server closes each connection after one answer or a few, so that many requests begin with a handshake.
 
 use fathom_model::{
     Finding, Layer, NextStep, Severity, Side,
@@ -11,6 +11,10 @@ use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
 /// A server that ends nearly every connection after one answer; those in flight at the end are not closed yet.
 const CLOSES: f64 = 0.9;
+/// A server that ends connections after so few answers that their handshakes may count: a hundred answers at most.
+const CLOSES_SOME: f64 = 0.01;
+/// From this share of the time of all requests on, connecting after some of them holds back.
+const SOME_PART_MIN: f64 = 0.2;
 /// Fewer requests are no habit.
 const REQUESTS_MIN: u64 = 20;
 /// Below this share of the time of a request, connecting is no part of what a test lacks.
@@ -39,19 +43,27 @@ impl FindingRule for ConnectionPerRequest {
         let is_asked = seen.test.options.count(ASKED).is_some() || asks_for_close(seen);
         let total = |counter| seen.total(Side::Initiator, counter);
         let (n_requests, n_closed) = (total(count::REQUESTS), total(count::CLOSED_BY_SERVER));
-        let closes = ratio(n_closed, n_requests).is_some_and(|share| share >= CLOSES);
+        let closes = ratio(n_closed, n_requests).unwrap_or(0.0);
         let is_of_requests = matches!(seen.test.layer, Layer::App | Layer::Http);
-        if is_asked || !closes || !is_of_requests || n_requests < REQUESTS_MIN {
+        if is_asked || closes < CLOSES_SOME || !is_of_requests || n_requests < REQUESTS_MIN {
             return Vec::new();
         }
         let mean = |name| seen.distribution(Side::Initiator, name).mean();
         let times = mean(distribution::TOTAL_TIME).zip(mean(distribution::SERVICE_TIME));
         let Some((whole, service)) = times.filter(|(whole, _)| *whole > 0.0) else { return Vec::new() };
         let (connect, share) = (Nanos(rounded((whole - service).max(0.0))), (1.0 - service / whole).max(0.0));
+        let is_each = closes >= CLOSES;
+        if !is_each && share < SOME_PART_MIN {
+            return Vec::new();
+        }
+        let opens = if is_each {
+            "every request opens a new connection (the server closes it after the answer)".to_owned()
+        } else {
+            format!("the server closes each connection after about {:.0} answers", 1.0 / closes)
+        };
         let has_tls = seen.distribution(Side::Initiator, distribution::TLS_TIME).count() > 0;
         let title = format!(
-            "every request opens a new connection (the server closes it after the answer): connecting{} takes {connect} of the {} of a request \
-             ({})",
+            "{opens}: connecting{} takes {connect} of the {} of a request ({})",
             if has_tls { ", with the TLS handshake," } else { "" },
             Nanos(rounded(whole)),
             percent(share)
@@ -138,7 +150,13 @@ mod tests {
 
     #[test]
     fn connections_that_stay_or_were_to_be_closed_are_none_of_the_servers_habits() {
-        assert_eq!(closing(500, 600, 400).finding("connection-per-request"), None);
+        assert_eq!(closing(5, 600, 400).finding("connection-per-request"), None);
+        assert_eq!(closing(200, 100, 900).finding("connection-per-request"), None, "connecting takes a tenth");
+        let some = closing(200, 600, 400).finding("connection-per-request").unwrap().title;
+        assert!(
+            some.starts_with("the server closes each connection after about 5 answers: connecting takes"),
+            "{some}"
+        );
         for (option, value) in [("per-connection", "1"), ("header", "Connection: close")] {
             let mut asked = closing(1_000, 600, 400);
             asked.run.tests[0].options.set(option, value);

@@ -22,11 +22,14 @@ use crate::{
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
 
+/// The id of the finding that the kernel was told to pace.
+pub(crate) const PACED: &str = "paced";
+
 impl FindingRule for FlowBottleneck {
     fn id(&self) -> &'static str {
         match self.0 {
             Bottleneck::Queue => "path-full",
-            Bottleneck::Pacing => "paced",
+            Bottleneck::Pacing => PACED,
             Bottleneck::Application => "nothing-to-send",
             _ => "congestion-window",
         }

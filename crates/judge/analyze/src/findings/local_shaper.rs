@@ -19,6 +19,9 @@ const PACES: f64 = 0.5;
 /// than a median packet finds.
 const STANDS: std::ops::Range<f64> = 0.5..2.0;
 
+/// If less than this part of the rate of a hierarchy leaves, packets waited for the rate of one of its classes.
+const CLASS_BELOW: f64 = 0.5;
+
 pub(crate) const LOCAL_SHAPER: &str = "local-shaper";
 
 /// Looks for disciplines that held packets back most of the time.
@@ -78,22 +81,32 @@ fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Opt
     let share = seen.growing_time(host, host::QDISC_OVERLIMITS, interface).filter(|share| *share >= PACES)?;
     let fact = |name: &str| seen.environment(host)?.get(interface, name);
     let kind = fact("qdisc").unwrap_or("discipline").rsplit(", ").next().unwrap_or_default();
-    let rate = rate_of(seen, (host, interface));
+    // A hierarchy may have a class of another rate for this traffic.
+    let is_of_class = |rate: &BitsPerSec| kind == "htb" && left_at(seen, (host, interface)) < CLASS_BELOW * rate.get();
+    let rate = rate_of(seen, (host, interface)).filter(|rate| !is_of_class(rate));
     let rate_text = rate.map_or_else(String::new, |rate| format!(" to {rate}"));
     let title = format!(
         "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
         percent(share)
     );
+    let shown = if rate.is_none() && kind == "htb" { "tc -s class show dev" } else { "tc -s qdisc show dev" };
     Some(
         seen.finding(LOCAL_SHAPER, Severity::HoldsBack, kind.chars().take(6).collect::<String>() + " queue", title)
             .evidence(evidence(seen, (host, interface), n))
             .explains(rate.and_then(|rate| gap::explained_by_rate(seen, rate)).or(Some(share)))
             .next(
-                NextStep::new(format!("tc -s qdisc show dev {interface}"))
+                NextStep::new(format!("{shown} {interface}"))
                     .on(host)
                     .expected("show its rate and its queue; remove it or raise the rate"),
             ),
     )
+}
+
+/// Returns the rate at which an interface sent, in bits per second; without a limit if it does not count that.
+fn left_at(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> f64 {
+    let time = seen.sampled_time(host).filter(|_| seen.has_counter_of(host, host::DEV_TX_BYTES, interface));
+    let sent = approximate(seen.growth(host, host::DEV_TX_BYTES, Some(interface)).saturating_mul(8));
+    time.map_or(f64::INFINITY, |time| sent / time.as_secs_f64())
 }
 
 fn evidence(seen: &TestEvidence<'_>, (host, interface): (&str, &str), n: u64) -> Vec<Evidence> {
@@ -138,6 +151,19 @@ mod tests {
         assert_eq!((finding.severity, finding.explains), (Severity::Remark, Some(0.1)));
         let no_cause = run.tests[0].no_cause.as_ref().unwrap();
         assert_eq!(no_cause.parts, ["tbf queue 10 %"]);
+    }
+
+    #[test]
+    fn a_class_of_a_hierarchy_is_not_told_with_the_rate_of_another() {
+        let told = |rate: &str| {
+            let mut builder = shaped(rate);
+            builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", "qdisc", "htb");
+            builder.host_counter("client", (host::DEV_TX_BYTES, "eth0"), 1_300_000);
+            let finding = builder.finding(LOCAL_SHAPER).unwrap();
+            (finding.title.contains(" to "), finding.next.unwrap().command)
+        };
+        assert_eq!(told("10500000"), (true, "tc -s qdisc show dev eth0".to_owned()));
+        assert_eq!(told("5000000000"), (false, "tc -s class show dev eth0".to_owned()));
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod link;
 mod link_down;
 mod link_mode;
 mod local_shaper;
+mod lost_by_report;
 mod lost_connects;
 mod martians;
 mod memory_pressure;
@@ -88,6 +89,7 @@ mod users_late;
 mod users_left_early;
 
 pub(crate) use device::{DeviceThread, busiest_thread};
+pub(crate) use flow_bottleneck::PACED;
 pub(crate) use flow_limited::HOLDS_BACK;
 pub(crate) use link_down::broken_links;
 pub(crate) use lost_connects::{LostConnects, lost_connects};
@@ -168,6 +170,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &reception::SenderPauses,
     &unexplained_loss::UnexplainedLoss,
     &unexplained_loss::LostTransactions,
+    &lost_by_report::LostByReport,
     &host_drops::FILTER,
     &host_drops::INGRESS_FILTER,
     &host_drops::REVERSE_PATH,

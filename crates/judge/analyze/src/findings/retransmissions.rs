@@ -276,9 +276,9 @@ fn needless_why(seen: &TestEvidence<'_>, host: &str, n_needless: u64) -> &'stati
     enough.map_or("reordering, or late or lost ACKs", |(_, why)| why)
 }
 
-/// Returns the words for a loss that no counter shows. A server that is no host of the run has counters that nobody read.
+/// Returns the words for a loss that no counter shows. The host of a server that is no host of the run has counters that nobody read.
 pub(super) fn where_no_counter_shows(seen: &TestEvidence<'_>) -> String {
-    if seen.has_unseen_server() {
+    if seen.is_server_host_unread() {
         return format!("no counter of {} shows it; the counters of the server's host were not read", seen.test.from);
     }
     "no counter of these hosts shows it".to_owned()

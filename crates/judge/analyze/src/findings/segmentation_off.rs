@@ -1,8 +1,8 @@
-//! The sender's stack splits its data into segments itself, because the offload for that is turned off.
+//! The sender's stack splits its data into segments itself, because the offload for that is turned off or takes only a few at once.
 
 use std::collections::BTreeSet;
 
-use fathom_model::{Evidence, Finding, Layer, NextStep, Severity};
+use fathom_model::{Evidence, Finding, Layer, NextStep, Severity, units::counted};
 
 use super::FindingRule;
 use crate::evidence::TestEvidence;
@@ -10,10 +10,17 @@ use crate::evidence::TestEvidence;
 /// The names by which ethtool shows that the stack hands on large segments: split by the device (TSO), or just before it (GSO).
 const SEGMENTATION: [&str; 2] = ["tx-tcp-segmentation", "tx-generic-segmentation"];
 
+/// With so few segments at once, the offload saves hardly anything: it is made for up to 45 of 1,448 bytes.
+const FEW: u64 = 4;
+/// The headers of IP and TCP in a frame.
+const HEADERS: u64 = 52;
+/// The bounds of a device that sets none (`GSO_LEGACY_MAX_SIZE` and `GSO_MAX_SEGS`, include/linux/netdevice.h).
+const USUAL: &str = "gso_max_size 65536 gso_max_segs 65535";
+
 /// Looks for a bulk sender without TSO and GSO: the stack handles each packet on its own, up to ten times as much work for the same data.
 ///
 /// Silent where no core is full of the test's own work, or of others for whom the test waits, and where the features of the interface are
-/// unknown.
+/// unknown. An offload of a few segments, which somebody must have set, is a remark then.
 pub(crate) struct SegmentationOff;
 
 impl FindingRule for SegmentationOff {
@@ -26,12 +33,17 @@ impl FindingRule for SegmentationOff {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let lacks_cpu = || seen.hosts().any(|host| lacks_cpu(seen, host));
-        if seen.test.layer != Layer::Tcp || seen.test.flows.is_empty() || seen.reached_target() || !lacks_cpu() {
+        if seen.test.layer != Layer::Tcp || seen.test.flows.is_empty() || seen.reached_target() {
             return Vec::new();
         }
+        let lacks_cpu = seen.hosts().any(|host| lacks_cpu(seen, host));
         let senders: BTreeSet<&str> = seen.test.flows.iter().map(|flow| flow.sender.as_str()).collect();
-        senders.into_iter().filter_map(|host| self.on_host(seen, host)).collect()
+        let on_host = |host| if is_on(seen, host)? { self.of_few(seen, host, lacks_cpu) } else { self.off(seen, host) };
+        senders
+            .into_iter()
+            .filter_map(on_host)
+            .filter(|found| lacks_cpu || found.severity == Severity::Remark)
+            .collect()
     }
 }
 
@@ -44,13 +56,17 @@ fn lacks_cpu(seen: &TestEvidence<'_>, host: &str) -> bool {
         || cores.first().is_some_and(|core| core.is_full_of_own_work() || (core.is_full() && waits()))
 }
 
+/// Whether the interface of a host has the offload, if it tells.
+fn is_on(seen: &TestEvidence<'_>, host: &str) -> Option<bool> {
+    let offloads = seen.environment(host)?.get(seen.interface(host), "offloads")?;
+    Some(offloads.split_whitespace().any(|name| SEGMENTATION.contains(&name)))
+}
+
 impl SegmentationOff {
-    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+    /// Reports an offload that is turned off.
+    fn off(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         let interface = seen.interface(host);
         let offloads = seen.environment(host)?.get(interface, "offloads")?;
-        if offloads.split_whitespace().any(|name| SEGMENTATION.contains(&name)) {
-            return None;
-        }
         let title = format!(
             "segmentation offload is off on {interface} of {host} (TSO and GSO): its stack handles every packet on its own, which fills a core"
         );
@@ -62,6 +78,35 @@ impl SegmentationOff {
                     .on(host)
                     .expected("let the stack handle up to 64 KiB at once"),
             ),
+        )
+    }
+}
+
+impl SegmentationOff {
+    /// Reports an offload that takes only a few segments at once.
+    fn of_few(&self, seen: &TestEvidence<'_>, host: &str, lacks_cpu: bool) -> Option<Finding> {
+        let interface = seen.interface(host);
+        let fact = |name: &str| seen.environment(host)?.get(interface, name)?.parse::<u64>().ok();
+        let of_bytes = fact("gso_max_bytes").zip(fact("mtu_bytes"));
+        let of_bytes = of_bytes.map(|(bytes, mtu)| bytes / mtu.saturating_sub(HEADERS).max(1));
+        let segments = fact("gso_max_segments");
+        let at_once = of_bytes.into_iter().chain(segments).min().filter(|n| *n <= FEW)?.max(1);
+        let title = format!(
+            "the stack of {host} hands at most {} at once to {interface} (gso_max_size, gso_max_segs): it handles nearly every packet on its own",
+            counted(at_once, "segment")
+        );
+        let limits = [("gso_max_size", fact("gso_max_bytes")), ("gso_max_segs", segments)];
+        let evidence = limits.into_iter().filter_map(|(name, n)| {
+            Some(Evidence { host: host.to_owned(), counter: format!("{name} {interface}"), value: n?.to_string() })
+        });
+        Some(
+            seen.finding(self.id(), if lacks_cpu { Severity::HoldsBack } else { Severity::Remark }, "small GSO", title)
+                .evidence(evidence)
+                .next(
+                    NextStep::new(format!("ip link set {interface} {USUAL}"))
+                        .on(host)
+                        .expected("let the stack handle up to 64 KiB at once"),
+                ),
         )
     }
 }
@@ -110,5 +155,13 @@ mod tests {
         within.one_machine();
         within.driver("veth");
         assert!(found(within).is_some(), "sender and receiver wait for each other's core a little");
+        let of_few = |name: &str, value: &str| {
+            let mut builder = with_offloads("tx-generic-segmentation");
+            builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", name, value);
+            found(builder).map(|finding| finding.title)
+        };
+        assert!(of_few("gso_max_segments", "2").unwrap().starts_with("the stack of client hands at most 2 segments"));
+        assert!(of_few("gso_max_bytes", "3000").unwrap().starts_with("the stack of client hands at most 2 segments"));
+        assert_eq!((of_few("gso_max_segments", "40"), of_few("gso_max_bytes", "32768")), (None, None));
     }
 }

@@ -85,13 +85,19 @@ impl FindingRule for SlowAnswers {
         if (tail.typical < LONGEST_CORE_WAIT && are_cores_taken()) || (tail.is_open && is_stall(seen)) {
             return Vec::new();
         }
-        let resent = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
-        if ratio(resent, tail.n).is_none_or(|share| share >= RESENT_MAX) {
+        let sum = |counter| seen.hosts().map(|host| seen.growth(host, counter, None)).sum::<u64>();
+        let resent = sum(host::TCP_RETRANS_SEGMENTS);
+        let needless = sum(host::TCP_DSACK_SEGMENTS).min(resent);
+        if ratio(resent - needless, tail.n).is_none_or(|share| share >= RESENT_MAX) {
             return Vec::new();
         }
         // Only the host that sends an answer counts that it was sent again.
         let is_counted = seen.hosts().count() > 1 || seen.is_server_here();
-        let what = if tail.typical >= RESENT_AFTER && !is_counted {
+        let is_late = tail.typical >= RESENT_AFTER;
+        let had_requests = ratio(needless, tail.n).is_some_and(|share| share >= RESENT_MAX);
+        let what = if is_late && had_requests {
+            "these were lost on the way back, as the server had the requests already when TCP sent them again"
+        } else if is_late && !is_counted {
             "the server, a queue that this load fills, or the loss of answers delays them"
         } else {
             "the server, or a queue that this load fills, delays them"
@@ -108,10 +114,12 @@ impl FindingRule for SlowAnswers {
             format!("{waits}: these slow answers are {} of all waiting time; {what}", percent(tail.share))
         };
         let severity = if tail.is_open && !breaks_a_promise(seen) { Severity::Remark } else { Severity::HoldsBack };
-        let resent = counter_evidence(&seen.test.from, host::TCP_RETRANS_SEGMENTS, resent);
+        let again = [(host::TCP_RETRANS_SEGMENTS, resent), (host::TCP_DSACK_SEGMENTS, needless)];
+        let again = again.into_iter().filter(|(counter, n)| *counter == host::TCP_RETRANS_SEGMENTS || *n > 0);
+        let again = again.map(|(counter, n)| counter_evidence(&seen.test.from, counter, n));
         vec![
             seen.finding(self.id(), severity, "slow answers", title)
-                .evidence(tail.evidence(&seen.test.from).into_iter().chain([resent]))
+                .evidence(tail.evidence(&seen.test.from).into_iter().chain(again))
                 .explains(Some(tail.share).filter(|_| !tail.is_open)),
         ]
     }

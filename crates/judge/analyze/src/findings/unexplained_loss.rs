@@ -38,10 +38,12 @@ const OUTAGE: Nanos = Nanos::from_millis(100);
 /// The metric of the most packets lost in a row.
 const LOSS_BURST_MAX: &str = "loss_burst_max";
 /// The finding of a loss without a pattern that names its cause.
-const LOSS: &str = "loss";
+pub(super) const LOSS: &str = "loss";
 /// The finding that other programs used the cores.
 const OTHER_PROGRAMS: &str = "other-programs";
 /// The finding that packets waited in vain for a neighbor.
+/// A program waits for a core for some slices of 3 ms (`sysctl_sched_base_slice`, kernel/sched/fair.c), and not so long.
+const LONGER_THAN_CORE_WAITS: Nanos = Nanos::from_millis(100);
 const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
 /// The finding that something on the way lets a rate pass.
 pub(super) const RATE_LIMIT: &str = "rate-limit";
@@ -188,9 +190,11 @@ impl FindingRule for LostTransactions {
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // A packet filter drops what it drops however busy the cores are.
-        let is_filtered = || filter_of_datagrams(seen, seen.total(Side::Initiator, count::TRANSACTIONS_LOST)).is_some();
-        cause == OTHER_PROGRAMS && is_filtered()
+        // A packet filter drops what it drops however busy the cores are, and nobody waits for a core as long as until a timeout.
+        let n = seen.total(Side::Initiator, count::TRANSACTIONS_LOST);
+        let is_filtered = || filter_of_datagrams(seen, n).is_some();
+        let is_long = || seen.test.options.span("timeout").is_some_and(|timeout| timeout >= LONGER_THAN_CORE_WAITS);
+        cause == OTHER_PROGRAMS && (is_filtered() || (is_long() && 2 * dropped_for_want_of_cores(seen) < n))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -222,6 +226,12 @@ impl FindingRule for LostTransactions {
         let evidence = evidence.into_iter().chain(filter.map(|filter| filter.evidence()));
         vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence).next(next)]
     }
+}
+
+/// Returns the packets that were dropped where a core came too late: in a full socket, or in the backlog of a core.
+fn dropped_for_want_of_cores(seen: &TestEvidence<'_>) -> u64 {
+    let counters = [host::UDP_RCVBUF_ERRORS, host::SOFTNET_DROPPED];
+    seen.hosts().flat_map(|host| counters.map(|counter| seen.growth(host, counter, None))).sum()
 }
 
 /// The pattern of a loss, which tells its cause where no counter does.

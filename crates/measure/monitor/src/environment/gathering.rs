@@ -56,6 +56,10 @@ fn rates(netlink: &mut Netlink, discipline: &Qdisc) -> (Option<BitsPerSec>, Opti
     }
 }
 
+/// The bounds of a device that sets none (`GSO_LEGACY_MAX_SIZE` and `GSO_MAX_SEGS`, include/linux/netdevice.h).
+const GSO_BYTES_USUAL: u32 = 65_536;
+const GSO_SEGMENTS_USUAL: u32 = 65_535;
+
 fn facts(link: Link) -> InterfaceFacts {
     let device = Device::open(&link.name).ok();
     let device = device.as_ref();
@@ -82,6 +86,8 @@ fn facts(link: Link) -> InterfaceFacts {
             }
             .to_owned(),
         ),
+        gso_max_bytes: link.gso_max_bytes.filter(|bytes| *bytes < GSO_BYTES_USUAL),
+        gso_max_segments: link.gso_max_segments.filter(|n| *n < GSO_SEGMENTS_USUAL),
         qdisc: link.qdisc,
         name: link.name,
         firmware: driver.as_ref().and_then(|driver| driver.firmware.clone()),

@@ -43,6 +43,9 @@ pub struct InterfaceFacts {
     pub coalescing: Option<String>,
     /// Whether it obeys and sends pause frames: `rx on, tx off, autonegotiated`.
     pub pause: Option<String>,
+    /// The most bytes and segments that the stack hands on at once, if they are fewer than usual.
+    pub gso_max_bytes: Option<u32>,
+    pub gso_max_segments: Option<u32>,
     /// Whether it can carry anything: one of [`fathom_model::names::interface_state`].
     pub operstate: Option<String>,
 }
@@ -114,6 +117,8 @@ impl InterfaceFacts {
             ("queues_combined", count(self.queues.combined)),
             ("queues_combined_max", count(self.queues.combined_max)),
             ("offloads", (!self.offloads.is_empty()).then(|| self.offloads.join(" "))),
+            ("gso_max_bytes", count(self.gso_max_bytes)),
+            ("gso_max_segments", count(self.gso_max_segments)),
             ("mac", self.mac.clone()),
             ("addresses", (!self.addresses.is_empty()).then(|| self.addresses.join(" "))),
             ("lower", (!self.lower.is_empty()).then(|| self.lower.join(" "))),

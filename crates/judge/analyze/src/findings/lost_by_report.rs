@@ -1,0 +1,89 @@
+//! Datagrams were lost on the way to or from a server of another tool, as one end reports.
+
+use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
+
+use super::{
+    FindingRule, link_down::LINK_DOWN, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT,
+    unexplained_loss::LOSS,
+};
+use crate::evidence::{TestEvidence, ratio_evidence};
+
+/// The metric with the share of the datagrams that were lost.
+const LOST: &str = "loss_ratio";
+/// The share from which on a loss is a finding: one datagram in a thousand, as for all tests of datagrams.
+const HOLDS_BACK: f64 = 1e-3;
+
+/// Looks at the loss that the protocol of another tool reports (iperf3, iperf, netperf): such a server counts datagrams, and the counters of its host
+/// are read by nobody, so that no account of places is possible.
+///
+/// Silent where a place on this host counted drops, and where nothing arrived, which is told otherwise.
+pub(crate) struct LostByReport;
+
+impl FindingRule for LostByReport {
+    fn id(&self) -> &'static str {
+        LOSS
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[
+            "filter-drops",
+            "ingress-filter-drops",
+            "udp-receive-buffer",
+            "device-send-drops",
+            "qdisc-drops",
+            "local-shaper",
+            "neighbor-unresolved",
+            LINK_DOWN,
+            NEIGHBOR_CHANGES,
+            PLANNED_EVENT,
+        ]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if seen.test.layer != Layer::Udp || seen.test.to.is_some() || seen.test.conservation.is_some() {
+            return Vec::new();
+        }
+        let reported = seen.test.summaries.iter().find(|summary| summary.metric.name == LOST);
+        let reported = reported.and_then(|summary| summary.value).filter(|share| (HOLDS_BACK..1.0).contains(share));
+        let Some(share) = reported else { return Vec::new() };
+        let title = format!(
+            "{} of the datagrams were lost between {} and the server, whose host's counters were not read",
+            percent(share),
+            seen.test.from
+        );
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "lost", title)
+                .evidence([ratio_evidence(&seen.test.from, "lost, as reported", share)])
+                .next(
+                    NextStep::new("fathom serve")
+                        .on("the server's host")
+                        .expected("let `fathom udp` read the counters of both hosts, and say where packets are lost"),
+                ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_loss_that_a_server_of_another_tool_reports_is_a_finding() {
+        let told = |share: f64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(10_000, 10_000)]);
+            let mut run = builder.analyzed();
+            let mut lost = run.tests[0].summaries[0].clone();
+            (lost.metric.name, lost.value) = (LOST.into(), Some(share));
+            run.tests[0].summaries = vec![lost];
+            (run.tests[0].to, run.tests[0].conservation) = (None, None);
+            LostByReport.evaluate(&TestEvidence::new(&run, &run.tests[0], &builder.context)).pop()
+        };
+        let finding = told(0.2).unwrap();
+        let title =
+            "20 % of the datagrams were lost between client and the server, whose host's counters were not read";
+        assert_eq!((finding.id.as_str(), finding.title.as_str()), ("loss", title));
+        assert_eq!((told(1e-4), told(1.0)), (None, None));
+    }
+}

@@ -156,7 +156,7 @@ pub(super) struct MeasuredLoop(pub(super) FinishedRun);
 
 impl ClosedLoop {
     fn plan(&self) -> Plan {
-        let here = "here".to_owned();
+        let here = "this machine".to_owned();
         // None of these tools has a warm-up, so everything counts.
         let times = TrialTimes { warmup: Nanos::ZERO, duration: self.duration };
         let test = TestPlan { options: self.settings.clone(), ..TestPlan::new(self.kind, times, &here) };

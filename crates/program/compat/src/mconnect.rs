@@ -175,7 +175,7 @@ impl ConnectCounts {
             settings.set("source", sources);
             settings.set("source-order", "random");
         }
-        let here = "here".to_owned();
+        let here = "this machine".to_owned();
         let times = TrialTimes { warmup: Nanos::ZERO, duration: self.timeout };
         let kind = if flags.flag("udp") { "udp_spread" } else { "tcp_spread" };
         let test = TestPlan { options: settings, ..TestPlan::new(kind, times, &here) };

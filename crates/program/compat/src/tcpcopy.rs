@@ -299,7 +299,7 @@ impl Options {
                 RECORDED
             }
         };
-        let here = "here".to_owned();
+        let here = "this machine".to_owned();
         let times = TrialTimes { warmup: Nanos::ZERO, duration: DURATION };
         let test = TestPlan { options: settings, ..TestPlan::new(kind, times, &here) };
         Ok(Plan {

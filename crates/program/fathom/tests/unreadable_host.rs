@@ -105,10 +105,10 @@ fn a_test_on_a_host_that_hides_its_counters_says_which_and_counts_nothing_as_zer
     let run: Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = run.to_string();
     assert!(!text.contains("\"cpu_user_ns\"") && !text.contains("\"cpu_idle_ns\""), "no core time was read");
-    let losses = run["hosts"]["here"]["losses"].to_string();
+    let losses = run["hosts"]["this machine"]["losses"].to_string();
     assert!(losses.contains("cpu: none of its counters was found"), "{losses}");
     assert!(
-        text.contains("the cores of here were not watched") && !text.contains("did no work"),
+        text.contains("the cores of this machine were not watched") && !text.contains("did no work"),
         "a reason that is true"
     );
     assert!(run["tests"][0]["summaries"][0]["value"].as_f64().is_some_and(|rate| rate > 0.0), "{told}");

@@ -175,7 +175,7 @@ fn plan(flags: &GivenFlags, address: &str, sources: Option<String>) -> Plan {
     if !flags.flag("reconnect") && !flags.flag("udp") {
         settings.set("once", "true");
     }
-    let here = "here".to_owned();
+    let here = "this machine".to_owned();
     let times = TrialTimes { warmup: Nanos::ZERO, duration: flags.span("timeout") };
     let kind = if flags.flag("udp") { "udp_continuity" } else { "tcp_continuity" };
     let test = TestPlan { options: settings, ..TestPlan::new(kind, times, &here) };

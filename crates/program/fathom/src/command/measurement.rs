@@ -409,9 +409,12 @@ pub(crate) fn initiators(matches: &ArgMatches) -> Result<TestHosts, UserError> {
     many_hosts::chosen(ends, matches)
 }
 
+/// The name of the only host of a run, as it reads in a sentence.
+const ONLY_HOST: &str = "this machine";
+
 /// Returns this machine for both roles.
 pub(crate) fn hosts_on_loopback() -> TestHosts {
-    TestHosts::between(None, vec![("here".to_owned(), HostReach::This)])
+    TestHosts::between(None, vec![(ONLY_HOST.to_owned(), HostReach::This)])
 }
 
 /// Returns this machine and a `fathom serve`, or only this machine for a loopback address.
@@ -431,7 +434,7 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
             let usual = IpAddr::V4(Ipv4Addr::LOCALHOST);
             let other = addresses.first().copied().filter(|_| !addresses.contains(&usual));
             return Ok(other.map_or_else(hosts_on_loopback, |other| {
-                TestHosts::between(None, vec![("here".to_owned(), HostReach::At(other))])
+                TestHosts::between(None, vec![(ONLY_HOST.to_owned(), HostReach::At(other))])
             }));
         }
     }

@@ -69,7 +69,7 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
     for (target, address) in targets {
         for words in [&["tcp", target, "--test", "rr"][..], &["udp", target, "--rate", "1M"]] {
             let run = stage.fathom([words, &["--json"], &SPANS[..]].concat()).succeeded().run();
-            let host = &run.hosts["here"];
+            let host = &run.hosts["this machine"];
             assert_eq!((host.address.as_deref(), host.interface.as_deref()), (Some(address), Some("lo")), "{target}");
             assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{target}");
         }

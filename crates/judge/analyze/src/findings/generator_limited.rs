@@ -174,8 +174,9 @@ impl FindingRule for OfferedTooLittle {
         if seen.test.curve.is_some() {
             return Vec::new();
         }
-        // Requests that wait for a connection wait for the target. Showing that is the purpose of an open-loop load.
-        if seen.total(side, count::LATE_NO_CONNECTION) > seen.total(side, count::LATE_OWN_CPU) {
+        // Requests that wait for a connection, some of them in vain, wait for the target. Showing that is the purpose of an open-loop load.
+        let waited = seen.total(side, count::LATE_NO_CONNECTION) + seen.total(side, count::NOT_STARTED);
+        if waited > seen.total(side, count::LATE_OWN_CPU) {
             return Vec::new();
         }
         let mut evidence =
@@ -336,6 +337,9 @@ mod tests {
         assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
         builder.total("client", count::INTENDED, 905);
         assert_eq!(builder.finding("offered-too-little"), None);
+        builder.total("client", count::LATE_OWN_CPU, 20);
+        builder.total("client", count::NOT_STARTED, 100);
+        assert_eq!(builder.finding("offered-too-little"), None, "they waited for a connection in vain");
     }
 
     #[test]

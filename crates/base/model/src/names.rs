@@ -130,6 +130,8 @@ pub mod host {
     /// Packets dropped because their next hop did not answer ARP or neighbor discovery (`/proc/net/stat/arp_cache`, of the whole
     /// machine).
     pub const NEIGHBOR_UNRESOLVED: &str = "neighbor_unresolved";
+    /// Next hops that did not answer ARP or neighbor discovery (`res_failed` of the same file).
+    pub const NEIGHBOR_FAILED: &str = "neighbor_failed";
     /// How often the Ethernet address of a neighbor changed (`RTM_GETNEIGH`); instances: `eth0 198.18.0.2`, …, or an empty one with 0 on a
     /// host without neighbors.
     pub const NEIGHBOR_CHANGES: &str = "neighbor_changes";

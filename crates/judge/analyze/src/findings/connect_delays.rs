@@ -10,7 +10,7 @@ use super::{
     FindingRule,
     device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
-    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, SYN_QUEUE_STEP, larger_table},
+    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, NEIGHBOR_UNRESOLVED, SYN_QUEUE_STEP, larger_table},
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::show_rules,
@@ -78,6 +78,7 @@ impl FindingRule for ConnectDelays {
             PLANNED_EVENT,
             NEIGHBOR_CHANGES,
             LINK_DOWN,
+            NEIGHBOR_UNRESOLVED,
             DEVICE_CORE_FULL,
         ]
     }
@@ -86,8 +87,8 @@ impl FindingRule for ConnectDelays {
         let place = place_of(seen);
         let is_of = |counter| matches!(&place, SynLoss::Counted(drops) if drops.counter == counter);
         match cause {
-            // An interface without a carrier drops the packets, or its other end does, unseen.
-            LINK_DOWN => match &place {
+            // An interface without a carrier, or without the address of its neighbor, drops the packets unseen.
+            LINK_DOWN | NEIGHBOR_UNRESOLVED => match &place {
                 SynLoss::Counted(drops) => !is_of_device(drops),
                 SynLoss::AcceptQueue(..) | SynLoss::SynQueue(..) => true,
                 SynLoss::Unknown => false,

@@ -15,7 +15,11 @@ use super::{
 use crate::{
     change::{Change, lower_rate, smaller_datagrams},
     evidence::{TestEvidence, counter_evidence},
+    summaries::main_rate,
 };
+
+/// The id of the finding about neighbors that did not answer.
+pub(super) const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
 
 /// Fewer dropped packets explain nothing.
 const PACKETS_MIN: u64 = 10;
@@ -171,7 +175,7 @@ pub(crate) const CONNECTION_INSERT: HostDrops = HostDrops {
 
 /// Neighbors that did not answer.
 pub(crate) const NEIGHBOR: HostDrops = HostDrops {
-    id: "neighbor-unresolved",
+    id: NEIGHBOR_UNRESOLVED,
     short: "no neighbor",
     counter: host::NEIGHBOR_UNRESOLVED,
     share_of: ShareOf::Packets,
@@ -345,7 +349,7 @@ impl FindingRule for HostDrops {
         // Means of events: a rule that drops everything, a link that is down.
         match self.id {
             "no-route" => &[PLANNED_EVENT, LINK_DOWN],
-            "filter-drops" | "neighbor-unresolved" => &[PLANNED_EVENT],
+            "filter-drops" | NEIGHBOR_UNRESOLVED => &[PLANNED_EVENT],
             _ => &[],
         }
     }
@@ -382,8 +386,10 @@ impl HostDrops {
         let grown = seen.growth_by_instance(host, self.counter);
         let (instance, _) = grown.first()?;
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
-        // Single packets of other programs, or late ones of the test itself, are dropped on every host.
-        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN;
+        // Single packets of other programs, or late ones of the test itself, are dropped on every host. A test that sends the next one only after an
+        // answer has no more of them.
+        let is_all = self.id == NEIGHBOR.id && main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
+        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN && !is_all;
         // A connect to an address without a route fails at once, and sends nothing again.
         let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
         let has_failed = records.any(|record| !record.errors.is_empty());
@@ -431,6 +437,20 @@ fn all_opened(seen: &TestEvidence<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_neighbor_that_never_answers_leads_what_did_not_begin() {
+        let mut builder = RunBuilder::new();
+        builder.http(0, 10);
+        builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 30);
+        builder.total("client", count::CONNECTIONS, 30);
+        assert!(builder.finding("connect-delays").is_some());
+        builder.host_counter("client", (host::NEIGHBOR_UNRESOLVED, ""), 3);
+        let run = builder.analyzed();
+        let holds_back = |finding: &&Finding| finding.severity >= fathom_model::Severity::HoldsBack;
+        let holding: Vec<&str> = run.findings.iter().filter(holds_back).map(|finding| finding.id.as_str()).collect();
+        assert_eq!(holding, [NEIGHBOR_UNRESOLVED, "nothing-done"]);
+    }
 
     #[test]
     fn a_firewall_rule_that_drops_what_is_lost_leads_and_names_its_chain() {

@@ -40,6 +40,7 @@ mod mtu_mismatch;
 mod narrow_path;
 mod near_full;
 mod neighbor_changes;
+mod no_neighbor;
 mod no_window_scaling;
 mod notes;
 mod nothing_done;
@@ -179,6 +180,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::NOT_LOCAL,
     &other_mac::OtherMac,
     &host_drops::NEIGHBOR,
+    &no_neighbor::NoNeighbor,
     &host_drops::NEIGHBOR_TABLE,
     &neighbor_changes::NeighborChanges,
     &host_drops::CONNECTION_INSERT,

@@ -13,7 +13,7 @@ use super::{
     drops::BACKLOG_OVERFLOW,
     fragment_filter::FRAGMENT_FILTER,
     generator_limited::OFFERED,
-    host_drops::CONNTRACK_FULL,
+    host_drops::{CONNTRACK_FULL, NEIGHBOR_UNRESOLVED},
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{PacketFilter, filter_of_datagrams},
@@ -44,7 +44,7 @@ const OTHER_PROGRAMS: &str = "other-programs";
 /// The finding that packets waited in vain for a neighbor.
 /// A program waits for a core for some slices of 3 ms (`sysctl_sched_base_slice`, kernel/sched/fair.c), and not so long.
 const LONGER_THAN_CORE_WAITS: Nanos = Nanos::from_millis(100);
-const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
+
 /// The finding that something on the way lets a rate pass.
 pub(super) const RATE_LIMIT: &str = "rate-limit";
 /// A rate limit drops at least this share; less is no reason to search for one.

@@ -3,6 +3,7 @@
 use fathom_model::{
     Benchmark, Confidence, Derivation, Estimate, Finding, Limit, LimitKind, Metric, ProofOutcome, Run, Severity,
     StepKind, StepSummary, Summary, TestRun, Unit,
+    finding::PromiseOutcome,
     metric::Better,
     search::LoadCurve,
     units::{grouped, percent, rounded, significant},
@@ -34,7 +35,7 @@ pub(crate) enum Mark {
     Kept,
     /// A promise was broken.
     Broken,
-    /// The bound of a promise is inside the interval.
+    /// A promise of which it is not certain whether it was kept.
     Open,
     Missing,
 }
@@ -63,15 +64,39 @@ pub(crate) const fn proof(outcome: ProofOutcome) -> (&'static str, Mark) {
     }
 }
 
+/// Returns the word for the outcome of a promise, with its mark.
+pub(crate) const fn promise(outcome: PromiseOutcome) -> (&'static str, Mark) {
+    match outcome {
+        PromiseOutcome::Kept => ("ok", Mark::Kept),
+        PromiseOutcome::Broken => ("✗", Mark::Broken),
+        PromiseOutcome::Open => ("unclear", Mark::Open),
+    }
+}
+
+/// Returns what a promise about a test comes to, as the verdict judges it.
+///
+/// A number that cannot be trusted leaves it open, and a disturbed test breaks none. That nothing arrived is certain.
+pub(crate) fn trusted(run: &Run, test: &TestRun, outcome: PromiseOutcome) -> PromiseOutcome {
+    const NOTHING_DONE: &str = "nothing-done";
+    let spoils = |finding: &&Finding| {
+        finding.severity >= Severity::Disturbs && finding.tests.contains(&test.name) && finding.id != NOTHING_DONE
+    };
+    match run.findings.iter().find(spoils).map(|finding| finding.severity) {
+        Some(Severity::Invalidates) => PromiseOutcome::Open,
+        Some(_) if outcome == PromiseOutcome::Broken => PromiseOutcome::Open,
+        _ => outcome,
+    }
+}
+
 /// Formats the value of a summary. Its name is omitted if `title` is that name.
-pub(crate) fn value_words(test: &TestRun, summary: &Summary, title: &str) -> ValueWords {
+pub(crate) fn value_words(run: &Run, test: &TestRun, summary: &Summary, title: &str) -> ValueWords {
     let limit = limit_of(test, summary);
     let is_named = title == summary.metric.title;
     // A value with a promise is shown even if it has too few samples.
     if is_named && limit.is_none() && is_too_few(summary) {
         return ValueWords { result: MISSING.to_owned(), ..ValueWords::default() };
     }
-    let (used, mark) = limit.map_or((String::new(), Mark::Plain), |limit| used(limit, summary));
+    let (used, mark) = limit.map_or((String::new(), Mark::Plain), |limit| used(run, test, limit, summary));
     ValueWords {
         result: match summary.value {
             None => format!("{MISSING}  {}", summary.note.as_deref().unwrap_or("not measured")),
@@ -90,13 +115,22 @@ pub(crate) fn limit_of<'a>(test: &'a TestRun, summary: &Summary) -> Option<&'a L
     test.limits.iter().find(|limit| limit.metric == summary.metric.name)
 }
 
-fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
+fn used(run: &Run, test: &TestRun, limit: &Limit, summary: &Summary) -> (String, Mark) {
     if limit.kind != LimitKind::Promise {
-        // Of a limit, the rest of a percent is noise.
-        let whole = |used: f64| percent(if (0.995..1.0).contains(&used) { 1.0 } else { used });
-        return (limit.used.map(whole).unwrap_or_default(), Mark::Plain);
+        return (limit.used.map(used_share).unwrap_or_default(), Mark::Plain);
     }
     let Some(value) = summary.value else { return (MISSING.to_owned(), Mark::Missing) };
+    let (word, mark) = promise(trusted(run, test, outcome(limit, summary, value)));
+    (word.to_owned(), mark)
+}
+
+/// Formats the used share of a limit. The rest of a percent is noise.
+pub(crate) fn used_share(used: f64) -> String {
+    percent(if (0.995..1.0).contains(&used) { 1.0 } else { used })
+}
+
+/// Judges a value by the bound of a promise: it is kept or broken if the whole interval says so.
+fn outcome(limit: &Limit, summary: &Summary, value: f64) -> PromiseOutcome {
     let (low, high) = summary.confidence.map_or((value, value), |c| (c.low, c.high));
     // The good and the bad end of the interval, as distances from the bound.
     let (best, worst) = match summary.metric.better {
@@ -104,9 +138,9 @@ fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
         Better::Lower | Better::Neither => (limit.value - low, limit.value - high),
     };
     match (worst >= 0.0, best < 0.0) {
-        (true, _) => ("ok".to_owned(), Mark::Kept),
-        (_, true) => ("✗".to_owned(), Mark::Broken),
-        _ => ("unclear".to_owned(), Mark::Open),
+        (true, _) => PromiseOutcome::Kept,
+        (_, true) => PromiseOutcome::Broken,
+        _ => PromiseOutcome::Open,
     }
 }
 
@@ -345,10 +379,10 @@ mod tests {
             used: None,
         };
         let rate = summary(Unit::BitsPerSec, Better::Higher, (9.1e9, 9.0e9, 9.2e9));
-        let marks = [8e9, 9.1e9, 10e9].map(|limit| used(&promised(limit), &rate).1);
-        assert_eq!(marks, [Mark::Kept, Mark::Open, Mark::Broken]);
+        let outcomes = [8e9, 9.1e9, 10e9].map(|bound| outcome(&promised(bound), &rate, 9.1e9));
+        assert_eq!(outcomes, [PromiseOutcome::Kept, PromiseOutcome::Open, PromiseOutcome::Broken]);
         let no_loss = summary(Unit::Ratio, Better::Lower, (0.0, 0.0, 0.0));
-        assert_eq!(used(&promised(0.0), &no_loss).0, "ok");
+        assert_eq!(outcome(&promised(0.0), &no_loss, 0.0), PromiseOutcome::Kept);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, io};
 
 use fathom_model::{
     ComparedArm, Comparison, Confidence, CostOutcome, Effect, Estimate, EventRecord, Histogram, Intervention,
-    InterventionAim, Layer, PairedValue, Proof, ProofOutcome, Run, Sweep, SweepCurve, SweepPoint, SweptValue, TestRun,
-    Trial, Unit, Verdict,
+    InterventionAim, Layer, Limit, LimitKind, PairedValue, Proof, ProofOutcome, Run, Severity, Sweep, SweepCurve,
+    SweepPoint, SweptValue, TestRun, Trial, Unit, Verdict,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -193,6 +193,56 @@ fn colours_only_repeat_what_the_words_say() {
     }
     let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
     assert_eq!(trimmed(&plain), trimmed(EVALUATION));
+}
+
+/// The sample with a disturbance of one of its tests.
+fn disturbed(test: &str) -> Run {
+    let mut run = sample::run();
+    let mut finding = run.findings[0].clone();
+    finding.severity = Severity::Disturbs;
+    "others' cpu".clone_into(&mut finding.short);
+    finding.tests = vec![test.to_owned()];
+    run.findings = vec![finding];
+    run
+}
+
+#[test]
+fn a_disturbed_test_breaks_no_promise_in_its_row_its_rung_and_its_section() {
+    let text = written(&TextFormat(TextStyle::PLAIN), &disturbed("udp_stream"));
+    assert!(text.contains("<= 0 %             unclear  ◂ others' cpu"), "{text}");
+    for (run, word) in [(disturbed("udp_stream"), "class=\"open\">unclear"), (sample::run(), "class=\"broken\">✗")] {
+        let html = written(&Html, &run);
+        let promise = format!("<span class=\"promise\">loss 0.31\u{a0}%, promised &lt;= 0\u{a0}%: <b {word}</b>");
+        assert!(html.contains(&promise), "{promise}");
+    }
+}
+
+#[test]
+fn a_mark_of_the_table_is_on_the_ladder_too() {
+    let html = written(&Html, &sample::run());
+    let ladder = html.split("id=\"table\"").next().and_then(|before| before.split("id=\"ladder\"").nth(1)).unwrap();
+    for mark in ["◂ one queue", "◂ socket full", "◂ not found", "A bar is orange if"] {
+        assert!(ladder.contains(mark), "{mark}");
+    }
+}
+
+#[test]
+fn a_layer_that_lacks_is_none_without_sockets_and_may_be_disturbed() {
+    let mut run = disturbed("http");
+    let below = Limit {
+        kind: LimitKind::LayerBelow,
+        metric: "requests_per_sec".to_owned(),
+        value: 1e6,
+        text: "tcp rr 1.00 M/s".to_owned(),
+        used: Some(0.18),
+    };
+    run.tests.iter_mut().find(|test| test.name == "http").unwrap().limits = vec![below];
+    let says =
+        |run: &Run, words: &str| written(&TextFormat(TextStyle::PLAIN), run).replace("\n  ", " ").contains(words);
+    assert!(says(&run, "reaches 18 % of tcp rr 1.00 M/s; the first layer to lack is http (others' cpu)"));
+    let http = run.tests.iter_mut().find(|test| test.name == "http").unwrap();
+    http.options.set("xdp", "udp");
+    assert!(!says(&run, "the first layer to lack"));
 }
 
 #[test]
@@ -473,17 +523,17 @@ fn a_loss_curve_has_a_row_of_csv_per_load() {
 
 /// Scripted users on a screen, with the figures of the sample.
 const STEPS: &str = "\
-  step                  reached  share  errors      p50      p99           promised        margin
-  home                    8,904   99 %     0 %  1.10 ms  2.98 ms         p99 < 40ms    ok    93 %
-  search for a product   21,527  239 %  0.20 %  6.30 ms  16.1 ms        p99 < 300ms    ok    95 %
-                                                                        errors < 1%    ok    80 %
-  login                   5,561   62 %   6.4 %  4.17 ms  10.6 ms      errors < 0.1%     ✗  63.7 ×
-                                                                         p99.9 < 1s  open    97 %
-  Σ buying                4,943   55 %   1.2 %  31.0 ms  77.5 ms        p90 < 150ms    ok    73 %
+  step                  reached  share  errors      p50      p99           promised           margin
+  home                    8,904   99 %     0 %  1.10 ms  2.98 ms         p99 < 40ms       ok    93 %
+  search for a product   21,527  239 %  0.20 %  6.30 ms  16.1 ms        p99 < 300ms       ok    95 %
+                                                                        errors < 1%       ok    80 %
+  login                   5,561   62 %   6.4 %  4.17 ms  10.6 ms      errors < 0.1%        ✗  63.7 ×
+                                                                         p99.9 < 1s  unclear    97 %
+  Σ buying                4,943   55 %   1.2 %  31.0 ms  77.5 ms        p90 < 150ms       ok    73 %
   cart                    4,960   55 %     0 %  2.89 ms  7.46 ms
-  checkout                4,821   53 %   1.2 %  23.8 ms  64.8 ms         p99 < 50ms     ✗   −30 %
-  all steps              45,773         0.99 %  5.50 ms  31.6 ms     users/s > 1000    ok    50 %
-                                                                  requests/s > 500k     ✗   −64 %
+  checkout                4,821   53 %   1.2 %  23.8 ms  64.8 ms         p99 < 50ms        ✗   −30 %
+  all steps              45,773         0.99 %  5.50 ms  31.6 ms     users/s > 1000       ok    50 %
+                                                                  requests/s > 500k        ✗   −64 %
 ";
 
 #[test]

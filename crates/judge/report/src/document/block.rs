@@ -168,13 +168,33 @@ pub(crate) struct Rung {
     pub(crate) limit: String,
     pub(crate) cost: String,
     /// What holds it back.
-    pub(crate) marker: Option<String>,
+    pub(crate) marker: Option<Cell>,
+    pub(crate) promises: Vec<PromiseWords>,
+}
+
+impl Rung {
+    /// Whether a finding holds the row back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.marker.as_ref().is_some_and(|marker| marker.mark == Mark::Open)
+    }
+}
+
+/// A promise and what came of it.
+pub(crate) struct PromiseWords {
+    /// `lost 2.6 %, promised <= 0.10 %`.
+    pub(crate) text: String,
+    /// `ok`, `✗` or `unclear`.
+    pub(crate) word: String,
+    pub(crate) mark: Mark,
 }
 
 /// The most important value of a test.
 pub(crate) struct Headline {
     pub(crate) value: ValueWords,
-    pub(crate) quantiles: Vec<(String, String)>,
+    /// The values next to it, each with its name.
+    pub(crate) beside: Vec<(String, String)>,
+    /// The promises about other values.
+    pub(crate) promises: Vec<PromiseWords>,
     /// Between which hosts, and of which kind.
     pub(crate) way: String,
     pub(crate) missing: Option<String>,

@@ -1,15 +1,17 @@
 //! The top of a report: the head, the state, the bottlenecks, and all tests in one table.
 
 use fathom_model::{
-    Conservation, Derivation, Evidence, Finding, LimitKind, Metric, NoCause, PacketQueueShare, Proof, Run, Severity,
-    StepSummary, Summary, TestRun, Unit, VerdictState,
+    Conservation, Derivation, Evidence, Finding, Limit, LimitKind, Metric, NoCause, PacketQueueShare, Proof, Run,
+    Severity, StepSummary, Summary, TestRun, Unit, VerdictState,
+    finding::PromiseOutcome,
     metric::Better,
     units::{grouped, percent},
 };
 
 use super::{
     block::{
-        Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, section,
+        Block, Cell, Column, Fact, FindingBlock, Head, List, PromiseWords, Row, Rung, Sentence, State, Table, anchor,
+        folded, section,
     },
     hosts, intervention, probe,
     steps::{self, PromiseCell},
@@ -18,7 +20,7 @@ use crate::{
     counter,
     words::{
         self, MISSING, Mark, ValueWords, finding_of, headline_value, quantile_value, quantiles, rounds_missing,
-        value_words, with_common_start, with_common_unit,
+        used_share, value_words, with_common_start, with_common_unit,
     },
 };
 
@@ -108,19 +110,17 @@ fn important(run: &Run) -> Vec<&Finding> {
     all
 }
 
-/// Returns the layers of a run in one sentence: what each reaches of the layer below it, and the lowest layer that something holds back.
+/// Returns the layers of a run in one sentence: what each reaches of the layer below it, and the lowest layer with a mark.
 fn layers(run: &Run) -> Option<String> {
     let reached = run.tests.iter().filter_map(|test| {
         let below = test.limits.iter().find(|limit| limit.kind == LimitKind::LayerBelow)?;
-        Some(format!("{} reaches {} of {}", test.full_name(), percent(below.used?), below.text))
+        Some(format!("{} reaches {} of {}", test.full_name(), used_share(below.used?), below.text))
     });
     let reached: Vec<String> = reached.collect();
-    let held_back = |test: &TestRun| {
-        let of_test = |finding: &&Finding| finding.tests.contains(&test.name);
-        run.findings.iter().find(|finding| finding.severity == Severity::HoldsBack && of_test(finding))
-    };
-    let lacking = run.tests.iter().filter(|test| !reaches_a_limit(test));
-    let lowest = lacking.filter_map(|test| Some((test.layer, held_back(test)?))).max_by_key(|(layer, _)| *layer);
+    // A test without sockets stands beside the layers.
+    let lacking = run.tests.iter().filter(|test| !test.is_without_sockets() && !reaches_a_limit(test));
+    let marked = lacking.filter_map(|test| Some((test.layer, finding_of(run, test)?)));
+    let lowest = marked.max_by_key(|(layer, _)| *layer);
     let first =
         lowest.map(|(layer, finding)| format!("the first layer to lack is {} ({})", layer.name(), finding.short));
     (!reached.is_empty()).then(|| reached.into_iter().chain(first).collect::<Vec<_>>().join("; "))
@@ -172,13 +172,10 @@ fn no_cause_anchor(test: &TestRun) -> String {
     format!("open-{}", anchor(&test.name))
 }
 
-/// Returns the mark of a row that something holds back, with a link to the text that says so.
-fn held_back_by(run: &Run, test: &TestRun) -> Cell {
-    match finding_of(run, test) {
-        Some(finding) => marker(finding),
-        None if test.no_cause.is_some() => Cell::from("◂ not found").faint().linked(no_cause_anchor(test)),
-        None => Cell::default(),
-    }
+/// Returns the mark of a row, with a link to the text that says what it means. `None` if nothing is to be said.
+fn held_back_by(run: &Run, test: &TestRun) -> Option<Cell> {
+    let not_found = || Cell::from("◂ not found").faint().linked(no_cause_anchor(test));
+    finding_of(run, test).map(marker).or_else(|| test.no_cause.is_some().then(not_found))
 }
 
 fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
@@ -261,11 +258,15 @@ fn proof_words(run: &Run, finding: &Finding) -> String {
 /// Draws each test as a bar against its nearest limit that is not a promise, or else against any limit. `None` if no test has a
 /// limit.
 pub(super) fn ladder(run: &Run) -> Option<Block<'_>> {
-    let about = "Each bar is the share of the nearest limit that was used: the full width is the limit. \
-                 The cost is the tool's own processor time per unit of work.";
     let rung = |(index, test)| rung(run, test, begins_layer(run, index));
     let rungs: Vec<Rung> = run.tests.iter().enumerate().map(rung).collect();
     let is_any = rungs.iter().any(|rung| rung.share.is_some());
+    let mut about = "Each bar is the share of the nearest limit that was used: the full width is the limit. \
+                     The cost is the tool's own processor time per unit of work."
+        .to_owned();
+    if rungs.iter().any(Rung::is_held) {
+        about.push_str(" A bar is orange if something holds its row back; the words behind ◂ say what.");
+    }
     let blocks = vec![Block::aside(about), Block::Ladder(rungs)];
     is_any.then(|| section("ladder", "The layers against their limits", blocks))
 }
@@ -286,9 +287,6 @@ fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
     let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
     let cost =
         cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(&cost.metric))));
-    // A finding that most rows share is above the rows and marks none of them.
-    let is_shared = |finding: &&Finding| 2 * finding.tests.len() > run.tests.len();
-    let finding = finding_of(run, test).filter(|finding| !is_shared(finding));
     Rung {
         layer,
         test: Cell::from(&test.title).linked(anchor(&test.name)),
@@ -300,7 +298,36 @@ fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
             None => String::new(),
         },
         cost: cost.unwrap_or_default(),
-        marker: finding.map(|finding| format!("◂ {}", finding.short)),
+        marker: held_back_by(run, test),
+        promises: promises(run, test, None),
+    }
+}
+
+/// Returns what came of each promise about a test, except one about the metric `told`.
+pub(super) fn promises(run: &Run, test: &TestRun, told: Option<&str>) -> Vec<PromiseWords> {
+    if test.unavailable.is_some() {
+        let unmeasured = |(name, bound): (&String, &String)| PromiseWords {
+            text: format!("{name} promised {bound}"),
+            word: "unclear".to_owned(),
+            mark: Mark::Open,
+        };
+        return test.expect.iter().map(unmeasured).collect();
+    }
+    let promised = |limit: &&Limit| limit.kind == LimitKind::Promise && told != Some(limit.metric.as_str());
+    let of_limit = |limit: &Limit| {
+        let summary = test.summaries.iter().find(|summary| summary.metric.name == limit.metric.as_str())?;
+        Some((summary.metric.title.to_string(), value_words(run, test, summary, &summary.metric.title)))
+    };
+    let of_values = test.limits.iter().filter(promised).filter_map(of_limit);
+    of_values.chain(promised_steps(run, test)).map(|(label, value)| promise_words(&label, &value)).collect()
+}
+
+fn promise_words(label: &str, value: &ValueWords) -> PromiseWords {
+    let text = format!("{label} {}", value.result).trim_end().to_owned();
+    PromiseWords {
+        text: if value.limit.is_empty() { text } else { format!("{text}, promised {}", value.limit) },
+        word: value.used.clone(),
+        mark: if value.mark == Mark::Missing { Mark::Open } else { value.mark },
     }
 }
 
@@ -371,14 +398,14 @@ pub(super) fn sum(conservation: &Conservation) -> String {
 fn rows_of(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Vec<Row> {
     let mut rows = Vec::new();
     if let Some(first) = test.first_value().filter(|_| test.unavailable.is_none()) {
-        rows.push(row(String::new(), value_words(test, first, "")));
-        rows[0].cells[MARKER] = held_back_by(run, test);
+        rows.push(row(String::new(), value_words(run, test, first, "")));
+        rows[0].cells[MARKER] = held_back_by(run, test).unwrap_or_default();
         rows.extend(quantile_row(test, first));
         let others = test.summaries.iter().filter(|summary| summary.metric.name != first.metric.name);
         let shown = others.filter(|summary| has_row(test, first, summary));
-        let value = |summary: &Summary| value_words(test, summary, &summary.metric.title);
+        let value = |summary: &Summary| value_words(run, test, summary, &summary.metric.title);
         rows.extend(shown.map(|summary| row(summary.metric.title.to_string(), value(summary))));
-        rows.extend(promised_steps(test));
+        rows.extend(promised_steps(run, test).into_iter().map(|(label, value)| row(label, value)));
         rows.extend(rounds_missing(run, test).map(|short| row(short, ValueWords::default())));
     } else {
         rows.push(row(String::new(), ValueWords::default()));
@@ -439,27 +466,31 @@ fn quantile_row(test: &TestRun, headline: &Summary) -> Option<Row> {
     (!group.is_empty()).then(|| row(with_common_start(&titles), value))
 }
 
-/// Returns the promises about steps, one row each: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
+/// Returns the promises about steps, each with its label: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
 ///
 /// If there are many, broken and open promises come first, then those with the smallest margin. The others are only counted.
-fn promised_steps(test: &TestRun) -> Vec<Row> {
-    let all = steps::promises(test);
+fn promised_steps(run: &Run, test: &TestRun) -> Vec<(String, ValueWords)> {
+    let all = steps::promises(run, test);
     let mut urgent: Vec<usize> = (0..all.len()).collect();
     let room = |promise: &PromiseCell<'_>| promise.margin_ratio.unwrap_or(f64::INFINITY);
     let is_kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
     urgent.sort_by(|a, b| is_kept(a).cmp(&is_kept(b)).then(room(&all[*a].1).total_cmp(&room(&all[*b].1))));
     let beyond = urgent.split_off(urgent.len().min(PROMISES_MAX));
     urgent.sort_unstable();
-    let mut rows: Vec<Row> = urgent.iter().map(|idx| promised_row(&all[*idx])).collect();
+    let mut values: Vec<_> = urgent.iter().map(|idx| promised_value(&all[*idx])).collect();
     if !beyond.is_empty() {
-        let (word, mark) = if beyond.iter().all(is_kept) { ("ok", Mark::Kept) } else { ("✗", Mark::Broken) };
+        let worst = [PromiseOutcome::Broken, PromiseOutcome::Open].map(words::promise);
+        let is_any = |mark| beyond.iter().any(|idx| all[*idx].1.mark == mark);
+        let worst = worst.into_iter().find(|(_, mark)| is_any(*mark));
+        let (word, mark) = worst.unwrap_or_else(|| words::promise(PromiseOutcome::Kept));
         let value = ValueWords { used: word.to_owned(), mark, ..ValueWords::default() };
-        rows.push(row(format!("{} more promises", beyond.len()), value));
+        values.push((format!("{} more promises", beyond.len()), value));
     }
-    rows
+    values
 }
 
-fn promised_row((step, promise): &(Option<&StepSummary>, PromiseCell<'_>)) -> Row {
+/// Returns the words for a promise of a script, with its step and the title of its value.
+fn promised_value((step, promise): &(Option<&StepSummary>, PromiseCell<'_>)) -> (String, ValueWords) {
     let title = promise.summary.map_or(promise.text, |summary| &summary.metric.title);
     let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
     let value = ValueWords {
@@ -469,5 +500,5 @@ fn promised_row((step, promise): &(Option<&StepSummary>, PromiseCell<'_>)) -> Ro
         used: promise.word.to_owned(),
         mark: promise.mark,
     };
-    row(step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name)), value)
+    (step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name)), value)
 }

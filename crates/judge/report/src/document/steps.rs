@@ -1,7 +1,7 @@
 //! The users, step by step: how far they got, the times of the steps, the promises, and the failures.
 
 use fathom_model::{
-    JudgedPromise, StepKind, StepSummary, Summary, TestRun, UsersSummary,
+    JudgedPromise, Run, StepKind, StepSummary, Summary, TestRun, UsersSummary,
     finding::PromiseOutcome,
     units::{counted, grouped, percent, significant},
 };
@@ -15,12 +15,14 @@ use crate::{
 /// The maximum number of rows on a terminal.
 const SCREEN_MAX: usize = 40;
 /// The order in which quantiles are removed on a narrow terminal, in the order of [`TIMES`]. The 99th percentile stays.
-const GIVES_WAY: [u8; TIMES.len()] = [1, 2, 0, 4, 3];
+const GIVES_WAY: [u8; TIMES.len()] = [2, 3, 0, 5, 4];
+/// After them the share is removed, because it follows from the number before it.
+const SHARE_GIVES_WAY: u8 = 1;
 
 /// Returns the blocks about the users of a test.
-pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
+pub(super) fn blocks<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Block<'a>> {
     let Some(users) = &test.users else { return Vec::new() };
-    let lines = lines(test, users);
+    let lines = lines(run, test, users);
     let mut blocks = vec![
         Block::Heading("Users, step by step".to_owned()).on_page(),
         Block::labelled("users", users_sentence(users)),
@@ -28,7 +30,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     if lines.is_empty() {
         return blocks;
     }
-    blocks.push(Block::Columns(figures(users).map(|figure| vec![Block::Figure(figure)]).into()).on_page());
+    blocks.push(Block::Columns(figures(run, test, users).map(|figure| vec![Block::Figure(figure)]).into()).on_page());
     blocks.push(Block::Table(table(&lines)));
     blocks.push(Block::aside("Below each value its 95 % interval over the rounds.").on_page());
     if users.steps.iter().any(|step| step.kind == StepKind::Transaction) {
@@ -46,12 +48,14 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     blocks
 }
 
-fn figures(users: &UsersSummary) -> [Figure<'_>; 2] {
+fn figures<'a>(run: &'a Run, test: &'a TestRun, users: &'a UsersSummary) -> [Figure<'a>; 2] {
     let beyond = users.steps.len().saturating_sub(STEPS_MAX);
     let more = if beyond > 0 { format!("; the first {STEPS_MAX} steps, {beyond} more below") } else { String::new() };
     [
         Figure::new("Steps reached", format!("of the visits that began{more}"), move || funnel(users)),
-        Figure::new("How long the steps took", "successful steps, all rounds", move || step_times(users)),
+        Figure::new("How long the steps took", "successful steps, all rounds", move || {
+            step_times(users, |outcome| words::trusted(run, test, outcome))
+        }),
     ]
 }
 
@@ -68,14 +72,14 @@ struct Line<'a> {
 }
 
 /// Returns a line per step in the order of the script, and one for all steps together.
-fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
+fn lines<'a>(run: &Run, test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
     let of_step = |step: &'a StepSummary| Line {
         name: step_name(step),
         kind: Some(step.kind),
         n_reached: step.n_reached,
         share: step.reached_ratio.map_or(MISSING.to_owned(), percent),
         summaries: &step.summaries,
-        promises: step_promises(step),
+        promises: step_promises(run, test, step),
     };
     let mut lines: Vec<Line<'_>> = users.steps.iter().map(of_step).collect();
     if users.steps.len() > 1 || !users.promises.is_empty() {
@@ -87,7 +91,7 @@ fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
             // The number of visits at all steps together is not a part of a whole.
             share: String::new(),
             summaries: &users.summaries,
-            promises: script_promises(test, users),
+            promises: script_promises(run, test, users),
         });
     }
     lines
@@ -117,7 +121,8 @@ fn has_too_few(line: &Line<'_>) -> bool {
 /// Returns a row per step. On a terminal, which has no table of promises, a step has one row per promise.
 fn table(lines: &[Line<'_>]) -> Table {
     let mut columns = vec![Column::text("step")];
-    columns.extend(["reached", "share", "errors"].map(Column::number));
+    let share = Column { gives_way: SHARE_GIVES_WAY, ..Column::number("share") };
+    columns.extend([Column::number("reached"), share, Column::number("errors")]);
     let quantile = |((title, _), gives_way)| Column { gives_way, ..Column::number(title) };
     columns.extend(TIMES.into_iter().zip(GIVES_WAY).map(quantile));
     columns.extend(["promised", "", "margin"].map(|title| Column::text(title).only(Medium::Screen)));
@@ -181,7 +186,7 @@ pub(super) struct PromiseCell<'a> {
     pub(super) text: &'a str,
     /// The value that the promise refers to.
     pub(super) summary: Option<&'a Summary>,
-    /// The outcome: `ok`, `✗`, `open`.
+    /// The outcome: `ok`, `✗`, `unclear`.
     pub(super) word: &'static str,
     /// The distance to the bound: `20 %`, `−50 %`. A value that is many times the bound reads `63 ×`.
     pub(super) margin: String,
@@ -206,13 +211,13 @@ impl PromiseCell<'_> {
     }
 }
 
-/// Formats a judged promise, with the value that it refers to from `among`.
-fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> PromiseCell<'a> {
-    let (word, mark) = match promise.outcome {
-        PromiseOutcome::Kept => ("ok", Mark::Kept),
-        PromiseOutcome::Broken => ("✗", Mark::Broken),
-        PromiseOutcome::Open => ("open", Mark::Open),
-    };
+/// Formats a judged promise by its outcome, with the value that it refers to from `among`.
+fn promised<'a>(
+    promise: &'a JudgedPromise,
+    outcome: PromiseOutcome,
+    mut among: impl Iterator<Item = &'a Summary>,
+) -> PromiseCell<'a> {
+    let (word, mark) = words::promise(outcome);
     let margin = |margin: f64| match margin {
         // Far from the bound, a multiple is easier to understand than a percentage.
         beyond if beyond < -1.0 => format!("{} ×", significant(1.0 - beyond)),
@@ -232,22 +237,25 @@ fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a 
 }
 
 /// Returns the promises about all steps together. They can also refer to other values of the test.
-fn script_promises<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<PromiseCell<'a>> {
+fn script_promises<'a>(run: &Run, test: &'a TestRun, users: &'a UsersSummary) -> Vec<PromiseCell<'a>> {
     let among = users.summaries.iter().chain(&test.summaries);
-    users.promises.iter().map(|promise| promised(promise, among.clone())).collect()
+    let of = |promise: &'a JudgedPromise| promised(promise, words::trusted(run, test, promise.outcome), among.clone());
+    users.promises.iter().map(of).collect()
 }
 
-fn step_promises(step: &StepSummary) -> Vec<PromiseCell<'_>> {
-    step.promises.iter().map(|promise| promised(promise, step.summaries.iter())).collect()
+fn step_promises<'a>(run: &Run, test: &TestRun, step: &'a StepSummary) -> Vec<PromiseCell<'a>> {
+    let of = |promise: &'a JudgedPromise| {
+        promised(promise, words::trusted(run, test, promise.outcome), step.summaries.iter())
+    };
+    step.promises.iter().map(of).collect()
 }
 
 /// Returns every promise of a script with its step. Promises about all steps together come first.
-pub(super) fn promises(test: &TestRun) -> Vec<(Option<&StepSummary>, PromiseCell<'_>)> {
+pub(super) fn promises<'a>(run: &Run, test: &'a TestRun) -> Vec<(Option<&'a StepSummary>, PromiseCell<'a>)> {
     let Some(users) = &test.users else { return Vec::new() };
-    let of_all = script_promises(test, users).into_iter().map(|promise| (None, promise));
-    let of_steps =
-        users.steps.iter().flat_map(|step| step_promises(step).into_iter().map(move |promise| (Some(step), promise)));
-    of_all.chain(of_steps).collect()
+    let of_all = script_promises(run, test, users).into_iter().map(|promise| (None, promise));
+    let of_step = |step| step_promises(run, test, step).into_iter().map(move |promise| (Some(step), promise));
+    of_all.chain(users.steps.iter().flat_map(of_step)).collect()
 }
 
 /// Returns the causes of failed steps, the most frequent first. Transactions are skipped, because their steps have the causes.
@@ -293,10 +301,11 @@ mod tests {
             outcome: PromiseOutcome::Broken,
             reason: None,
         };
-        assert_eq!(promised(&promise(Some(-0.5)), [].iter()).margin, "−50 %");
-        assert_eq!(promised(&promise(Some(0.2)), [].iter()).margin, "20 %");
-        assert_eq!(promised(&promise(Some(-62.7)), [].iter()).margin, "63.7 ×");
-        assert_eq!(promised(&promise(Some(741.0)), [].iter()).margin, "742 ×");
-        assert_eq!(promised(&promise(None), [].iter()).margin, "");
+        let margin = |of| promised(&promise(of), PromiseOutcome::Broken, [].iter()).margin;
+        assert_eq!(margin(Some(-0.5)), "−50 %");
+        assert_eq!(margin(Some(0.2)), "20 %");
+        assert_eq!(margin(Some(-62.7)), "63.7 ×");
+        assert_eq!(margin(Some(741.0)), "742 ×");
+        assert_eq!(margin(None), "");
     }
 }

@@ -1,7 +1,7 @@
 //! The section of one test: its values, and what the hosts recorded during it.
 
 use fathom_model::{
-    Conservation, Histogram, PacketQueueShare, Run, Side, Summary, TestRun, Trial,
+    Conservation, Derivation, Histogram, PacketQueueShare, Run, Side, Summary, TestRun, Trial,
     plan::HostReach,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -12,7 +12,7 @@ use super::{
     curve, events, flow,
     hosts::is_one_machine,
     intervention, notes,
-    overview::{marker, sum, why_not},
+    overview::{marker, promises, sum, why_not},
     probe, replay, sharing, steps, targets, time_division,
 };
 use crate::{
@@ -28,6 +28,8 @@ use crate::{
 /// The quantiles in the table of latencies.
 const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
+/// A smaller share of what was lost is only in the table.
+const LOST_MIN: f64 = 0.001;
 /// A quantile with fewer values above it is shown faintly.
 const ABOVE_MIN: u64 = 10;
 
@@ -41,7 +43,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
         blocks.extend(intervention::blocks(test));
         blocks.extend(curve::blocks(test));
         blocks.extend(benchmark::section(test));
-        blocks.extend(steps::blocks(test));
+        blocks.extend(steps::blocks(run, test));
         blocks.extend(probe::with_heading(test).into_iter().take(1).map(Block::on_page));
         blocks.extend(probe::blocks(test));
         blocks.extend(replay::blocks(test));
@@ -71,13 +73,28 @@ fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
     let quantile = |summary: &Summary| Some((summary.metric.title.to_string(), quantile_value(summary)?));
     let to = test.to.as_ref().map(|to| format!(" → {to}")).unwrap_or_default();
     Block::Headline(Headline {
-        value: value_words(test, first, ""),
-        quantiles: quantiles(test, first).into_iter().filter_map(quantile).collect(),
+        value: value_words(run, test, first, ""),
+        beside: quantiles(test, first).into_iter().filter_map(quantile).chain(lost(test, first)).collect(),
+        promises: promises(run, test, Some(first.metric.name.as_ref())),
         way: format!("{}{to} · {}", test.from, test.kind),
         missing: rounds_missing(run, test),
         marker: finding_of(run, test).map(marker),
     })
     .on_page()
+}
+
+/// Returns a share of what was lost that matters, unless it has a promise, which has a line of its own.
+fn lost<'a>(test: &'a TestRun, headline: &'a Summary) -> impl Iterator<Item = (String, String)> + 'a {
+    let lost = |summary: &&Summary| {
+        matches!(summary.metric.from, Derivation::Missing { .. })
+            && summary.metric.name != headline.metric.name
+            && words::limit_of(test, summary).is_none()
+    };
+    let shown = |summary: &Summary| {
+        let share = summary.value.filter(|share| *share > LOST_MIN)?;
+        Some((summary.metric.title.to_string(), words::show(&summary.metric, share)))
+    };
+    test.summaries.iter().filter(lost).filter_map(shown)
 }
 
 /// Returns every value with its interval, its limit, and its value in each round.
@@ -98,7 +115,7 @@ fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
     let mut titles = columns([title, "result", "95 % interval", "limit", "used"]);
     let further = round_titles().chain(["samples".to_owned()]);
     titles.extend(further.map(|title| Column::number(title).only(Medium::Page)));
-    let rows = shown().map(|summary| value(test, summary, n)).collect();
+    let rows = shown().map(|summary| value(run, test, summary, n)).collect();
     let mut blocks = vec![Block::Table(Table { columns: titles, rows, ..Table::default() })];
     blocks.extend(rounds_missing(run, test).map(|missing| Block::caution(missing, Mark::Open)));
     let titles = columns(std::iter::once("by round".to_owned()).chain(round_titles()));
@@ -125,8 +142,8 @@ fn by_round(summary: &Summary, n: usize) -> impl Iterator<Item = Cell> {
     (0..n).map(move |round| summary.trials.get(round).map(shown).unwrap_or_default().into())
 }
 
-fn value(test: &TestRun, summary: &Summary, n_rounds: usize) -> Row {
-    let value = value_words(test, summary, title_of(summary));
+fn value(run: &Run, test: &TestRun, summary: &Summary, n_rounds: usize) -> Row {
+    let value = value_words(run, test, summary, title_of(summary));
     // The reason for a missing value is in the notes, which have enough space for it.
     let result = if summary.value.is_some() { value.result } else { MISSING.to_owned() };
     let cells = [

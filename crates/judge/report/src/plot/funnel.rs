@@ -68,7 +68,7 @@ pub(crate) fn funnel(users: &UsersSummary) -> Plot {
         }
         ul.legend {
             li { span class="key s1" {} "passed" }
-            li { span class="key lost" {} "failed" }
+            @if steps.iter().any(|step| !step.errors.is_empty()) { li { span class="key lost" {} "failed" } }
             @if steps.iter().any(|step| n_ended(step) < step.n_reached) { li { span class="key rest" {} "under way at the end" } }
         }
     })
@@ -117,8 +117,8 @@ fn bounds(step: &StepSummary) -> impl Iterator<Item = (&JudgedPromise, f64)> {
     step.promises.iter().filter(of_times).filter_map(|promise| Some((promise, promise.bound?)))
 }
 
-/// Draws the times of the steps from the median to the maximum, with the promised bounds.
-pub(crate) fn step_times(users: &UsersSummary) -> Plot {
+/// Draws the times of the steps from the median to the maximum, with the promised bounds. `judged` returns what an outcome counts as.
+pub(crate) fn step_times(users: &UsersSummary, judged: impl Fn(PromiseOutcome) -> PromiseOutcome) -> Plot {
     let steps = drawn(users);
     let promised = steps.iter().flat_map(bounds).map(|(_, bound)| bound);
     let values = steps.iter().flat_map(times).map(|(_, ns)| ns).chain(promised).filter(|ns| *ns > 0.0);
@@ -126,6 +126,8 @@ pub(crate) fn step_times(users: &UsersSummary) -> Plot {
     if high <= 0.0 {
         return Err("No step passed in the measured part, so there are no times.");
     }
+    let is_broken = |promise: &JudgedPromise| judged(promise.outcome) == PromiseOutcome::Broken;
+    let stands = |broken| steps.iter().flat_map(bounds).any(|(promise, _)| is_broken(promise) == broken);
     let ticks = log_ticks(low, high);
     let (first, last) = (ticks[0], ticks[ticks.len() - 1].max(ticks[0] * 10.0));
     let x = Scale::log((first, last), (LEFT, WIDTH - 24.0));
@@ -142,18 +144,18 @@ pub(crate) fn step_times(users: &UsersSummary) -> Plot {
             }
             @for (row, step) in steps.iter().enumerate() {
                 (label(step, row))
-                (span(step, row, &x))
+                (span(step, row, &x, is_broken))
             }
         }
         ul.legend {
             li { span class="key s1" {} "p50 · p90 · p99, and thin to the maximum" }
-            li { span class="key bound" {} "promised" }
-            li { span class="key bound lost" {} "not kept" }
+            @if stands(false) { li { span class="key bound" {} "promised" } }
+            @if stands(true) { li { span class="key bound lost" {} "promised, not kept" } }
         }
     })
 }
 
-fn span(step: &StepSummary, row: usize, x: &Scale) -> Markup {
+fn span(step: &StepSummary, row: usize, x: &Scale, is_broken: impl Fn(&JudgedPromise) -> bool) -> Markup {
     let times = times(step);
     let of = |title: &str| times.iter().find(|(other, _)| *other == title).map(|(_, ns)| x.at(*ns));
     let y = px(middle(row));
@@ -170,7 +172,7 @@ fn span(step: &StepSummary, row: usize, x: &Scale) -> Markup {
                 @if let Some(at) = of(title) { circle.mark cx=(px(at)) cy=(y) r=(if title == "p50" { "5" } else { "3.6" }) {} }
             }
             @for (promise, bound) in bounds(step) {
-                @let class = if promise.outcome == PromiseOutcome::Broken { "bound lost" } else { "bound" };
+                @let class = if is_broken(promise) { "bound lost" } else { "bound" };
                 line class=(class) x1=(px(x.at(bound))) x2=(px(x.at(bound))) y1=(px(middle(row) - 10.0)) y2=(px(middle(row) + 10.0)) {
                     title { "promised " (promise.text) }
                 }

@@ -6,11 +6,11 @@ use maud::{Markup, html};
 use super::line_breaks::with_units_kept;
 use crate::{
     document::{
-        Block, Cell, Column, Fact, Failure, Figure, FindingBlock, Head, Headline, List, Medium, Row, Rung, Section,
-        Sentence, State, Table, Weight,
+        Block, Cell, Column, Fact, Failure, Figure, FindingBlock, Head, Headline, List, Medium, PromiseWords, Row,
+        Rung, Section, Sentence, State, Table, Weight,
     },
     plot::share::share,
-    words::{MISSING, Mark},
+    words::{MISSING, Mark, used_share},
 };
 
 /// The maximum number of examples on a page. The JSON document has all of them.
@@ -101,7 +101,7 @@ fn finding(shown: &FindingBlock<'_>) -> Markup {
 }
 
 fn rung(shown: &Rung) -> Markup {
-    let class = if shown.marker.is_some() { "bar held" } else { "bar" };
+    let class = if shown.is_held() { "bar held" } else { "bar" };
     html! {
         a.rung.begins[shown.layer.is_some()] href=[shown.test.link.as_ref().map(|id| format!("#{id}"))] {
             span.layer { (shown.layer.unwrap_or_default()) }
@@ -109,11 +109,12 @@ fn rung(shown: &Rung) -> Markup {
             span.value.missing[shown.value.mark == Mark::Missing] { (shown.value.text) }
             span.track { @if let Some(used) = shown.share { (share(used, class)) } }
             span.used {
-                @if let Some(used) = shown.share { b { (fathom_model::units::percent(used)) } " " }
-                (shown.limit)
+                @if let Some(used) = shown.share { b { (with_units_kept(&used_share(used))) } " " }
+                (with_units_kept(&shown.limit))
             }
             span.cost { (shown.cost) }
-            @if let Some(marker) = &shown.marker { span.marker { (marker) } }
+            @if let Some(marker) = &shown.marker { span.marker.faint[!shown.is_held()] { (marker.text) } }
+            @for promise in &shown.promises { span.promise { (promise_words(promise)) } }
         }
     }
 }
@@ -122,24 +123,29 @@ fn headline(shown: &Headline) -> Markup {
     let value = &shown.value;
     html! {
         p.big {
-            b { (value.result) }
-            @if !value.interval.is_empty() { span { (value.interval) } }
+            b { (with_units_kept(&value.result)) }
+            @if !value.interval.is_empty() { span { (with_units_kept(&value.interval)) } }
             @if !value.limit.is_empty() {
                 span class=[mark_class(value.mark)] {
                     @if !value.used.is_empty() { (value.used) " · " }
-                    (value.limit)
+                    (with_units_kept(&value.limit))
                 }
             }
         }
-        @if !shown.quantiles.is_empty() {
-            p.quantiles { @for (title, value) in &shown.quantiles { span { (title) b { (value) } } } }
+        @if !shown.beside.is_empty() {
+            p.beside { @for (title, value) in &shown.beside { span { (title) b { (with_units_kept(value)) } } } }
         }
+        @for promise in &shown.promises { p.promise { (promise_words(promise)) } }
         p.way {
             (shown.way)
             @if let Some(missing) = &shown.missing { " · " b.open { (missing) } }
             @if let Some(marker) = &shown.marker { " · " span.marker { (text(marker)) } }
         }
     }
+}
+
+fn promise_words(shown: &PromiseWords) -> Markup {
+    html! { (with_units_kept(&shown.text)) ": " b class=[mark_class(shown.mark)] { (shown.word) } }
 }
 
 fn section(shown: &Section<'_>) -> Markup {

@@ -6,7 +6,7 @@ const UNITS: [&str; 27] = [
     "Tbit/s", "/s", "k/s", "M/s", "req/s", "pps", "kpps", "Mpps", "k", "M", "×",
 ];
 
-/// Puts a no-break space between each number and its unit.
+/// Puts a no-break space between each number and its unit, and behind `±`.
 pub(super) fn with_units_kept(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     let mut words = text.split(' ').peekable();
@@ -17,7 +17,8 @@ pub(super) fn with_units_kept(text: &str) -> String {
         // `k req/s` is a unit of two words.
         let is_prefix = matches!(word, "k" | "M") && *next == "req/s";
         let unit = next.trim_end_matches([',', ';', ':', '.', ')', '?']);
-        out.push(if (is_number || is_prefix) && UNITS.contains(&unit) { '\u{a0}' } else { ' ' });
+        let stays = word == "±" || ((is_number || is_prefix) && UNITS.contains(&unit));
+        out.push(if stays { '\u{a0}' } else { ' ' });
     }
     out
 }
@@ -33,6 +34,7 @@ mod tests {
             ("69 dropped of 5,661 (1.2 %)", "69 dropped of 5,661 (1.2\u{a0}%)"),
             ("to 50.0 Mbit/s: packets waited", "to 50.0\u{a0}Mbit/s: packets waited"),
             ("59 % of http 8.06 k req/s", "59\u{a0}% of http 8.06\u{a0}k\u{a0}req/s"),
+            ("saves 1.05 ± 0.86 µs", "saves 1.05 ±\u{a0}0.86\u{a0}µs"),
             ("no unit here, 5 errors", "no unit here, 5 errors"),
             ("", ""),
         ] {

@@ -255,6 +255,8 @@ pub(crate) struct Column {
     pub(crate) only: Option<Medium>,
     /// Of columns that do not fit on a terminal, that with the highest number goes first; 0 stays.
     pub(crate) gives_way: u8,
+    /// Whether its texts go on in further lines where a terminal is too narrow for them.
+    pub(crate) wraps: bool,
 }
 
 impl Column {

@@ -79,10 +79,10 @@ fn table(run: &Run, comparisons: &[&Comparison]) -> Table {
     };
     let columns = vec![
         Column::text(""),
-        Column::number(reference),
-        Column::number(path),
-        Column::text(format!("what {path} does")),
-        Column { gives_way: 1, ..Column::text(format!("{reference} against itself")) },
+        Column { gives_way: 1, ..Column::number(reference) },
+        Column { gives_way: 2, ..Column::number(path) },
+        Column { wraps: true, ..Column::text(format!("what {path} does")) },
+        Column { gives_way: 3, ..Column::text(format!("{reference} against itself")) },
     ];
     let rows = comparisons.iter().filter(|comparison| comparison.void.is_none()).flat_map(|comparison| {
         let heading = |text: String| Row::new([Cell::from(text).strong()].into_iter().chain(vec![Cell::default(); 4]));
@@ -94,7 +94,7 @@ fn table(run: &Run, comparisons: &[&Comparison]) -> Table {
         };
         shown.chunk_by(|one, other| one.arm.test == other.arm.test).flat_map(of_path).collect::<Vec<_>>()
     });
-    Table { columns, rows: rows.collect(), ..Table::default() }
+    Table { class: "costs", columns, rows: rows.collect(), flows: false }
 }
 
 fn row(shown: &ShownValue<'_>) -> Row {

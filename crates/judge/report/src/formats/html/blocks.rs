@@ -248,7 +248,8 @@ fn cell(cell: &Cell, column: &Column) -> Markup {
 
 /// The text of a cell, as a link if it has a target.
 fn text(cell: &Cell) -> Markup {
-    html! { @if let Some(id) = &cell.link { a href={ "#" (id) } { (cell.text) } } @else { (cell.text) } }
+    let text = with_units_kept(&cell.text);
+    html! { @if let Some(id) = &cell.link { a href={ "#" (id) } { (text) } } @else { (text) } }
 }
 
 fn figure(shown: &Figure<'_>) -> Markup {

@@ -133,7 +133,7 @@ pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// Splits a text into words. A number and its unit count as one.
+/// Splits a text into words. A number and its unit count as one, and a number and the sign `±` or `×` before it.
 fn pieces(text: &str) -> Vec<String> {
     const UNITS: [&str; 10] = ["bit/s", "pps", "req/s", "/s", "B", "iB", "s", "ns", "µs", "%"];
     let is_unit = |word: &str| {
@@ -142,8 +142,12 @@ fn pieces(text: &str) -> Vec<String> {
     };
     let mut pieces: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let begins_with_digit = |piece: &&mut String| piece.starts_with(|c: char| c.is_ascii_digit());
-        match pieces.last_mut().filter(begins_with_digit).filter(|_| is_unit(word)) {
+        let begins_with_digit = |piece: &&mut String| {
+            piece.trim_start_matches(['(', '±', '×', ' ']).starts_with(|c: char| c.is_ascii_digit())
+        };
+        let is_joined =
+            |piece: &&mut String| (begins_with_digit(piece) && is_unit(word)) || piece.ends_with(['±', '×']);
+        match pieces.last_mut().filter(is_joined) {
             Some(number) => *number = format!("{number} {word}"),
             None => pieces.push(word.to_owned()),
         }
@@ -187,6 +191,7 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("", 7), [""]);
         assert_eq!(wrap("ceiling 3.95 Mpps", 14), ["ceiling", "3.95 Mpps"]);
+        assert_eq!(wrap("adds 456 ± 129 µs (× 3.38)", 15), ["adds 456", "± 129 µs", "(× 3.38)"]);
         assert_eq!(wrap("ceiling of 68.3 k req/s", 16), ["ceiling of", "68.3 k req/s"]);
         assert_eq!(wrap("ceiling 3.95 Mpps", 4), ["ceiling", "3.95", "Mpps"], "where there is no room for both");
         assert_eq!(fitted("softirq", 5), "softi".chars().take(4).collect::<String>() + "…");

@@ -618,8 +618,11 @@ fn the_time_of_a_stream_is_a_row_and_a_bar_for_each_owner() {
         assert!(text.contains(line), "{line}\n{text}");
     }
     let html = written(&Html, &run);
-    assert_eq!(html.matches("aria-label=\"parts of the time\"").count(), 3);
-    assert!(html.contains("</span>wait for a core 52 %"), "the legend has the shares");
+    for owner in ["sending threads, gen-1", "connections, gen-1", "receiving threads, web-1"] {
+        assert_eq!(html.matches(&format!("aria-label=\"parts of the time, {owner}\"")).count(), 1, "{owner}");
+    }
+    let legend = "<span class=\"key s6\"></span><span class=\"number\">2</span>wait for a core 52 %";
+    assert!(html.contains(legend), "the legend has the shares");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use fathom_model::{
 
 use super::block::{Block, Cell, Column, Figure, Medium, Row, Table, columns};
 use crate::{
-    plot::anatomy::{bars, class},
+    plot::anatomy::{bars, key},
     words::MISSING,
 };
 
@@ -185,11 +185,11 @@ fn table(test: &TestRun, anatomy: &Anatomy) -> Table {
     let (median, slow) = (anatomy.median(), anatomy.slow());
     let longest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or_default();
     let shared = |part: Nanos, whole: Nanos| format!("{:.0} %", share(part, whole) * 100.0);
-    let row = |part: &AnatomyPart| {
+    let row = |(index, part): (usize, &AnatomyPart)| {
         let bar = "█".repeat(bar_length(share(part.median_ns, longest)));
         let slow = part.slow_ns.zip(slow);
         Row::new([
-            Cell { key: Some(class(part)), ..Cell::from(name(test, part.part)) },
+            Cell { key: Some(key(index, part)), ..Cell::from(name(test, part.part)) },
             host(test, part.side).into(),
             part.median_ns.to_string().into(),
             shared(part.median_ns, median).into(),
@@ -198,7 +198,7 @@ fn table(test: &TestRun, anatomy: &Anatomy) -> Table {
             slow.map(|(part, whole)| shared(part, whole)).unwrap_or_default().into(),
         ])
     };
-    let mut rows: Vec<Row> = anatomy.parts.iter().map(row).collect();
+    let mut rows: Vec<Row> = anatomy.parts.iter().enumerate().map(row).collect();
     let whole = slow.map_or(MISSING.to_owned(), |slow| slow.to_string());
     let last = ["whole".to_owned(), String::new(), median.to_string(), String::new(), String::new(), whole];
     rows.push(Row::new(last.into_iter().map(|text| Cell::from(text).strong()).chain([Cell::default()])));

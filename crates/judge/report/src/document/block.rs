@@ -3,7 +3,7 @@
 use fathom_model::{Example, Finding};
 
 use crate::{
-    plot::Plot,
+    plot::{Key, Plot},
     words::{Mark, ValueWords},
 };
 
@@ -324,8 +324,8 @@ pub(crate) struct Cell {
     pub(crate) hint: String,
     /// Where it leads on a page.
     pub(crate) link: Option<String>,
-    /// The class of the colour that a drawing gives it.
-    pub(crate) key: Option<String>,
+    /// Which part of a drawing it is.
+    pub(crate) key: Option<Key>,
 }
 
 impl<T: Into<String>> From<T> for Cell {

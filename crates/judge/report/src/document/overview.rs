@@ -173,7 +173,7 @@ fn no_cause_anchor(test: &TestRun) -> String {
 }
 
 /// Returns the mark of a row, with a link to the text that says what it means. `None` if nothing is to be said.
-fn held_back_by(run: &Run, test: &TestRun) -> Option<Cell> {
+pub(super) fn held_back_by(run: &Run, test: &TestRun) -> Option<Cell> {
     let not_found = || Cell::from("◂ not found").faint().linked(no_cause_anchor(test));
     finding_of(run, test).map(marker).or_else(|| test.no_cause.is_some().then(not_found))
 }

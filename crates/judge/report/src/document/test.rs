@@ -3,16 +3,17 @@
 use fathom_model::{
     Conservation, Derivation, Histogram, PacketQueueShare, Run, Side, Summary, TestRun, Trial,
     plan::HostReach,
+    summary::Drops,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 
 use super::{
     anatomy, benchmark,
-    block::{Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, columns},
+    block::{Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, columns, folded},
     curve, events, flow,
     hosts::is_one_machine,
     intervention, notes,
-    overview::{marker, promises, sum, why_not},
+    overview::{held_back_by, promises, sum, why_not},
     probe, replay, sharing, steps, targets, time_division,
 };
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
         percentiles::{display_name, merged, percentiles},
         throughput::{ROUNDS_MAX, rate_of, throughput},
     },
-    words::{self, MISSING, Mark, finding_of, quantile_value, quantiles, rounds_missing, value_words},
+    words::{self, MISSING, Mark, quantile_value, quantiles, rounds_missing, value_words},
 };
 
 /// The quantiles in the table of latencies.
@@ -76,9 +77,9 @@ fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
         value: value_words(run, test, first, ""),
         beside: quantiles(test, first).into_iter().filter_map(quantile).chain(lost(test, first)).collect(),
         promises: promises(run, test, Some(first.metric.name.as_ref())),
-        way: format!("{}{to} · {}", test.from, test.kind),
+        way: format!("{}{to}", test.from),
         missing: rounds_missing(run, test),
-        marker: finding_of(run, test).map(marker),
+        marker: held_back_by(run, test),
     })
     .on_page()
 }
@@ -126,7 +127,8 @@ fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
     let mut sources: Vec<&str> = test.summaries.iter().map(|summary| summary.metric.source.as_ref()).collect();
     sources.sort_unstable();
     sources.dedup();
-    blocks.push(Block::aside(format!("defined in {}", sources.join(", "))).on_page());
+    let about = format!("defined in {}; the name of the test is {}", sources.join(", "), test.name);
+    blocks.push(Block::aside(about).on_page());
     let is_told_otherwise = test.curve.is_some() || test.benchmark.is_some() || test.users.is_some();
     let is_open = run.tests.len() == 1 && !is_told_otherwise;
     vec![Block::Fold(Fold { summary: "every value of every round".to_owned(), is_open, blocks })]
@@ -192,7 +194,7 @@ fn round(summary: &Summary, index: usize, trial: &Trial) -> Row {
 fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     let mut left: Vec<Block<'a>> = latency(test).map(Block::Figure).into_iter().collect();
     if let Some(conservation) = &test.conservation {
-        left.extend([Block::Figure(drop_balance(conservation)), places(conservation).on_page()]);
+        left.extend(account(conservation).into_iter().map(Block::on_page));
         left.push(Block::sentence(sum(conservation)).on_screen());
     }
     if !test.queues.is_empty() {
@@ -246,13 +248,45 @@ fn quantile(histogram: &Histogram, q: f64) -> Cell {
     if q < 1.0 && histogram.count_above(value) < ABOVE_MIN { cell.faint() } else { cell }
 }
 
-/// Draws where all packets went.
-fn drop_balance(conservation: &Conservation) -> Figure<'_> {
-    let about = format!("{} sent", grouped(conservation.n_sent));
-    Figure::new(format!("Where the {} went", conservation.what), about, move || balance(conservation))
+/// Draws where all packets went, or says that all arrived, and lists all places that count.
+fn account(conservation: &Conservation) -> Vec<Block<'_>> {
+    let Conservation { what, n_sent, n_received, n_unexplained, drops, .. } = conservation;
+    let title = format!("Where the {what} went");
+    let n_clean = drops.iter().filter(|drop| drop.n_dropped == 0).count();
+    let is_whole = n_clean == drops.len() && *n_unexplained == 0;
+    let mut blocks = if is_whole {
+        vec![
+            Block::Heading(title),
+            Block::sentence(format!("All {} {what} that were sent arrived.", grouped(*n_received))),
+        ]
+    } else {
+        let about = format!("{} sent", grouped(*n_sent));
+        vec![Block::Figure(Figure::new(title, about, move || balance(conservation))), places(conservation)]
+    };
+    let others = if is_whole { "" } else { " other" };
+    let counted = match n_clean {
+        0 => None,
+        1 => Some(format!("Nothing was lost at the one{others} place that counts.")),
+        n => Some(format!("Nothing was lost at the {n}{others} places that count.")),
+    };
+    blocks.extend(counted.map(Block::aside));
+    if !drops.is_empty() {
+        blocks.push(folded("every place that counts, with its counter", vec![counters(conservation)]));
+    }
+    blocks
 }
 
-/// Returns the same account as numbers, in the colors of the drawing.
+/// Returns each place that counts what it drops, with the name of its counter.
+fn counters(conservation: &Conservation) -> Block<'_> {
+    let row = |drop: &Drops| {
+        Row::new([Cell::from(&drop.place), grouped(drop.n_dropped).into(), Cell::from(&drop.counter).faint()])
+    };
+    let titles = vec![Column::text("place"), Column::number("lost"), Column::text("counter")];
+    let rows = conservation.drops.iter().map(row).collect();
+    Block::Table(Table { class: "counters", columns: titles, rows, flows: false })
+}
+
+/// Returns the parts as numbers, in the colors of the drawing.
 fn places(conservation: &Conservation) -> Block<'_> {
     let share = |n: i64| {
         let share = match ratio(n.unsigned_abs(), conservation.n_sent) {
@@ -265,15 +299,12 @@ fn places(conservation: &Conservation) -> Block<'_> {
     let rows = parts(conservation).into_iter().map(|part| {
         let sign = if part.n < 0 { "−" } else { "" };
         Row::new([
-            Cell { key: Some(part.class), ..Cell::from(part.place) },
+            Cell { key: Some(part.key), hint: part.counter.to_owned(), ..Cell::from(part.place) },
             format!("{sign}{}", grouped(part.n.unsigned_abs())).into(),
             share(part.n).into(),
-            Cell::from(part.counter).faint(),
         ])
     });
-    let mut titles = columns([""; 3]);
-    titles.push(Column::text(""));
-    Block::Table(Table { class: "places", columns: titles, rows: rows.collect(), flows: false })
+    Block::Table(Table { class: "places", columns: columns([""; 3]), rows: rows.collect(), flows: false })
 }
 
 /// Returns what each queue of the device had.

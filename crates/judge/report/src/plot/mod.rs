@@ -45,6 +45,29 @@ fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Markup {
     }
 }
 
+/// What tells a part of a drawing from the others: a color, and a number for readers to whom colors look alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// The CSS class of the color.
+    pub(crate) class: String,
+    pub(crate) number: usize,
+}
+
+impl Key {
+    /// Draws the key for a legend.
+    pub(crate) fn markup(&self) -> Markup {
+        html! { span class={ "key " (self.class) } {} span.number { (self.number) } }
+    }
+}
+
+/// Whether parts of this color have stripes, as those at the other end and those beyond the number of colors.
+fn is_striped(class: &str) -> bool {
+    class.ends_with(STRIPED)
+}
+
+/// The end of the class of a color with stripes.
+const STRIPED: &str = " far";
+
 /// Formats a coordinate with a precision of a tenth of a pixel.
 fn px(value: f64) -> String {
     let text = format!("{value:.1}");

@@ -139,7 +139,7 @@ fn headline(shown: &Headline) -> Markup {
         p.way {
             (shown.way)
             @if let Some(missing) = &shown.missing { " · " b.open { (missing) } }
-            @if let Some(marker) = &shown.marker { " · " span.marker { (text(marker)) } }
+            @if let Some(marker) = &shown.marker { " · " span.marker.faint[marker.weight == Weight::Faint] { (text(marker)) } }
         }
     }
 }
@@ -239,7 +239,7 @@ fn cell(cell: &Cell, column: &Column) -> Markup {
     let class = classes.into_iter().flatten().collect::<Vec<_>>().join(" ");
     html! {
         td class=[(!class.is_empty()).then_some(class)] title=[(!cell.hint.is_empty()).then_some(&cell.hint)] {
-            @if let Some(key) = &cell.key { span class={ "key " (key) } {} }
+            @if let Some(key) = &cell.key { (key.markup()) }
             (text(cell))
             @if !cell.below.is_empty() { span.interval { (cell.below) } }
         }

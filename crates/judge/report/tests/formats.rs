@@ -875,6 +875,8 @@ fn the_page_tells_everything_in_order() {
         "What holds it back",
         "The layers against their limits",
         "All results",
+        "What else was seen",
+        "powersave governor",
         "id=\"test-http\"",
         "id=\"test-frames-1518\"",
         "Differences",
@@ -885,6 +887,21 @@ fn the_page_tells_everything_in_order() {
     assert_eq!(html.matches("<svg class=\"plot wide\"").count(), 6, "one line plot per measured test");
     assert_eq!(html.matches("<svg class=\"plot heat\"").count(), 12, "both hosts of each measured test");
     assert!(html.contains("the lost part, enlarged") && html.contains("3 of 5 rounds"));
+}
+
+#[test]
+fn hosts_that_differ_by_their_addresses_alone_do_not_differ() {
+    let differing = |fact: &str| {
+        let mut run = sample::run();
+        let common = run.hosts.values().next().unwrap().environment.clone();
+        for (index, host) in run.hosts.values_mut().enumerate() {
+            host.environment = common.clone();
+            host.environment.note("ens5", fact, index.to_string());
+        }
+        written(&Html, &run).contains("Differences")
+    };
+    assert!(!differing("mac") && !differing("addresses"));
+    assert!(differing("driver"));
 }
 
 #[test]

@@ -22,9 +22,13 @@ struct HostFact<'a> {
     values: Vec<Option<&'a str>>,
 }
 
+/// Facts in which no two hosts can be the same.
+const OF_ONE_HOST: [&str; 3] = ["addresses", "mac", "boot_id"];
+
 impl HostFact<'_> {
+    /// Whether the hosts differ in a fact in which they could be the same.
     fn differs(&self) -> bool {
-        self.values.iter().any(|value| *value != self.values[0])
+        !OF_ONE_HOST.contains(&self.name) && self.values.iter().any(|value| *value != self.values[0])
     }
 }
 
@@ -44,12 +48,16 @@ pub(super) fn section(run: &Run) -> Option<Block<'_>> {
     let (different, same): (Vec<HostFact>, Vec<HostFact>) = facts(run).into_iter().partition(HostFact::differs);
     let mut blocks = vec![reached(run)];
     if run.hosts.len() > 1 && different.is_empty() {
-        blocks.push(Block::aside("The hosts do not differ in any fact that was read."));
+        blocks.push(Block::aside("Apart from their addresses, the hosts do not differ in any fact that was read."));
     } else if run.hosts.len() > 1 {
         blocks.extend([Block::Heading("Differences".to_owned()), fact_table(run, &different)]);
     }
     if !same.is_empty() {
-        let summary = if run.hosts.len() > 1 { "common facts" } else { "environment" };
+        let summary = match (run.hosts.len() > 1, different.is_empty()) {
+            (true, false) => "all other facts",
+            (true, true) => "all facts",
+            (false, _) => "environment",
+        };
         blocks.push(folded(summary, vec![fact_table(run, &same)]));
     }
     let items = run.hosts.iter().flat_map(|(name, host)| unavailable_and_changed(name, host)).collect();

@@ -44,6 +44,9 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
         blocks.extend(ladder.map(Block::on_page));
         blocks.push(if is_benchmark { table.on_page() } else { table });
     }
+    if !is_single {
+        blocks.extend(overview::remarks_section(run).map(Block::on_page));
+    }
     for test in &run.tests {
         let section = test::section(run, test);
         blocks.push(if is_single { section } else { section.on_page() });
@@ -55,6 +58,9 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
         blocks.push(notes::of_all(run).on_screen());
     }
     blocks.push(overview::remarks(run).on_screen());
+    if is_single {
+        blocks.extend(overview::remarks_section(run).map(Block::on_page));
+    }
     blocks.extend(hosts::section(run).map(Block::on_page));
     blocks.push(hosts::repeat(run).on_page());
     blocks.push(Block::Ending(overview::state(run)));

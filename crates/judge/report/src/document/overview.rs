@@ -44,7 +44,6 @@ pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
     findings.push(Block::List(List { items: open, ..List::default() }));
     findings.extend(layers(run).map(Block::sentence));
     findings.extend(beside_sockets(run).map(Block::sentence));
-    findings.push(remarks(run).on_page());
     vec![
         head(run),
         Block::State(state(run)),
@@ -219,6 +218,12 @@ pub(super) fn evidence(finding: &Finding, title: impl Fn(&str) -> Option<String>
         rows: finding.evidence.iter().map(row).collect(),
         flows: false,
     }
+}
+
+/// Returns the findings that did not fit above the table, and the remarks, for a page.
+pub(super) fn remarks_section(run: &Run) -> Option<Block<'_>> {
+    let is_any = run.findings.len() > important(run).len();
+    is_any.then(|| section("remarks", "What else was seen", vec![remarks(run)]))
 }
 
 /// Returns the findings that did not fit above the table, and the remarks.

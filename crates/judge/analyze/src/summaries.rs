@@ -290,6 +290,18 @@ impl<'a> TestTrials<'a> {
         (values, reason)
     }
 
+    /// Returns true if what arrived was counted, and that was nothing.
+    fn nothing_arrived(&self) -> bool {
+        let records = || self.trials.iter().flat_map(|trial| trial.records.values());
+        let mut received = records().filter_map(|record| record.totals.get(count::RECEIVED)).peekable();
+        received.peek().is_some() && received.all(|n| *n == 0)
+    }
+
+    /// Returns why a share has no whole.
+    fn why_empty(&self) -> &'static str {
+        if self.nothing_arrived() { "nothing arrived" } else { "nothing was counted that it is a share of" }
+    }
+
     fn mean_summary(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
         let (trials, note) = self.values(of);
         // Rates, totals and costs are never negative, but the interval of a few trials that differ a lot could be.
@@ -316,7 +328,11 @@ impl<'a> TestTrials<'a> {
         let trials: Vec<f64> =
             histograms.iter().filter_map(|histogram| histogram.quantile(q)).map(approximate).collect();
         let Some(summary) = quantile_summary(&merged, &trials, q) else {
-            let note = if histograms.is_empty() { NOT_RECORDED } else { "nothing of the kind happened" };
+            let note = match (histograms.is_empty(), self.nothing_arrived()) {
+                (true, _) => NOT_RECORDED,
+                (false, true) => "nothing arrived",
+                (false, false) => "nothing of the kind happened",
+            };
             return Summary { note: Some(note.to_owned()), ..empty(metric) };
         };
         let needed = samples_needed(q);
@@ -340,7 +356,7 @@ impl<'a> TestTrials<'a> {
     ) -> Summary {
         let of_trial = |trial| {
             let (part, whole) = parts(trial)?;
-            share(part, whole).ok_or_else(|| "the whole is empty".to_owned())
+            share(part, whole).ok_or_else(|| self.why_empty().to_owned())
         };
         let (trials, note) = self.values(of_trial);
         let (part, whole) = self.pooled(&parts);
@@ -478,6 +494,20 @@ mod tests {
         assert!((tail.trials[0] - 3_000.0).abs() < 30.0 && (tail.trials[1] - 2_000.0).abs() < 20.0, "{tail:?}");
         let confidence = tail.confidence.unwrap();
         assert!(confidence.low < tail.value.unwrap() && tail.value.unwrap() < confidence.high, "{tail:?}");
+    }
+
+    #[test]
+    fn where_all_was_lost_no_burst_is_said_to_be_absent() {
+        let note = |n_received| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, n_received)]);
+            for record in builder.run.tests[0].trials[0].records.values_mut() {
+                record.distributions.insert(distribution::SERVICE_TIME.to_owned(), Histogram::new());
+            }
+            summaries(&builder.run.tests[0], &builder.run.hosts, &[p999()]).remove(0).note
+        };
+        assert_eq!(note(0).as_deref(), Some("nothing arrived"));
+        assert_eq!(note(1000).as_deref(), Some("nothing of the kind happened"));
     }
 
     #[test]

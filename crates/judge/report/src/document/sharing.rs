@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use fathom_model::{
     Better, CoreShare, Derivation, Growth, GrowthPoint, Link, Metric, QueueShare, Run, Sharing, Spread, TestRun,
-    TestedHost, Unit,
-    units::{grouped, percent, rounded},
+    TestedHost, Unit, units::percent,
 };
 
 use super::block::{Block, Cell, Column, Figure, Medium, Row, Table, columns};
@@ -67,29 +66,36 @@ pub(super) fn of_run(run: &Run) -> Vec<Block<'_>> {
     blocks
 }
 
-/// The words of `sar -n DEV` for the traffic of an interface; a kB has 1024 bytes there.
+/// What passed the interface of the tested host in each test, and which cores took its packets.
 fn interface_table(tested: &[(&TestRun, &TestedHost)]) -> Table {
     let host = tested.first().map(|(_, tested)| format!("{} {}", tested.host, tested.interface)).unwrap_or_default();
     let has_queues = tested.iter().any(|(_, tested)| !tested.queues.is_empty());
     let row = |(test, tested): &(&TestRun, &TestedHost)| {
-        let count = |value: f64| grouped(rounded(value));
+        let frames = |per_sec: f64| Unit::FramesPerSec.show(per_sec);
+        let bits = |bytes_per_sec: f64| Unit::BitsPerSec.show(bytes_per_sec * 8.0);
         let mut cells = vec![
-            test.name.clone(),
-            count(tested.rx_frames_per_sec),
-            count(tested.tx_frames_per_sec),
-            count(tested.rx_bytes_per_sec / 1024.0),
-            count(tested.tx_bytes_per_sec / 1024.0),
+            of_one_pair(&test.full_name()).to_owned(),
+            frames(tested.rx_frames_per_sec),
+            frames(tested.tx_frames_per_sec),
+            bits(tested.rx_bytes_per_sec),
+            bits(tested.tx_bytes_per_sec),
             list(tested.cores.iter().take(SHARES_MAX).map(|core| format!("{} {}", core.core, percent(core.packets)))),
             list(tested.cores.iter().map(core_words)),
         ];
         cells.extend(has_queues.then(|| list(tested.queues.iter().take(SHARES_MAX).map(queue_words))));
         Row::new(cells)
     };
-    let mut columns = columns([host.as_str(), "rxpck/s", "txpck/s", "rxkB/s", "txkB/s"]);
+    let mut columns = columns([host.as_str(), "packets in", "packets out", "data in", "data out"]);
     columns.push(Column::text("packets by core").only(Medium::Screen));
     columns.push(Column::text("packets by core").only(Medium::Page));
     columns.extend(has_queues.then(|| Column { gives_way: 1, ..Column::text("interrupts by queue") }));
     Table { columns, rows: tested.iter().map(row).collect(), ..Table::default() }
+}
+
+/// Returns the name of a test without the words for its pairs, which all tests of the table share.
+fn of_one_pair(name: &str) -> &str {
+    let end = [" in all, on ", ", on each of "].into_iter().find_map(|words| name.find(words));
+    &name[..end.unwrap_or(name.len())]
 }
 
 fn list(words: impl Iterator<Item = String>) -> String {

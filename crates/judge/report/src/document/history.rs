@@ -27,10 +27,15 @@ pub(crate) fn history(history: &HostHistory) -> Vec<Block<'_>> {
     blocks
 }
 
+/// Returns the title of the report.
+pub(crate) fn title(history: &HostHistory) -> String {
+    format!("{} over {}", history.host, history.span)
+}
+
 fn head(history: &HostHistory) -> Block<'_> {
     Block::Head(Head {
         id: "recording".to_owned(),
-        title: format!("{} over {}", history.host, history.span),
+        title: title(history),
         command: history.command.clone(),
         hosts: vec![Fact::new("host", &history.host)],
         facts: vec![
@@ -41,9 +46,10 @@ fn head(history: &HostHistory) -> Block<'_> {
     })
 }
 
-/// Returns a time without the `T` of RFC 3339.
+/// Returns a time of RFC 3339 for people: without the `T` and the fraction of its seconds.
 fn clock(at: &str) -> String {
-    at.replacen('T', " ", 1)
+    let (seconds, fraction) = at.split_once('.').unwrap_or((at, ""));
+    format!("{}{}", seconds.replacen('T', " ", 1), fraction.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
 fn findings(history: &HostHistory) -> Block<'_> {
@@ -51,15 +57,15 @@ fn findings(history: &HostHistory) -> Block<'_> {
         history.findings.iter().partition(|seen| seen.finding.severity == Severity::Remark);
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for seen in &held {
-        blocks.push(finding(seen));
-        blocks.push(Block::aside(stretches(seen)).on_screen());
+        blocks.push(finding(history, seen));
+        blocks.push(Block::aside(format!("Seen {}", stretches(history, seen))).on_screen());
     }
     if held.is_empty() {
         blocks.push(Block::sentence("No counter shows anything that held this host back."));
     }
     let item = |seen: &&SeenFinding| Sentence {
         label: "remark",
-        text: format!("{} ({})", seen.finding.title, stretches(seen)),
+        text: format!("{} (seen {})", seen.finding.title, stretches(history, seen)),
         id: Some(format!("finding-{}", seen.finding.id)),
         ..Sentence::default()
     };
@@ -67,7 +73,7 @@ fn findings(history: &HostHistory) -> Block<'_> {
     section("findings", "What held it back", blocks)
 }
 
-fn finding(seen: &SeenFinding) -> Block<'_> {
+fn finding<'a>(history: &HostHistory, seen: &'a SeenFinding) -> Block<'a> {
     let finding = &seen.finding;
     Block::Finding(FindingBlock {
         finding,
@@ -75,15 +81,19 @@ fn finding(seen: &SeenFinding) -> Block<'_> {
         title: finding.title.clone(),
         proof: None,
         evidence: overview::evidence(finding, |_| None),
-        explains: stretches(seen),
+        explains: format!("Seen {}", stretches(history, seen)),
         tests: Vec::new(),
     })
 }
 
-/// Returns when a finding was seen: `seen from 10:00:03 to 10:00:13 and once more`.
-fn stretches(seen: &SeenFinding) -> String {
+/// Returns when a finding was seen, on the axis of the drawings and by the clock: `+3.00 s to +13.0 s, at 10:00:03 to 10:00:13`.
+fn stretches(history: &HostHistory, seen: &SeenFinding) -> String {
     let stretch = |(from, to): &(String, String)| {
-        if from == to { clock(from) } else { format!("{} to {}", clock(from), time_of_day(to)) }
+        let by_clock = between(&time_of_day(history, from), &time_of_day(history, to));
+        match (since_begin(history, from), since_begin(history, to)) {
+            (Some(begin), Some(end)) => format!("{}, at {by_clock}", between(&since(begin), &since(end))),
+            _ => by_clock,
+        }
     };
     let shown: Vec<String> = seen.stretches.iter().take(STRETCHES_MAX).map(stretch).collect();
     let more = match seen.stretches.len().saturating_sub(STRETCHES_MAX) {
@@ -91,12 +101,52 @@ fn stretches(seen: &SeenFinding) -> String {
         1 => ", and once more".to_owned(),
         n => format!(", and {n} times more"),
     };
-    format!("Seen {}{more}", shown.join(", "))
+    format!("{}{more}", shown.join("; "))
 }
 
-/// Returns the part of a time behind its date.
-fn time_of_day(at: &str) -> &str {
-    at.split_once('T').map_or(at, |(_, time)| time)
+fn between(from: &str, to: &str) -> String {
+    if from == to { from.to_owned() } else { format!("{from} to {to}") }
+}
+
+/// Returns a time by the clock, with its date if the recording began at another one.
+fn time_of_day(history: &HostHistory, at: &str) -> String {
+    let (date, time) = at.split_once('T').unwrap_or(("", at));
+    let time: String = time.chars().take_while(|c| c.is_ascii_digit() || *c == ':').collect();
+    if history.from.starts_with(date) { time } else { format!("{date} {time}") }
+}
+
+/// Returns the time from the beginning of a recording to a time of RFC 3339.
+fn since_begin(history: &HostHistory, at: &str) -> Option<Nanos> {
+    let (begin, at) = (nanos(&history.from)?, nanos(at)?);
+    Some(Nanos(u64::try_from(at - begin).unwrap_or(0)))
+}
+
+/// Reads a time of RFC 3339 as nanoseconds since the first day of its calendar.
+fn nanos(at: &str) -> Option<i128> {
+    let (date, time) = at.split_once('T')?;
+    let (time, offset) = time.split_at(time.find(['Z', '+', '-'])?);
+    let [year, month, day] = numbers(date, '-')?;
+    // The year begins in March, so that the day of a leap year is its last one.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
+    let (whole, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let [hours, minutes, seconds] = numbers(whole, ':')?;
+    let east = match offset.split_at(1) {
+        ("Z", "") => 0,
+        (sign, offset) => {
+            let [hours, minutes] = numbers(offset, ':')?;
+            (hours * 60 + minutes) * if sign == "-" { -60 } else { 60 }
+        }
+    };
+    let seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds - east;
+    let fraction: i128 = format!("{fraction:0<9.9}").parse().ok()?;
+    Some(i128::from(seconds) * 1_000_000_000 + fraction)
+}
+
+/// Reads numbers with a sign between them.
+fn numbers<const N: usize>(text: &str, sign: char) -> Option<[i64; N]> {
+    let numbers: Option<Vec<i64>> = text.split(sign).map(|number| number.parse().ok()).collect();
+    numbers?.try_into().ok()
 }
 
 fn figure<'a>(history: &'a HostHistory, chart: &'a Chart) -> Block<'a> {
@@ -140,4 +190,24 @@ fn environment(history: &HostHistory) -> Option<Block<'_>> {
     let table = Block::Table(Table { class: "environment", columns, rows, flows: false });
     let is_any = !history.environment.0.is_empty();
     is_any.then(|| section("hosts", "Host", vec![folded("environment", vec![table])]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_the_clock_is_told_since_the_beginning() {
+        let apart = |from: &str, to: &str| Some(nanos(to)? - nanos(from)?);
+        let cases = [
+            ("2026-11-30T07:28:32.299+00:00", "2026-11-30T07:28:34.808+00:00", Some(2_509_000_000)),
+            ("2024-02-28T23:59:59Z", "2024-03-01T00:00:00Z", Some(86_401_000_000_000)),
+            ("2026-12-31T23:00:00-01:00", "2027-01-01T01:30:00+01:00", Some(1_800_000_000_000)),
+            ("2026-11-30T07:28:32Z", "soon", None),
+        ];
+        for (from, to, expected) in cases {
+            assert_eq!(apart(from, to), expected, "{from} {to}");
+        }
+        assert_eq!(clock("2026-11-30T07:28:34.808+00:00"), "2026-11-30 07:28:34+00:00");
+    }
 }

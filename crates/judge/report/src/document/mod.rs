@@ -26,7 +26,7 @@ mod time_division;
 use fathom_model::Run;
 
 pub(crate) use block::*;
-pub(crate) use history::history;
+pub(crate) use history::{history, title};
 
 /// Returns the content of the report about a run, in order.
 pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {

@@ -40,8 +40,7 @@ impl Format for Html {
 /// # Errors
 /// If `out` cannot be written.
 pub fn write_history_html(history: &HostHistory, out: &mut dyn io::Write) -> io::Result<()> {
-    let title = format!("{} from {}", history.host, history.from);
-    write_page(&title, &history.tool, &document::history(history), out)
+    write_page(&document::title(history), &history.tool, &document::history(history), out)
 }
 
 fn write_page(title: &str, tool: &str, blocks: &[Block<'_>], out: &mut dyn io::Write) -> io::Result<()> {

@@ -197,7 +197,7 @@ fn table(shown: &Table) -> Markup {
         div.scroll tabindex="0" {
             table class=[(!shown.class.is_empty()).then_some(shown.class)] {
                 @if columns.iter().any(|(_, column)| !column.title.is_empty()) {
-                    thead { tr { @for (_, column) in &columns { th.n[column.is_number] { (column.title) } } } }
+                    thead { tr { @for (_, column) in &columns { th.n[column.is_number] scope="col" { (column.title) } } } }
                 }
                 tbody {
                     @for row in rows {

@@ -100,6 +100,7 @@ fn y_grid(scale: &scale::Scale, ticks: &[(f64, String)], span: (f64, f64), name:
             line.grid x1=(px(left)) x2=(px(right)) y1=(px(scale.at(*value))) y2=(px(scale.at(*value))) {}
             text.tick x=(px(left - 8.0)) y=(px(scale.at(*value) + 4.0)) text-anchor="end" { (text) }
         }
-        text.unit x=(px(left - 8.0)) y=(px(top - 13.0)) text-anchor="end" { (name) }
+        // From the edge of the drawing on: a long unit has no room left of the axis.
+        text.unit x="0" y=(px(top - 13.0)) { (name) }
     }
 }

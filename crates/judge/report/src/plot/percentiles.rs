@@ -96,9 +96,11 @@ fn draw(all: &[(String, &Histogram)], ticks: &[f64], x: &Scale, y: &Scale) -> Ma
     html! {
         svg.plot viewBox={ "0 0 " (px(WIDTH)) " " (px(HEIGHT)) } role="img" aria-label="latency by percentile" {
             (y_grid(y, &labels, (LEFT, WIDTH - RIGHT), ""))
-            @for (text, inverse) in marks(n_most) {
+            @for (_, inverse) in marks(n_most) {
                 line.grid x1=(px(x.at(inverse))) x2=(px(x.at(inverse))) y1=(px(TOP)) y2=(px(HEIGHT - BOTTOM)) {}
-                text.tick x=(px(x.at(inverse))) y=(px(HEIGHT - BOTTOM + 18.0)) text-anchor="middle" { (text) }
+            }
+            @for (text, at) in labels_apart(marks(n_most), x) {
+                text.tick x=(px(at)) y=(px(HEIGHT - BOTTOM + 18.0)) text-anchor="middle" { (text) }
             }
             g.pick data-x=(x.describe("p")) data-y=(y.describe("ns")) data-title="" {
                 @for (index, (name, histogram)) in all.iter().enumerate() {
@@ -149,6 +151,22 @@ fn marks(n_most: u64) -> Vec<(&'static str, f64)> {
     all.into_iter().filter(reached).collect()
 }
 
+/// Returns the labels that do not touch the one before, each with its place.
+fn labels_apart(marks: Vec<(&'static str, f64)>, x: &Scale) -> Vec<(&'static str, f64)> {
+    /// The width of a character on a narrow page, where text is larger.
+    const CHARACTER: f64 = 8.5;
+    let half = |text: &str| float(text.len() + 1) * CHARACTER / 2.0;
+    let mut end = f64::NEG_INFINITY;
+    let mut labels = Vec::new();
+    for (text, at) in marks.into_iter().map(|(text, inverse)| (text, x.at(inverse))) {
+        if at - half(text) >= end {
+            end = at + half(text);
+            labels.push((text, at));
+        }
+    }
+    labels
+}
+
 /// Formats a tick of a time axis in a suitable unit.
 pub(super) fn time(ns: f64) -> String {
     let (size, unit) = magnitude(Unit::Nanos, ns);
@@ -196,6 +214,16 @@ mod tests {
             "a thousandth of the median: {:?}",
             lowest(&all)
         );
+    }
+
+    #[test]
+    fn percentiles_of_many_samples_do_not_run_together() {
+        let labels = |n: u64| {
+            let x = Scale::log((1.0, approximate(n)), (LEFT, WIDTH - RIGHT));
+            labels_apart(marks(n), &x).into_iter().map(|(text, _)| text).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(labels(20_000_000), "p50 p90 p99 p99.9 p99.99 p99.9999");
+        assert_eq!(labels(20_000), "p50 p90 p99 p99.9 p99.99");
     }
 
     #[test]

@@ -154,7 +154,7 @@ fn the_value_that_a_test_is_about_stands_first_in_its_table_and_among_all_result
 
 #[test]
 fn no_line_is_wider_than_the_screen() {
-    for width in [80, 100, 140] {
+    for width in [60, 80, 100, 140] {
         let style = TextStyle { colour: Colour::Never, width };
         for run in [
             sample::run(),
@@ -191,8 +191,7 @@ fn colours_only_repeat_what_the_words_say() {
     for (index, piece) in coloured.split('\u{1b}').enumerate() {
         plain.push_str(if index == 0 { piece } else { piece.split_once('m').unwrap().1 });
     }
-    let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
-    assert_eq!(trimmed(&plain), trimmed(EVALUATION));
+    assert_eq!(plain, EVALUATION);
 }
 
 /// The sample with a disturbance of one of its tests.

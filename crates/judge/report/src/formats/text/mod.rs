@@ -27,6 +27,10 @@ use crate::{
 
 /// The maximum number of causes of failed steps on a screen. The HTML report has all of them.
 const FAILURES_MAX: usize = 8;
+/// What else is on the line of a failed step: its number, and at least twenty characters of the cause.
+const FAILED_BESIDE: usize = 44;
+/// The indent of a command that goes on in a further line.
+const FURTHER: &str = "    ";
 /// The maximum length of a step's name before its failures.
 const FAILED_MAX: usize = 24;
 
@@ -135,7 +139,10 @@ fn head(screen: &mut TextScreen, head: &Head) {
     let hosts = head.hosts.iter().map(words).collect::<Vec<_>>().join("   ");
     let (command, hosts) = ((Strong, head.command.as_str()), (Faint, hosts.as_str()));
     if !screen.fits_on_line(&[command, (Plain, "    "), hosts]) {
-        screen.line(&[command]);
+        let room = screen.width().saturating_sub(FURTHER.len());
+        for (index, line) in wrap(&one_line(&head.command), room).iter().enumerate() {
+            screen.line(&[(Plain, if index == 0 { "" } else { FURTHER }), (Strong, line)]);
+        }
         if !screen.fits_on_line(&[(Plain, "  "), hosts]) {
             screen.wrapped((Plain, "  "), hosts);
         }
@@ -225,7 +232,8 @@ fn more(screen: &mut TextScreen, n: usize, what: &str) {
 
 fn failures(screen: &mut TextScreen, failures: &[Failure<'_>]) {
     let letters = |failure: &Failure<'_>| one_line(failure.step).chars().count();
-    let widest = failures.iter().map(letters).max().unwrap_or(0).min(FAILED_MAX);
+    let room = screen.width().saturating_sub(FAILED_BESIDE);
+    let widest = failures.iter().map(letters).max().unwrap_or(0).min(FAILED_MAX).min(room);
     for failure in failures.iter().take(FAILURES_MAX) {
         let label = format!("  failed  {:>8}  {}  ", grouped(failure.n), fitted(&one_line(failure.step), widest));
         screen.wrapped((Bad, &label), (Strong, failure.cause));

@@ -77,16 +77,22 @@ impl TextScreen {
 
     /// Adds a line of pieces. Spaces at its end are removed.
     pub(super) fn line(&mut self, pieces: &[(Tone, &str)]) {
-        for (tone, piece) in pieces {
-            let piece = one_line(piece);
+        let mut pieces: Vec<(Tone, String)> = pieces.iter().map(|(tone, piece)| (*tone, one_line(piece))).collect();
+        // Blanks at the end go before the colors, behind which they would not be at the end.
+        while let Some((_, last)) = pieces.last_mut() {
+            last.truncate(last.trim_end_matches(' ').len());
+            if !last.is_empty() {
+                break;
+            }
+            pieces.pop();
+        }
+        for (tone, piece) in &pieces {
             if self.style.colour == Colour::Never || *tone == Tone::Plain || piece.trim().is_empty() {
-                self.text.push_str(&piece);
+                self.text.push_str(piece);
             } else {
                 write!(self.text, "{}{piece}\u{1b}[0m", tone.escape()).expect("a string takes all that is written");
             }
         }
-        let end = self.text.trim_end_matches(' ').len();
-        self.text.truncate(end);
         self.text.push('\n');
     }
 
@@ -137,6 +143,7 @@ pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
 fn pieces(text: &str) -> Vec<String> {
     const UNITS: [&str; 10] = ["bit/s", "pps", "req/s", "/s", "B", "iB", "s", "ns", "µs", "%"];
     let is_unit = |word: &str| {
+        let word = word.trim_end_matches([',', ';', ':', '.', ')']);
         let bare = word.strip_prefix(['k', 'K', 'M', 'G', 'T', 'm']).unwrap_or(word);
         bare.is_empty() || UNITS.contains(&bare)
     };
@@ -193,6 +200,7 @@ mod tests {
         assert_eq!(wrap("ceiling 3.95 Mpps", 14), ["ceiling", "3.95 Mpps"]);
         assert_eq!(wrap("adds 456 ± 129 µs (× 3.38)", 15), ["adds 456", "± 129 µs", "(× 3.38)"]);
         assert_eq!(wrap("ceiling of 68.3 k req/s", 16), ["ceiling of", "68.3 k req/s"]);
+        assert_eq!(wrap("of rr 111 k/s; more", 12), ["of rr", "111 k/s;", "more"]);
         assert_eq!(wrap("ceiling 3.95 Mpps", 4), ["ceiling", "3.95", "Mpps"], "where there is no room for both");
         assert_eq!(fitted("softirq", 5), "softi".chars().take(4).collect::<String>() + "…");
     }
@@ -200,7 +208,7 @@ mod tests {
     #[test]
     fn an_escape_from_elsewhere_is_gone_and_ours_stays() {
         let mut user_error = TextScreen::new(TextStyle { colour: Colour::Ansi, width: 80 });
-        user_error.line(&[(Tone::Good, "ok\u{1b}[31m"), (Tone::Plain, "  ")]);
+        user_error.line(&[(Tone::Good, "ok\u{1b}[31m  "), (Tone::Plain, "  ")]);
         assert_eq!(user_error.into_text(), "\u{1b}[32mok[31m\u{1b}[0m\n");
     }
 }

@@ -16,7 +16,7 @@ use super::{
 
 const WIDTH: f64 = 510.0;
 const HEIGHT: f64 = 270.0;
-const LEFT: f64 = 52.0;
+const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 34.0;

@@ -115,7 +115,16 @@ pub struct Finding {
     pub next: Option<NextStep>,
 }
 
+/// The id of the finding that a test did nothing.
+pub const NOTHING_DONE: &str = "nothing-done";
+
 impl Finding {
+    /// Whether a test with this finding says nothing about a promise that it seems to break. That nothing was done is certain.
+    #[must_use]
+    pub fn spoils_promises(&self) -> bool {
+        self.severity >= Severity::Disturbs && self.id != NOTHING_DONE
+    }
+
     /// The same finding about other tests.
     #[must_use]
     pub fn tests(self, names: impl IntoIterator<Item = String>) -> Self {

@@ -2,12 +2,12 @@
 
 use fathom_model::{
     Finding, Layer, Run, Severity, Trial, Verdict, VerdictState,
-    finding::PromiseOutcome,
+    finding::{NOTHING_DONE, PromiseOutcome},
     run::{Completeness, TestRun},
 };
 
 use crate::{
-    findings::{NOTHING_DONE, ended_in_warm_up},
+    findings::ended_in_warm_up,
     judged_promise::{PromiseResult, judge_promises},
 };
 
@@ -52,11 +52,7 @@ pub(crate) fn verdict(run: &Run) -> Verdict {
 ///
 /// A disturbed test can keep a promise but not break one.
 fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a>> {
-    let spoils = |finding: &&Finding| {
-        // If nothing arrived, that fact is certain.
-        let is_sure = finding.id == NOTHING_DONE;
-        finding.severity >= Severity::Disturbs && finding.tests.contains(&test.name) && !is_sure
-    };
+    let spoils = |finding: &&Finding| finding.spoils_promises() && finding.tests.contains(&test.name);
     let mut all = judge_promises(test);
     let Some(finding) = run.findings.iter().find(spoils) else { return all };
     for judged in &mut all {

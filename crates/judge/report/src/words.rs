@@ -77,10 +77,7 @@ pub(crate) const fn promise(outcome: PromiseOutcome) -> (&'static str, Mark) {
 ///
 /// A number that cannot be trusted leaves it open, and a disturbed test breaks none. That nothing arrived is certain.
 pub(crate) fn trusted(run: &Run, test: &TestRun, outcome: PromiseOutcome) -> PromiseOutcome {
-    const NOTHING_DONE: &str = "nothing-done";
-    let spoils = |finding: &&Finding| {
-        finding.severity >= Severity::Disturbs && finding.tests.contains(&test.name) && finding.id != NOTHING_DONE
-    };
+    let spoils = |finding: &&Finding| finding.spoils_promises() && finding.tests.contains(&test.name);
     match run.findings.iter().find(spoils).map(|finding| finding.severity) {
         Some(Severity::Invalidates) => PromiseOutcome::Open,
         Some(_) if outcome == PromiseOutcome::Broken => PromiseOutcome::Open,

@@ -560,7 +560,7 @@ mod tests {
         builder.http(0, 4);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("read: timeout", 4);
-        assert!(builder.finding(super::super::NOTHING_DONE).unwrap().title.contains("read: timeout"));
+        assert!(builder.finding(fathom_model::finding::NOTHING_DONE).unwrap().title.contains("read: timeout"));
         assert_eq!(builder.finding("errors"), None);
     }
 

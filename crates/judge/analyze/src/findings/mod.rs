@@ -95,11 +95,12 @@ pub(crate) use flow_limited::HOLDS_BACK;
 pub(crate) use link_down::broken_links;
 pub(crate) use lost_connects::{LostConnects, lost_connects};
 pub(crate) use memory_pressure::waited as waited_for_memory;
-pub(crate) use nothing_done::{NOTHING_DONE, ended_in_warm_up};
+pub(crate) use nothing_done::ended_in_warm_up;
 pub use rule::FindingRule;
 
-use fathom_model::{Bottleneck, Finding, ProofOutcome, Run, Severity};
+use fathom_model::{Bottleneck, Finding, ProofOutcome, Run, Severity, finding::NOTHING_DONE};
 
+use self::promise_broken::PROMISE_BROKEN;
 use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence, gap};
 
 /// All finding rules.
@@ -308,6 +309,10 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
+        // Its numbers say nothing about a promise, so that none is said to be broken.
+        if of_test.iter().any(Finding::spoils_promises) {
+            of_test.retain(|finding| finding.id != PROMISE_BROKEN);
+        }
         let mut of_test = with_small_parts_as_remarks(of_test, disturbed, gap::reaches_a_limit(&seen));
         largest_part_first(&mut of_test);
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
@@ -324,7 +329,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         let same = |other: &&mut Finding| {
             let alike = (&other.id, &other.short, other.severity) == (&finding.id, &finding.short, finding.severity);
             // Two broken promises are two separate facts.
-            alike && (finding.id != "promise-broken" || other.title == finding.title)
+            alike && (finding.id != PROMISE_BROKEN || other.title == finding.title)
         };
         match merged.iter_mut().find(same) {
             Some(first) => merge_finding(first, finding),

@@ -2,6 +2,7 @@
 
 use fathom_model::{
     Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, Side,
+    finding::NOTHING_DONE,
     names::{
         count,
         host::{CONNTRACK_DROPPED, DEV_RX_FRAMES, DEV_RX_OTHER_HOST, IP_REASSEMBLY_FAILS},
@@ -23,8 +24,6 @@ use crate::{
     summaries::main_rate,
 };
 
-/// The id of this rule's findings. The state of a run depends on it.
-pub(crate) const NOTHING_DONE: &str = "nothing-done";
 /// An interface that received so many of what was sent received the packets.
 const CAME: std::ops::Range<f64> = 0.9..1.5;
 /// The counter in its evidence if errors are the reason.

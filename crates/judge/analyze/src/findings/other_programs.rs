@@ -137,7 +137,7 @@ impl<'a> OthersOnHost<'a> {
         match self.wait.filter(|_| self.wait_for_others().is_some_and(|wait| wait >= WAIT_MIN)) {
             None => String::new(),
             Some(wait) if self.wait_for(self.share).is_some_and(|most| wait.share > most) => {
-                "; the test waited for a core longer than that".to_owned()
+                "; the test waited for cores longer than they can explain, as its own threads share them".to_owned()
             }
             Some(wait) => format!("; the test waited for a core {} of the time", percent(wait.share)),
         }
@@ -321,7 +321,7 @@ mod tests {
             record.run_delay_ns = Some(Nanos::from_millis(600));
         }
         let title = builder.finding("other-programs").unwrap().title;
-        let words = "other programs used 20 % of the core of client; the test waited for a core longer than that: results are disturbed";
+        let words = "other programs used 20 % of the core of client; the test waited for cores longer than they can explain, as its own threads share them: results are disturbed";
         assert_eq!(title, words);
     }
 

@@ -8,12 +8,15 @@ use crate::{
     judged_promise::{PromiseResult, judge_promises},
 };
 
-/// Points from a row to its broken promise. The verdict decides whether it counts.
+/// The id of these findings.
+pub(super) const PROMISE_BROKEN: &str = "promise-broken";
+
+/// Points from a row to its broken promise. Where the numbers of the test say nothing, none is told.
 pub(crate) struct PromiseBroken;
 
 impl FindingRule for PromiseBroken {
     fn id(&self) -> &'static str {
-        "promise-broken"
+        PROMISE_BROKEN
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -47,6 +50,11 @@ mod tests {
         builder.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
         let finding = builder.finding("promise-broken").unwrap();
         assert_eq!(finding.title, "a promise was not kept: udp_stream loss 1.0 % > 0.10 %");
+        let mut untrusted = RunBuilder::new();
+        untrusted.udp_stream(&[(1000, 990)]);
+        untrusted.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
+        untrusted.total("client", fathom_model::names::count::INTENDED, 2000);
+        assert_eq!(untrusted.finding("promise-broken"), None, "a test that was not the one that was asked for");
         builder.run.tests[0].expect.insert("loss".to_owned(), "<= 5 %".to_owned());
         assert_eq!(builder.finding("promise-broken"), None);
     }

@@ -114,7 +114,7 @@ impl FindingRule for UnexplainedLoss {
             return Vec::new();
         }
         let tests = std::iter::once(seen.test).chain(paired_tests(seen.run, seen.test));
-        let host = &seen.test.from;
+        let host = seen.test.from.as_str();
         let shape = LossShape::of(seen, n, share);
         let filter = filter_of_datagrams(seen, n).filter(|_| shape.is_that_of_filter());
         let n = filter.as_ref().map_or(n, |filter| n.min(filter.n_dropped));
@@ -126,8 +126,13 @@ impl FindingRule for UnexplainedLoss {
             Some(filter) => format!("a packet filter on {} dropped {share_text} of the {units}", filter.host),
             None => format!("{share_text} of the {units} were lost where no counter of these hosts shows it"),
         };
-        let counted = [(count::SENT, sum.n_sent), (count::RECEIVED, sum.n_received), ("unexplained", n)];
-        let counted = counted.map(|(name, n)| counter_evidence(host, name, n));
+        let receiver = seen.one_way().and_then(|(_, to)| seen.host_of(to)).unwrap_or(host);
+        let counted = [
+            (host, count::SENT, sum.n_sent),
+            (receiver, count::RECEIVED, sum.n_received),
+            (receiver, "unexplained", n),
+        ];
+        let counted = counted.map(|(at, name, n)| counter_evidence(at, name, n));
         let next = match &filter {
             Some(filter) => Some(filter.next()),
             None => next(seen).filter(|_| seen.test.layer == Layer::Udp),

@@ -107,7 +107,7 @@ fn went(test: &TestRun, part: &AnatomyPart) -> String {
         Part::Connect => "is the connect".to_owned(),
         Part::FirstByte => "is spent on the path and in the server, until the first byte of the answer".to_owned(),
         Part::BaselineRtt => "is the baseline round trip of the path".to_owned(),
-        Part::Server => "is spent in the server, or waiting on the way there or back".to_owned(),
+        Part::Server => format!("is spent in the server, or waiting on the way or for a core of {}", test.from),
         Part::Download => "is spent on the rest of the answer after its first byte".to_owned(),
     }
 }

@@ -47,6 +47,13 @@ impl Error {
         matches!(self.errno(), Some(libc::ECONNRESET | libc::EPIPE))
     }
 
+    /// Returns whether the way to the peer is broken: no route, no answer of a neighbor, an interface that is down, or no answer in time.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+        matches!(self.source.kind(), HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut)
+    }
+
     /// Returns the exhausted resource, if that is the reason for the error.
     #[must_use]
     pub fn shortage(&self) -> Option<ExhaustedResource> {

@@ -50,7 +50,11 @@ impl AgentFailure {
             _ => ErrorClass::Failed,
         };
         let hint = error.hint().map(str::to_owned);
-        let is_between_hosts = matches!(error, Engine::Unreachable { .. } | Engine::Peer { .. });
+        let is_between_hosts = match error {
+            Engine::Unreachable { .. } | Engine::Peer { .. } => true,
+            Engine::System { cause, .. } => cause.is_unreachable(),
+            _ => false,
+        };
         Self { class, message: error.to_string(), hint, causes: causes(error), is_between_hosts }
     }
 }
@@ -79,8 +83,10 @@ mod tests {
         let unreachable = Engine::unreachable(([192, 0, 2, 1], 7).into(), refused);
         let peer = Engine::Peer { what: "took no connection".to_owned() };
         let lacks = Engine::Unsupported { what: "no such congestion control".to_owned(), hint: None };
+        let no_route = fathom_sys::Error::new("connect", std::io::ErrorKind::NetworkUnreachable);
+        let no_route = Engine::System { what: "connect a UDP socket".to_owned(), cause: no_route };
         let is_between = |error: &Engine| AgentFailure::of_engine(error, HasStarted::No).is_between_hosts;
-        assert!(is_between(&unreachable) && is_between(&peer));
+        assert!(is_between(&unreachable) && is_between(&peer) && is_between(&no_route));
         assert!(!is_between(&lacks));
         let plain = serde_json::to_string(&AgentFailure::of_engine(&lacks, HasStarted::No)).unwrap();
         assert!(!plain.contains("is_between_hosts"), "{plain}");

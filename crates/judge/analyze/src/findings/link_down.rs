@@ -68,10 +68,10 @@ impl BrokenLink<'_> {
     pub(crate) fn next(&self) -> NextStep {
         let Self { host, interface, state } = self;
         if *state == DOWN {
-            return NextStep::new(format!("ip link set {interface} up")).on(*host).expected("bring it up");
+            return NextStep::new(format!("ip link set {interface} up")).on(host).expected("bring it up");
         }
         NextStep::new(format!("ip link show dev {interface}"))
-            .on(*host)
+            .on(host)
             .expected("show NO-CARRIER; look at the cable, the transceiver and the port at the other end")
     }
 }

@@ -24,7 +24,7 @@ use text::{Interval, Page};
 
 /// Runs the drop-in.
 pub(super) fn run(words: &[String], _: &AllowList) -> anyhow::Result<Exit> {
-    let options = match options::parse(words) {
+    let mut options = match options::parse(words) {
         Ok(options) => options,
         Err(Answer::Text(text)) => {
             io::stdout().lock().write_all(text.as_bytes())?;
@@ -35,30 +35,58 @@ pub(super) fn run(words: &[String], _: &AllowList) -> anyhow::Result<Exit> {
             return Ok(Exit::Code(1));
         }
     };
-    let page = Page::new(&options, Path::new("/"));
-    let mut out = io::stdout().lock();
-    write!(out, "{}", head())?;
-    if options.interval_s == 0 {
-        return since_start(&page, &mut out);
+    let root = Path::new("/");
+    let first = Snapshot::read(root, clock::now());
+    if options.is_all {
+        leave_out_unknown(&mut options, &first);
     }
-    sampled(&page, &options, &mut out)
+    let page = Page::new(&options, root);
+    if let Some(why) = page.failure(&first) {
+        return Ok(without_counters(&why));
+    }
+    let mut out = io::stdout().lock();
+    write!(out, "{}", head(root))?;
+    if options.interval_s == 0 {
+        since_start(&page, &first, &mut out)
+    } else {
+        sampled(&page, &options, &first, &mut out)
+    }
+}
+
+/// The exit code of sar if sadc, which reads its counters, ends early.
+const NO_COUNTERS: u8 = 3;
+
+/// Says why there are no counters.
+fn without_counters(why: &str) -> Exit {
+    eprintln!("{why}");
+    Exit::Code(NO_COUNTERS)
+}
+
+/// Leaves the reports out that this kernel does not have, such as those of IPv6, and says so; the first stays if it has none.
+fn leave_out_unknown(options: &mut Options, first: &Snapshot) {
+    if options.reports.iter().all(|report| first.failure(report).is_some()) {
+        return;
+    }
+    options.reports.retain(|report| {
+        let why = first.failure(report);
+        if let Some(why) = &why {
+            eprintln!("{} is left out: {why}", report.keyword);
+        }
+        why.is_none()
+    });
 }
 
 /// Reports the time since the system started, with the counters as they are.
-fn since_start(page: &Page<'_>, out: &mut impl Write) -> anyhow::Result<Exit> {
-    let now = Snapshot::read(Path::new("/"), clock::now());
+fn since_start(page: &Page<'_>, now: &Snapshot, out: &mut impl Write) -> anyhow::Result<Exit> {
     let time = clock_time();
-    // All counters began at zero, for the interfaces that are there now.
-    let start = Snapshot { at: Nanos::ZERO, ..now.zeroed() };
-    write!(out, "{}", page.interval(&Interval { earlier: &start, later: &now, from: &time, to: &time }, true))?;
+    // The interfaces are those that are there now.
+    write!(out, "{}", page.interval(&Interval { earlier: &now.at_start(), later: now, from: &time, to: &time }, true))?;
     Ok(Exit::Pass)
 }
 
 /// Reports interval after interval, then their averages; ctrl-C ends it with the averages too.
-fn sampled(page: &Page<'_>, options: &Options, out: &mut impl Write) -> anyhow::Result<Exit> {
+fn sampled(page: &Page<'_>, options: &Options, first: &Snapshot, out: &mut impl Write) -> anyhow::Result<Exit> {
     let signals = signal::watch()?;
-    let root = Path::new("/");
-    let first = Snapshot::read(root, clock::now());
     let mut gauges = text::GaugeMeans::default();
     let (mut earlier, mut from) = (first.clone(), clock_time());
     let mut due = first.at;
@@ -69,7 +97,10 @@ fn sampled(page: &Page<'_>, options: &Options, out: &mut impl Write) -> anyhow::
             writeln!(out, "\n")?;
             break;
         }
-        let (later, to) = (Snapshot::read(root, clock::now()), clock_time());
+        let (later, to) = (Snapshot::read(Path::new("/"), clock::now()), clock_time());
+        if let Some(why) = page.failure(&later) {
+            return Ok(without_counters(&why));
+        }
         gauges.add(&later);
         let interval = Interval { earlier: &earlier, later: &later, from: &from, to: &to };
         write!(out, "{}", page.interval(&interval, n == 0))?;
@@ -78,17 +109,17 @@ fn sampled(page: &Page<'_>, options: &Options, out: &mut impl Write) -> anyhow::
         n += 1;
     }
     if n > 0 {
-        write!(out, "{}", page.average(&first, &gauges.means(earlier)))?;
+        write!(out, "{}", page.average(first, &gauges.means(earlier)))?;
     }
     Ok(Exit::Pass)
 }
 
 /// Returns the first line: `Linux 6.1.0 (host) \t11/23/26 \t_x86_64_\t(2 CPU)`.
-fn head() -> String {
+fn head(root: &Path) -> String {
     let content = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
     let is_iso = std::env::var_os("S_TIME_FORMAT").is_some_and(|format| format == "ISO");
     let date = Zoned::now().strftime(if is_iso { "%Y-%m-%d" } else { "%m/%d/%y" }).to_string();
-    let n_cores = fs::read_to_string("/proc/stat").map_or(0, |text| snapshot::core_count(&text));
+    let n_cores = snapshot::core_count(root);
     let (kernel, host) = (content("/proc/sys/kernel/osrelease"), content("/proc/sys/kernel/hostname"));
     format!("Linux {kernel} ({host}) \t{date} \t_{}_\t({n_cores} CPU)\n", std::env::consts::ARCH)
 }

@@ -17,6 +17,8 @@ pub(super) enum Cores {
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) reports: Vec<&'static Report>,
+    /// Whether a report that the kernel does not have is left out, because all were asked for.
+    pub(super) is_all: bool,
     pub(super) cores: Cores,
     /// The interfaces to report; empty for all.
     pub(super) interfaces: Vec<String>,
@@ -108,6 +110,8 @@ fn cores(text: &str) -> Result<Cores, Answer> {
 struct SarArguments {
     cpu: Option<&'static str>,
     keywords: Vec<&'static str>,
+    /// Whether all reports of the network are asked for, whichever the kernel has.
+    is_all: bool,
     cores: Option<Cores>,
     interfaces: Vec<String>,
     decimals: Option<usize>,
@@ -123,7 +127,10 @@ impl SarArguments {
             |item: &str| Answer::Wrong(format!("sar: -n {item}: the keywords are {}\n{USAGE}", known.join(",")));
         for item in list(text) {
             match known.iter().find(|keyword| **keyword == item) {
-                _ if item == "ALL" => self.keywords.extend(&known),
+                _ if item == "ALL" => {
+                    self.keywords.extend(&known);
+                    self.is_all = true;
+                }
                 Some(keyword) => self.keywords.push(keyword),
                 None => return Err(unknown(&item)),
             }
@@ -150,6 +157,7 @@ impl SarArguments {
         let is_asked = |report: &&Report| Some(report.keyword) == cpu || self.keywords.contains(&report.keyword);
         Ok(Options {
             reports: REPORTS.iter().filter(is_asked).collect(),
+            is_all: self.is_all,
             cores: self.cores.unwrap_or(Cores::Together),
             interfaces: self.interfaces,
             decimals: self.decimals.unwrap_or(2),

@@ -36,10 +36,31 @@ pub(super) struct Column {
 pub(super) struct Report {
     /// The keyword after `-n`; the two of `-u` have names that cannot be typed there.
     pub(super) keyword: &'static str,
+    /// The file below `/proc` that has its counters.
+    pub(super) file: &'static str,
     pub(super) rows: RowsOf,
     /// The title of the column that names the row; empty for a report with a single row.
     pub(super) row_title: &'static str,
     pub(super) columns: &'static [Column],
+}
+
+impl Value {
+    /// Returns the counters that it is made of.
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        let (keys, less): (&[_], &[_]) = match self {
+            Self::Rate(keys) | Self::Kilobytes(keys) | Self::Gauge(keys) => (keys, &[]),
+            Self::Share(keys, less) => (keys, less),
+            Self::Utilization => (&["rx_bytes", "tx_bytes"], &[]),
+        };
+        keys.iter().chain(less).copied()
+    }
+}
+
+impl Report {
+    /// Returns the counters of all columns.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.columns.iter().flat_map(|column| column.value.keys())
+    }
 }
 
 const fn rate(title: &'static str, keys: &'static [&'static str]) -> Column {
@@ -72,6 +93,7 @@ pub(super) const CPU_ALL: &str = "-u ALL";
 pub(super) const REPORTS: [Report; 19] = [
     Report {
         keyword: CPU,
+        file: "stat",
         rows: RowsOf::Cores,
         row_title: "CPU",
         columns: &[
@@ -85,6 +107,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: CPU_ALL,
+        file: "stat",
         rows: RowsOf::Cores,
         row_title: "CPU",
         columns: &[
@@ -102,6 +125,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "DEV",
+        file: "net/dev",
         rows: RowsOf::Interfaces,
         row_title: "IFACE",
         columns: &[
@@ -117,6 +141,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "EDEV",
+        file: "net/dev",
         rows: RowsOf::Interfaces,
         row_title: "IFACE",
         columns: &[
@@ -133,6 +158,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "SOCK",
+        file: "net/sockstat",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -146,6 +172,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "IP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -161,6 +188,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "EIP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -176,6 +204,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "ICMP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -197,6 +226,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "EICMP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -216,6 +246,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "TCP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -227,6 +258,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "ETCP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -239,6 +271,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "UDP",
+        file: "net/snmp",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -250,6 +283,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "SOCK6",
+        file: "net/sockstat6",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -261,6 +295,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "IP6",
+        file: "net/snmp6",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -278,6 +313,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "EIP6",
+        file: "net/snmp6",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -296,6 +332,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "ICMP6",
+        file: "net/snmp6",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -320,6 +357,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "EICMP6",
+        file: "net/snmp6",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -338,6 +376,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "UDP6",
+        file: "net/snmp6",
         rows: RowsOf::Host,
         row_title: "",
         columns: &[
@@ -349,6 +388,7 @@ pub(super) const REPORTS: [Report; 19] = [
     },
     Report {
         keyword: "SOFT",
+        file: "net/softnet_stat",
         rows: RowsOf::Softnet,
         row_title: "CPU",
         columns: &[

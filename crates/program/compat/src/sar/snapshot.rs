@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use fathom_model::units::Nanos;
 
+use super::reports::{Report, RowsOf};
+
 /// The columns of an interface in `/proc/net/dev`, in the order of the file.
 const DEVICE_KEYS: [&str; 16] = [
     "rx_bytes",
@@ -49,30 +51,53 @@ pub(super) struct Snapshot {
     pub(super) softnet: Rows,
     /// The whole host, under an empty name: `Tcp.InSegs`, `Ip6InReceives`, `TCP.inuse`.
     pub(super) host: Rows,
+    /// Why a file could not be read, by its path below `/proc`.
+    failures: BTreeMap<&'static str, String>,
 }
 
 impl Snapshot {
-    /// Reads the files under a root. What cannot be read is missing.
+    /// Reads the files under a root. What cannot be read is missing, with the reason.
     pub(super) fn read(root: &Path, at: Nanos) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join("proc").join(path)).unwrap_or_default();
+        let mut failures = BTreeMap::new();
+        let mut text = |path: &'static str| {
+            fs::read_to_string(root.join("proc").join(path)).unwrap_or_else(|error| {
+                failures.insert(path, os_words(&error.to_string()));
+                String::new()
+            })
+        };
         let mut host = pairs(&text("net/snmp"));
         host.extend(named_lines(&text("net/snmp6")));
         host.extend(key_values(&text("net/sockstat")));
         host.extend(key_values(&text("net/sockstat6")));
         let (order, interfaces) = devices(&text("net/dev"));
-        Self {
-            at,
-            order,
-            interfaces,
-            cores: cores(&text("stat")),
-            softnet: softnet(&text("net/softnet_stat")),
-            host: Rows::from([(String::new(), host)]),
+        let (cores, softnet) = (cores(&text("stat")), softnet(&text("net/softnet_stat")));
+        Self { at, order, interfaces, cores, softnet, host: Rows::from([(String::new(), host)]), failures }
+    }
+
+    /// Returns the rows of this kind.
+    pub(super) fn of(&self, rows: RowsOf) -> &Rows {
+        match rows {
+            RowsOf::Host => &self.host,
+            RowsOf::Interfaces => &self.interfaces,
+            RowsOf::Cores => &self.cores,
+            RowsOf::Softnet => &self.softnet,
         }
     }
 
-    /// Returns the same rows with all counters at zero.
-    pub(super) fn zeroed(&self) -> Self {
-        let mut zeroed = self.clone();
+    /// Returns why a report has no values, in the words of sar; `None` if it has some.
+    pub(super) fn failure(&self, report: &Report) -> Option<String> {
+        let path = report.file;
+        if let Some(why) = self.failures.get(path) {
+            return Some(format!("Cannot open /proc/{path}: {why}"));
+        }
+        let is_known = self.of(report.rows).values().any(|row| report.keys().any(|key| row.contains_key(key)));
+        // A container may put an empty file in the place of one of the kernel.
+        (!is_known).then(|| format!("Cannot read /proc/{path}: none of its counters was found"))
+    }
+
+    /// Returns the same rows as they were when the system started: at time zero, with all counters at zero.
+    pub(super) fn at_start(&self) -> Self {
+        let mut zeroed = Self { at: Nanos::ZERO, ..self.clone() };
         for rows in [&mut zeroed.interfaces, &mut zeroed.cores, &mut zeroed.softnet, &mut zeroed.host] {
             rows.values_mut().flat_map(BTreeMap::values_mut).for_each(|value| *value = 0);
         }
@@ -80,9 +105,16 @@ impl Snapshot {
     }
 }
 
-/// Returns the number of cores in `/proc/stat`.
-pub(super) fn core_count(text: &str) -> usize {
-    cores(text).len().saturating_sub(1)
+/// Returns the number of cores as sysstat counts them: the folders of `/sys`, those that are offline among them.
+pub(super) fn core_count(root: &Path) -> usize {
+    let is_core = |name: &str| name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok());
+    let entries = fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_core)).count()
+}
+
+/// Removes the number from an error of the system, which sar does not tell.
+fn os_words(text: &str) -> String {
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Parses pairs of lines, names above values, as in `/proc/net/snmp`.

@@ -7,7 +7,7 @@ use fathom_model::units::approximate;
 use super::{
     options::{Cores, Options},
     reports::{Column, Report, RowsOf, Value},
-    snapshot::{ALL, Rows, Snapshot},
+    snapshot::{ALL, Snapshot},
 };
 
 /// An interval with the times at which it began and ended.
@@ -16,6 +16,21 @@ pub(super) struct Interval<'a> {
     pub(super) later: &'a Snapshot,
     pub(super) from: &'a str,
     pub(super) to: &'a str,
+}
+
+impl Interval<'_> {
+    /// Returns the value that a counter grew from; `None` if it counts from now.
+    ///
+    /// As in sysstat, an interface that appeared counts from zero. If one of its counters fell, it was made anew, and does so too.
+    fn before(&self, report: &Report, row: &str, key: &str) -> Option<u64> {
+        let [earlier, later] = [self.earlier, self.later].map(|sample| sample.of(report.rows).get(row));
+        if report.rows != RowsOf::Interfaces {
+            return earlier?.get(key).copied();
+        }
+        let fell = |earlier: &BTreeMap<String, u64>, key: &str| later.and_then(|row| row.get(key)) < earlier.get(key);
+        let is_same = |earlier: &&BTreeMap<String, u64>| !report.keys().any(|key| fell(earlier, key));
+        Some(earlier.filter(is_same).and_then(|row| row.get(key)).copied().unwrap_or(0))
+    }
 }
 
 /// Writes the reports of one command line.
@@ -30,6 +45,11 @@ impl<'a> Page<'a> {
     pub(super) fn new(options: &'a Options, root: &'a Path) -> Self {
         let is_plain = matches!(options.reports[..], [only] if options.has_one_row(only));
         Self { options, root, is_plain }
+    }
+
+    /// Returns why a report has no values in a sample; `None` if all have some.
+    pub(super) fn failure(&self, sample: &Snapshot) -> Option<String> {
+        self.options.reports.iter().find_map(|report| sample.failure(report))
     }
 
     /// Returns the text of an interval.
@@ -62,7 +82,7 @@ impl<'a> Page<'a> {
 
     /// Returns the names of the rows of a report.
     fn rows(&self, report: &Report, later: &Snapshot) -> Vec<String> {
-        let known = of(later, report.rows);
+        let known = later.of(report.rows);
         match (report.rows, &self.options.cores) {
             (RowsOf::Host, _) => vec![String::new()],
             (RowsOf::Interfaces, _) => {
@@ -81,16 +101,14 @@ impl<'a> Page<'a> {
     }
 
     fn cell(&self, column: &Column, report: &Report, interval: &Interval<'_>, row: &str) -> String {
-        let (earlier, later) = (of(interval.earlier, report.rows), of(interval.later, report.rows));
+        let later = interval.later.of(report.rows).get(row);
         let decimals = self.options.decimals;
-        // A row that was not there before counts from now, and a counter that fell back has not grown.
         let growth = |keys: &[&str]| -> f64 {
             let of_key = |key: &&str| {
-                let now = later.get(row)?.get(*key)?;
-                let before = earlier.get(row).and_then(|values| values.get(*key)).unwrap_or(now);
-                Some(approximate(now.saturating_sub(*before)))
+                let now = later?.get(*key)?;
+                Some(approximate(now.saturating_sub(interval.before(report, row, key).unwrap_or(*now))))
             };
-            keys.iter().filter_map(of_key).sum()
+            keys.iter().filter_map(of_key).fold(0.0, |sum, growth| sum + growth)
         };
         let seconds = interval.later.at.since(interval.earlier.at).as_secs_f64();
         let per_second = |growth: f64| if seconds > 0.0 { growth / seconds } else { 0.0 };
@@ -98,7 +116,7 @@ impl<'a> Page<'a> {
             Value::Rate(keys) => format!("{:.decimals$}", per_second(growth(keys))),
             Value::Kilobytes(keys) => format!("{:.decimals$}", per_second(growth(keys)) / 1024.0),
             Value::Gauge(keys) => {
-                let value = |key: &&str| later.get(row)?.get(*key).copied();
+                let value = |key: &&str| later?.get(*key).copied();
                 keys.iter().filter_map(value).sum::<u64>().to_string()
             }
             Value::Share(keys, less) => {
@@ -125,15 +143,6 @@ impl<'a> Page<'a> {
 
 /// The ticks of a core; those of guests are in user and nice.
 const ALL_TICKS: [&str; 8] = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
-
-fn of(snapshot: &Snapshot, rows: RowsOf) -> &Rows {
-    match rows {
-        RowsOf::Host => &snapshot.host,
-        RowsOf::Interfaces => &snapshot.interfaces,
-        RowsOf::Cores => &snapshot.cores,
-        RowsOf::Softnet => &snapshot.softnet,
-    }
-}
 
 /// Returns a line: the time, the row, then a cell per column, each as wide as sar makes it.
 fn line(time: &str, report: &Report, row: &str, cell: impl Fn(&Column) -> String) -> String {
@@ -232,17 +241,38 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_appears_or_is_counted_anew_has_not_sent_billions() {
+    fn an_interface_that_appears_or_is_made_anew_counts_from_zero() {
         let of = |second, name: &str, bytes| {
-            sample(second, &[("net/dev", &format!("{DEV}{name}: {bytes} 7 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"))])
+            sample(second, &[("net/dev", &format!("{DEV}{name}: {bytes} 400 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"))])
         };
-        for (earlier, later) in [(of(0, "eth0", 10), of(2, "late0", 9_000)), (of(0, "eth0", 9_000), of(2, "eth0", 10))]
+        for (earlier, later) in
+            [(of(0, "eth0", 10), of(2, "late0", 8_192)), (of(0, "eth0", 9_000), of(2, "eth0", 8_192))]
         {
             let text = shown("-n DEV --dec=0 2", &earlier, &later);
-            assert!(
-                text.trim_end().ends_with("0         0         0         0         0         0         0         0"),
-                "{text}"
-            );
+            let row = "200         0         4         0         0         0         0         0";
+            assert!(text.trim_end().ends_with(row), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_report_without_its_counters_is_an_error_with_the_path_and_the_reason() {
+        let of = |command: &str, files: &[(&str, &str)]| {
+            let options = options::parse(&words(command)).unwrap();
+            Page::new(&options, Path::new("/nowhere")).failure(&sample(1, files))
+        };
+        let stat = ("stat", "cpu  1 0 0 9 0 0 0 0 0 0\ncpu0 1 0 0 9 0 0 0 0 0 0\n");
+        assert_eq!(of("-u 1", &[stat]), None);
+        for command in ["-u 1", "-u ALL 1"] {
+            let missing = "Cannot open /proc/stat: No such file or directory";
+            assert_eq!(of(command, &[]).as_deref(), Some(missing));
+            let empty = "Cannot read /proc/stat: none of its counters was found";
+            assert_eq!(of(command, &[("stat", "")]).as_deref(), Some(empty));
+        }
+        for (keyword, path) in
+            [("DEV", "dev"), ("TCP", "snmp"), ("SOCK", "sockstat"), ("SOFT", "softnet_stat"), ("UDP6", "snmp6")]
+        {
+            let why = of(&format!("-n {keyword} 1"), &[stat]).unwrap();
+            assert!(why.starts_with(&format!("Cannot open /proc/net/{path}: ")), "{why}");
         }
     }
 

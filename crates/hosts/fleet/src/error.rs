@@ -70,11 +70,9 @@ impl std::error::Error for Disconnected {}
 /// An error that prevents the use of a host, worded for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not a valid key.
-    #[error("`{given}` is not a key: {reason}")]
+    /// The text is not a valid key. No part of it is told: it may be another secret, in a file that was given by mistake.
+    #[error("what was given is not a key: {reason}")]
     Key {
-        /// The given text, without the secret part.
-        given: String,
         /// The problem.
         reason: &'static str,
     },

@@ -75,16 +75,16 @@ impl FromStr for Key {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let (left, right) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
-        let wrong = |reason| Error::Key { given: left.to_owned(), reason };
+        let wrong = |reason| Error::Key { reason };
         if right.is_empty() {
-            return Err(wrong("it is incomplete: nothing after the dot"));
+            return Err(wrong("it is no text of two parts with a dot between, as `fathom serve` prints it"));
         }
         let part = |text: &str| ALPHABET.decode(text.to_uppercase().as_bytes()).ok();
         let fingerprint = part(left).and_then(|bytes| bytes.try_into().ok());
         let token = part(right).and_then(|bytes| bytes.try_into().ok());
         Ok(Self {
-            fingerprint: fingerprint.ok_or_else(|| wrong("the part before the point is not a fingerprint"))?,
-            token: Token(token.ok_or_else(|| wrong("the part after the point is not a token"))?),
+            fingerprint: fingerprint.ok_or_else(|| wrong("the part before the dot is not a fingerprint"))?,
+            token: Token(token.ok_or_else(|| wrong("the part after the dot is not a token"))?),
         })
     }
 }
@@ -175,7 +175,10 @@ mod tests {
         for wrong in ["", fingerprint, token, &text[1..], &text[..78], &format!("{token}.{fingerprint}")] {
             assert!(matches!(wrong.parse::<Key>(), Err(Error::Key { .. })), "{wrong}");
         }
-        assert!(!text[1..].parse::<Key>().unwrap_err().to_string().contains(token));
+        for wrong in [&text[1..], token, "root:x:0:0"] {
+            let told = wrong.parse::<Key>().unwrap_err().to_string();
+            assert!(!told.contains(token) && !told.contains("root") && !told.contains(&fingerprint[1..]), "{told}");
+        }
     }
 
     #[test]

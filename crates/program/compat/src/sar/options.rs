@@ -71,11 +71,18 @@ pub(super) fn parse(words: &[String]) -> Result<Options, Answer> {
 
 /// Explains an option of sar that is not here.
 fn refused(word: &str) -> Answer {
-    let why = match word.get(..2) {
-        Some("-f" | "-o" | "-s" | "-e" | "-i") => {
-            "files of sadc are not read or written; fathom watch --record keeps samples"
+    let letters = &word[1..];
+    let why = match letters.chars().next() {
+        Some('f' | 'o' | 's' | 'e' | 'i') => {
+            "files of sadc are not read or written; fathom watch --record keeps samples".to_owned()
         }
-        _ => "the reports here are -u and -n",
+        Some('0'..='9') => "the interval is a number of seconds, from 0".to_owned(),
+        Some('-') if letters.starts_with("-dec") => "0, 1 or 2 decimals: --dec=1".to_owned(),
+        Some('u' | 'n' | 'P') if letters.len() > 1 && letters.chars().all(|letter| "unP".contains(letter)) => {
+            "each option is a word of its own: -u -P ALL".to_owned()
+        }
+        Some(letter @ ('n' | 'P')) => format!("-{letter} and its list are two words: -{letter} {}", &letters[1..]),
+        _ => "the reports here are -u and -n".to_owned(),
     };
     Answer::Wrong(format!("sar: {word}: {why}\n{USAGE}"))
 }
@@ -139,11 +146,15 @@ impl SarArguments {
     }
 
     fn number(&mut self, word: &str) -> Result<(), Answer> {
-        let number = word.parse().map_err(|_| Answer::Wrong(format!("sar: {word}: not a number\n{USAGE}")))?;
+        let wrong = |why: &str| Answer::Wrong(format!("sar: {why}\n{USAGE}"));
+        let number = word.parse().map_err(|_| wrong(&format!("{word}: not an option, and not a number")))?;
         match (self.interval_s, self.count) {
             (None, _) => self.interval_s = Some(number),
-            (Some(_), None) if number > 0 => self.count = Some(number),
-            _ => return Err(Answer::Wrong(USAGE.to_owned())),
+            (Some(interval), None) if number == 0 => {
+                return Err(wrong(&format!("{interval} {word}: the count is at least 1")));
+            }
+            (Some(_), None) => self.count = Some(number),
+            (Some(_), Some(_)) => return Err(wrong(&format!("{word}: nothing follows the interval and the count"))),
         }
         Ok(())
     }

@@ -316,9 +316,16 @@ mod tests {
             ("-f x 1", "watch --record"),
             ("-n NOPE 1", "the keywords are DEV"),
             ("-P x 1", "-P x"),
-            ("1 0", "Usage"),
+            ("-P0-1 1", "-P0-1: -P and its list are two words"),
+            ("-nDEV 1", "-nDEV: -n and its list are two words"),
+            ("-uP ALL 1", "-uP: each option is a word of its own"),
+            ("--dec=5 1", "--dec=5: 0, 1 or 2"),
+            ("-1", "-1: the interval is a number of seconds, from 0"),
+            ("-u FOO", "FOO: not an option, and not a number"),
+            ("1 0", "1 0: the count is at least 1"),
+            ("1 1 1", "1: nothing follows the interval and the count"),
             ("-u", "without an interval"),
-            ("one", "not a number"),
+            ("one", "one: not an option, and not a number"),
         ] {
             let options::Answer::Wrong(text) = options::parse(&words(command)).unwrap_err() else {
                 panic!("{command}")

@@ -12,7 +12,7 @@ use fathom_model::{
 
 use crate::{
     quotas::ProgramsAtOnce,
-    sources::{CounterSink, Source},
+    sources::{CounterSink, Source, silence},
 };
 
 /// The row limit at which every second row is removed. A record therefore keeps at least half as many rows: enough for a plot.
@@ -90,9 +90,7 @@ impl HostMonitor {
             self.columns.n_recorded = 0;
             let failed = match watched.source.sample(&self.root, &mut self.columns) {
                 Err(error) => Some(error.to_string()),
-                Ok(()) if self.columns.n_recorded == 0 && watched.source.is_on_every_host() => {
-                    Some("none of its counters was found".to_owned())
-                }
+                Ok(()) if self.columns.n_recorded == 0 => silence(&*watched.source, &self.root).map(str::to_owned),
                 Ok(()) => None,
             };
             if let Some(failed) = failed.filter(|_| !watched.has_failed) {

@@ -36,7 +36,7 @@ impl ProcFile {
             Ok(size) => Ok(&self.buffer[..size]),
             Err(error) => {
                 self.file = None;
-                Err(io::Error::new(error.kind(), format!("cannot read {}: {error}", self.path)))
+                Err(io::Error::new(error.kind(), format!("cannot read /{}: {error}", self.path)))
             }
         }
     }
@@ -122,7 +122,7 @@ mod tests {
     fn a_file_without_an_end_is_refused() {
         let mut file = ProcFile::new("dev/zero");
         let error = file.read(Path::new("/")).unwrap_err();
-        assert_eq!(error.to_string(), "cannot read dev/zero: it does not end");
+        assert_eq!(error.to_string(), "cannot read /dev/zero: it does not end");
     }
 
     #[test]

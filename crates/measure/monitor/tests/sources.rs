@@ -96,9 +96,9 @@ fn what_cannot_be_read_is_told_once_and_the_rest_is_recorded() {
     let mut watch = HostMonitor::new(tree("broken"), files(), ProgramNames::Told);
     (0..3).for_each(|second| watch.sample(Nanos::from_secs(second)));
     let missing =
-        |source: &str, file: &str| format!("{source}: cannot read {file}: No such file or directory (os error 2)");
+        |source: &str, file: &str| format!("{source}: cannot read /{file}: No such file or directory (os error 2)");
     // This tree has no control groups.
-    let nothing = |source: &str| format!("{source}: none of its counters was found");
+    let nothing = |source: &str| format!("{source}: /sys is not mounted");
     let expected = [
         missing("softirqs", "proc/softirqs"),
         missing("netstat", "proc/net/netstat"),

@@ -61,6 +61,10 @@ impl Source for MemoryEvents {
         true
     }
 
+    fn is_below_sys(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let files = self.files.get_or_insert_with(|| files_of(cgroup::memory_groups(root)));
         for EventFile { file, keys } in files {

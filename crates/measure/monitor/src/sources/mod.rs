@@ -34,7 +34,7 @@ pub(crate) mod throttling;
 mod wrapping_counter;
 
 use source::counters_of;
-pub use source::{CounterSink, Source};
+pub use source::{CounterSink, Source, silence};
 
 /// All sources, as functions that create a new one.
 pub const SOURCES: &[fn() -> Box<dyn Source>] = &[

@@ -6,7 +6,10 @@
 use std::{io, path::Path};
 
 use fathom_model::names::host;
-use fathom_sys::netlink::nftables::{Nftables, RuleFate};
+use fathom_sys::{
+    Error,
+    netlink::nftables::{Nftables, RuleFate},
+};
 
 use super::{
     CounterSink, Source,
@@ -20,6 +23,15 @@ impl Nft {
     pub(super) const fn new() -> Self {
         Self(Socket::new(Nftables::open))
     }
+}
+
+/// Returns why the rules were not listed, and who may list them.
+fn unlisted(error: Error) -> io::Error {
+    let error = cause(error);
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return error;
+    }
+    io::Error::new(error.kind(), format!("{error}: only root, or a program with CAP_NET_ADMIN, may list rules"))
 }
 
 impl Source for Nft {
@@ -37,11 +49,11 @@ impl Source for Nft {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(nft) = self.0.below(root)? else { return Ok(()) };
-        let chains = nft.base_chains().map_err(cause)?;
+        let chains = nft.base_chains().map_err(unlisted)?;
         // Without rules the count is known to be zero.
         out.value(host::NFT_DROPPED, "", 0);
         for chain in chains {
-            for rule in nft.counted(&chain).map_err(cause)? {
+            for rule in nft.counted(&chain).map_err(unlisted)? {
                 if rule.fate == RuleFate::Dropped {
                     out.value(host::NFT_DROPPED, &format!("{chain} {}", rule.handle), rule.n_packets);
                 }

@@ -39,6 +39,11 @@ impl Source for Qdisc {
         &[host::QDISC_DROPPED, host::QDISC_OVERLIMITS, host::QDISC_BACKLOG_BYTES, host::QDISC_IN_DROPPED]
     }
 
+    /// An interface that is down has no discipline.
+    fn is_on_every_host(&self) -> bool {
+        false
+    }
+
     fn is_slow(&self) -> bool {
         true
     }

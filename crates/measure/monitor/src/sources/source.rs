@@ -18,6 +18,11 @@ pub trait Source: Send {
         true
     }
 
+    /// Whether its counters are below `/sys`, which a container or a rescue system may lack.
+    fn is_below_sys(&self) -> bool {
+        false
+    }
+
     /// Whether a live view reads it only about once per second: nothing of it is needed sooner, or it costs much to read.
     fn is_slow(&self) -> bool {
         false
@@ -28,6 +33,14 @@ pub trait Source: Send {
     /// # Errors
     /// If the file cannot be read. Lines that cannot be parsed are skipped.
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()>;
+}
+
+/// Returns why a source that recorded nothing did so; `None` if its host may have nothing to record.
+#[must_use]
+pub fn silence(source: &dyn Source, root: &Path) -> Option<&'static str> {
+    let is_missing = source.is_below_sys() && !root.join("sys/kernel").exists();
+    let why = if is_missing { "/sys is not mounted" } else { "none of its counters was found" };
+    source.is_on_every_host().then_some(why)
 }
 
 /// Receives the values of a source.

@@ -37,6 +37,10 @@ impl Source for Throttling {
         true
     }
 
+    fn is_below_sys(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let files = match &self.files {
             Some(files) => files,

@@ -37,7 +37,7 @@ impl WatchedHost {
     }
 
     /// Returns the findings about the host, the most important first; none from fewer than two samples. The record has its counters in the time that
-    /// is judged; the interfaces are those with traffic.
+    /// is judged; the interfaces are those with traffic, the busiest first: a finding about the whole host has the numbers of that.
     #[must_use]
     pub fn judge(&mut self, record: HostRecord, interfaces: Vec<String>) -> Vec<Finding> {
         if record.at_ns.len() < 2 {
@@ -56,7 +56,7 @@ impl WatchedHost {
             let by_rule =
                 HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
             for finding in with_effects_as_remarks(by_rule.collect(), &seen) {
-                if !found.iter().any(|known| known.title == finding.title) {
+                if !found.iter().any(|known| is_same(known, &finding)) {
                     found.push(finding);
                 }
             }
@@ -67,6 +67,12 @@ impl WatchedHost {
         }
         found
     }
+}
+
+/// Returns true if two findings are about the same counter, whichever interface it was compared with.
+fn is_same(one: &Finding, other: &Finding) -> bool {
+    let place = |finding: &Finding| finding.evidence.first().map(|proof| (proof.host.clone(), proof.counter.clone()));
+    one.title == other.title || one.id == other.id && place(one).is_some() && place(one) == place(other)
 }
 
 /// Returns the cores without idle time, with the programs that used most CPU time.
@@ -150,6 +156,21 @@ mod tests {
         let full = found.iter().find(|finding| finding.id == "core-full").unwrap();
         assert!(full.title.ends_with("; busiest programs: yes 75 %, make 20 % of a core"), "{}", full.title);
         assert_eq!(full.evidence[0].counter, "yes (pid 8)");
+    }
+
+    #[test]
+    fn a_finding_about_the_whole_host_is_told_once_whichever_interface_has_traffic() {
+        let found = found(vec![
+            series(counter::TCP_LISTEN_OVERFLOWS, "", &[0, 7, 15]),
+            series(counter::DEV_RX_FRAMES, "eth0", &[0, 20, 43]),
+            series(counter::DEV_RX_FRAMES, "eth1", &[0, 20, 27]),
+        ]);
+        let full: Vec<&str> = found
+            .iter()
+            .filter(|finding| finding.id == "accept-queue-full")
+            .map(|found| found.title.as_str())
+            .collect();
+        assert!(full.len() == 1 && full[0].contains("15 dropped of 43"), "{full:?}");
     }
 
     #[test]

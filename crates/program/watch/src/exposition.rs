@@ -3,6 +3,7 @@
 use std::fmt;
 
 use fathom_model::{names::host::GAUGES, units::approximate};
+use fathom_monitor::{Source, every_source};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric as _, text::encode},
@@ -12,13 +13,16 @@ use prometheus_client::{
 
 use crate::samples::Samples;
 
-/// Returns all counters of the newest sample, with the instance as a label: `fathom_dev_rx_bytes_total{instance="eth0"} 512`.
+/// Returns all counters of the newest sample, with the instance as a label: `fathom_dev_rx_bytes_total{of="eth0"} 512`. `losses` are
+/// the sources that could not be read, each with the reason behind a colon.
 ///
-/// Times are in seconds, as `OpenMetrics` asks for; everything else has its unit in its name.
+/// Times are in seconds, as `OpenMetrics` asks for; everything else has its unit in its name. The label is not called `instance`,
+/// because a scraper gives that name to the host.
 #[must_use]
-pub fn exposition(samples: &Samples) -> String {
+pub fn exposition(samples: &Samples, losses: &[String]) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Newest::of(samples)));
+    registry.register_collector(Box::new(Unread(losses.to_vec())));
     let mut text = String::new();
     encode(&mut text, &registry).expect("a text takes everything");
     text
@@ -52,11 +56,11 @@ impl Collector for Newest {
             let is_gauge = GAUGES.contains(&name.as_str());
             let scaled = |value: u64| if is_time { approximate(value) / 1e9 } else { approximate(value) };
             let kind = if is_gauge { ConstGauge::new(0.0).metric_type() } else { ConstCounter::new(0.0).metric_type() };
-            let help = "a counter of the host, see docs/watch.md";
+            let help = help(name, is_gauge);
             let told = format!("fathom_{stem}");
-            let mut family = encoder.encode_descriptor(&told, help, unit, kind)?;
+            let mut family = encoder.encode_descriptor(&told, &help, unit, kind)?;
             for (of, value) in values {
-                let labels = [("instance", of.as_str())];
+                let labels = [("of", of.as_str())];
                 let labelled = family.encode_family(&labels)?;
                 if is_gauge {
                     ConstGauge::new(scaled(*value)).encode(labelled)?;
@@ -66,5 +70,59 @@ impl Collector for Newest {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns what a value is: how it behaves over time, and the source that it is from.
+fn help(name: &str, is_gauge: bool) -> String {
+    let kind = if is_gauge { "the value now" } else { "counted since the host, the interface or the core began" };
+    let of_source = |source: &dyn Source| source.counters().contains(&name).then(|| source.name());
+    match every_source().iter().find_map(|source| of_source(&**source)) {
+        Some(source) => format!("{kind}, from the source {source}"),
+        None => kind.to_owned(),
+    }
+}
+
+/// The sources that could not be read.
+#[derive(Debug)]
+struct Unread(Vec<String>);
+
+impl Collector for Unread {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "1 for a source whose values are missing, with the reason";
+        let gauge = ConstGauge::new(1.0);
+        let mut family = encoder.encode_descriptor("fathom_source_unread", help, None, gauge.metric_type())?;
+        for loss in &self.0 {
+            let (source, why) = loss.split_once(": ").unwrap_or((loss, ""));
+            gauge.encode(family.encode_family(&[("of", source), ("why", why)])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::units::Nanos;
+
+    use super::*;
+    use crate::samples::Key;
+
+    #[test]
+    fn a_value_says_what_it_is_and_a_source_that_was_not_read_why() {
+        let mut samples = Samples::new(2);
+        samples.begin(Nanos::from_secs(1));
+        for (name, of, value) in [("dev_rx_bytes", "eth0", 512), ("sock_tcp_in_use", "", 7)] {
+            let place = samples.place(Key { name: name.to_owned(), of: of.to_owned() });
+            samples.set(place, Some(value));
+        }
+        let text = exposition(&samples, &["nft: Operation not permitted".to_owned()]);
+        for line in [
+            "# HELP fathom_dev_rx_bytes counted since the host, the interface or the core began, from the source netdev",
+            "fathom_dev_rx_bytes_total{of=\"eth0\"} 512.0",
+            "# HELP fathom_sock_tcp_in_use the value now, from the source sockstat",
+            "fathom_source_unread{of=\"nft\",why=\"Operation not permitted\"} 1.0",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line}\n{text}");
+        }
     }
 }

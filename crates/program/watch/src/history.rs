@@ -1,5 +1,7 @@
 //! A whole recording as a report shows it: series in constant memory, and the findings that a live view would have shown.
 
+use std::collections::BTreeSet;
+
 use fathom_model::{
     Finding, Unit,
     names::host::{
@@ -101,12 +103,17 @@ pub fn history(stream: &mut dyn SampleStream, command: &str, tool: &str) -> Resu
     let mut samples = Samples::new(usize::try_from(JUDGED.0 / INTERVAL_MIN.0).unwrap_or(0) + 1);
     let (mut kept, mut seen) = (KeptRows::default(), Vec::new());
     let mut ends: Option<(String, String)> = None;
+    let mut losses = BTreeSet::new();
     while let Some(at) = stream.next(&mut samples)? {
         samples.keep(JUDGED);
+        losses.extend(stream.losses());
         let Some(row) = samples.rows().back() else { continue };
         kept.take(row);
         if let Some(view) = viewer.view(&samples, None, at.clone()) {
-            view.findings.iter().for_each(|finding| note(&mut seen, finding, row.at, view.interval_ns, &at));
+            let span = samples.rows().front().map_or(Nanos::ZERO, |first| row.at.since(first.at));
+            let sight = Sight { now: row.at, interval: view.interval_ns, span, at: &at };
+            view.findings.iter().for_each(|finding| note(&mut seen, finding, sight));
+            losses.extend(view.losses);
         }
         let from = ends.take().map_or_else(|| at.clone(), |(from, _)| from);
         ends = Some((from, at));
@@ -117,7 +124,12 @@ pub fn history(stream: &mut dyn SampleStream, command: &str, tool: &str) -> Resu
     let Some((from, to)) = ends.filter(|_| span > Nanos::ZERO) else {
         return Err(RecordingError::new("the recording", "it has fewer than two samples"));
     };
-    let (charts, notes) = charts(samples.keys(), &rows);
+    if CHARTS.iter().all(|(.., shape)| lines(samples.keys(), &rows, *shape).is_empty()) {
+        let why = losses.into_iter().next().unwrap_or_else(|| "it has no counters".to_owned());
+        return Err(RecordingError::new("the recording", format!("there is nothing to report: {why}")));
+    }
+    let (charts, mut notes) = charts(samples.keys(), &rows);
+    notes.extend(losses);
     seen.sort_by_key(|seen: &SeenSince| std::cmp::Reverse(seen.shown.finding.severity));
     Ok(HostHistory {
         command: command.to_owned(),
@@ -130,7 +142,7 @@ pub fn history(stream: &mut dyn SampleStream, command: &str, tool: &str) -> Resu
         n_samples,
         charts,
         notes,
-        findings: seen.into_iter().map(|seen| seen.shown).collect(),
+        findings: seen.into_iter().map(SeenSince::told).collect(),
     })
 }
 
@@ -170,30 +182,68 @@ impl KeptRows {
     }
 }
 
-/// A finding with the time at which it was seen last.
+/// A finding with the time at which it was seen last, in its numbers at the worst time.
 struct SeenSince {
     shown: SeenFinding,
     last: Nanos,
+    n_seen: u64,
+    /// The first number of its evidence.
+    number: f64,
+    /// The time that these numbers are about, and its end for people.
+    span: Nanos,
+    at: String,
+}
+
+impl SeenSince {
+    fn told(mut self) -> SeenFinding {
+        if self.n_seen > 1 {
+            let clock = self.at.get(11..19).unwrap_or(&self.at);
+            let worst = format!(" in the worst {}, until {clock}", self.span);
+            self.shown.finding.title.push_str(&worst);
+        }
+        self.shown
+    }
+}
+
+/// When a finding is seen.
+#[derive(Clone, Copy)]
+struct Sight<'a> {
+    now: Nanos,
+    interval: Nanos,
+    /// The time that its numbers are about.
+    span: Nanos,
+    at: &'a str,
 }
 
 /// Adds a finding that is seen at a time. One with the same cause and place was seen before if its numbers differ only.
-fn note(seen: &mut Vec<SeenSince>, finding: &Finding, now: Nanos, interval: Nanos, at: &str) {
+fn note(seen: &mut Vec<SeenSince>, finding: &Finding, sight: Sight<'_>) {
+    let Sight { now, interval, span, at } = sight;
     let place = |finding: &Finding| finding.evidence.first().map(|proof| (proof.host.clone(), proof.counter.clone()));
     let is_same =
         |known: &&mut SeenSince| known.shown.finding.id == finding.id && place(&known.shown.finding) == place(finding);
+    let number = number_of(finding);
     if let Some(known) = seen.iter_mut().find(is_same) {
         match known.shown.stretches.last_mut().filter(|_| now.since(known.last) <= STRETCH_GAP.max(interval)) {
             Some(stretch) => at.clone_into(&mut stretch.1),
             None => known.shown.stretches.push((at.to_owned(), at.to_owned())),
         }
-        known.last = now;
-        if finding.severity > known.shown.finding.severity {
+        (known.last, known.n_seen) = (now, known.n_seen + 1);
+        let severity = known.shown.finding.severity;
+        if finding.severity > severity || finding.severity == severity && number > known.number {
             known.shown.finding = finding.clone();
+            (known.number, known.span, known.at) = (number, span, at.to_owned());
         }
         return;
     }
-    let stretches = vec![(at.to_owned(), at.to_owned())];
-    seen.push(SeenSince { shown: SeenFinding { finding: finding.clone(), stretches }, last: now });
+    let shown = SeenFinding { finding: finding.clone(), stretches: vec![(at.to_owned(), at.to_owned())] };
+    seen.push(SeenSince { shown, last: now, n_seen: 1, number, span, at: at.to_owned() });
+}
+
+/// Returns the first number of the evidence of a finding, such as 1200 of `1,200 dropped`; 0 without one.
+fn number_of(finding: &Finding) -> f64 {
+    let value = finding.evidence.first().map(|proof| proof.value.as_str()).unwrap_or_default();
+    let number = value.chars().take_while(|c| c.is_ascii_digit() || matches!(c, '.' | ','));
+    number.filter(|c| *c != ',').collect::<String>().parse().unwrap_or(0.0)
 }
 
 /// Returns the charts that show anything, and sentences about the others.
@@ -307,7 +357,7 @@ impl PlacedQuantity {
 mod tests {
     use std::collections::VecDeque;
 
-    use fathom_model::{Environment, Severity};
+    use fathom_model::{Environment, Evidence, Severity};
 
     use super::*;
 
@@ -325,6 +375,10 @@ mod tests {
 
         fn environment(&self) -> &Environment {
             &self.environment
+        }
+
+        fn losses(&self) -> Vec<String> {
+            vec!["nft: not permitted".to_owned()]
         }
 
         fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
@@ -361,7 +415,8 @@ mod tests {
         let known: Vec<bool> = received.points.iter().map(|(_, value)| value.is_some()).collect();
         assert_eq!(known, [false, false, false, true, true, true, true]);
         assert!((received.mean - 8000.0).abs() < 1e-6 && (received.highest - 8000.0).abs() < 1e-6, "{received:?}");
-        let [quiet, unknown] = &history.notes[..] else { panic!("{:?}", history.notes) };
+        let [quiet, unknown, loss] = &history.notes[..] else { panic!("{:?}", history.notes) };
+        assert_eq!(loss, "nft: not permitted");
         assert!(quiet.starts_with("nothing was counted: TCP segments"), "{quiet}");
         assert!(unknown.contains("UDP datagrams") && unknown.contains("sent, by interface"), "{unknown}");
         assert_eq!((history.span, history.n_samples), (Nanos::from_secs(7), 8));
@@ -380,12 +435,55 @@ mod tests {
     }
 
     #[test]
+    fn a_finding_has_the_numbers_of_its_worst_time() {
+        let finding = |n: &str| Finding {
+            id: "accept-queue-full".to_owned(),
+            short: String::new(),
+            title: format!("{n} dropped"),
+            severity: Severity::HoldsBack,
+            tests: Vec::new(),
+            evidence: vec![Evidence {
+                host: "a".to_owned(),
+                counter: "tcp_listen_overflows".to_owned(),
+                value: n.to_owned(),
+            }],
+            explains: None,
+            proof: None,
+            next: None,
+        };
+        let mut seen = Vec::new();
+        for (second, n) in (10..).zip(["3", "1,204", "21"]) {
+            let (now, at) = (Nanos::from_secs(second), format!("2026-11-25T10:00:{second}Z"));
+            let sight = Sight { now, interval: Nanos::from_secs(1), span: JUDGED, at: &at };
+            note(&mut seen, &finding(n), sight);
+        }
+        let [told] = &seen.into_iter().map(SeenSince::told).collect::<Vec<_>>()[..] else {
+            panic!("it is one finding")
+        };
+        assert_eq!(told.finding.title, "1,204 dropped in the worst 10.0 s, until 10:00:11");
+        assert_eq!(told.stretches.len(), 1);
+    }
+
+    #[test]
     fn the_rows_of_a_long_recording_are_thinned_and_keep_its_ends() {
         let history = told(1..=5000).unwrap();
         let points = &history.charts[0].lines[0].points;
         assert!((ROWS_MAX / 2..=ROWS_MAX + 1).contains(&points.len()), "{}", points.len());
         assert_eq!((history.span, points.last().unwrap().0), (Nanos::from_secs(4999), Nanos::from_secs(4999)));
         assert_eq!(history.n_samples, 5000);
+    }
+
+    #[test]
+    fn a_recording_in_which_nothing_could_be_looked_at_is_refused_with_the_reason() {
+        let bare = r#"{"sysstat": {"hosts": [{"statistics": [
+            {"timestamp": {"date": "2026-11-25", "time": "08:46:04", "interval": 1}, "disk": []},
+            {"timestamp": {"date": "2026-11-25", "time": "08:46:05", "interval": 1}, "disk": []}]}]}}"#;
+        let mut stream = crate::recording(bare.as_bytes()).unwrap();
+        let told = history(stream.as_mut(), "fathom report x", "fathom").unwrap_err().to_string();
+        assert!(
+            told.starts_with("the recording: there is nothing to report: the file does not have cpu-load"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub fn lines(view: &View, width: Width) -> Vec<Line> {
     let mut lines = vec![Line::new(head(view, width), Tone::Plain), Line::new("", Tone::Plain)];
     lines.extend(view.findings.iter().flat_map(|found| finding(found, width)));
     if view.findings.is_empty() {
-        lines.extend(wrapped("", "no counter shows anything that holds this host back", Tone::Faint, width));
+        lines.extend(wrapped("", &nothing_found(view), Tone::Faint, width));
     }
     for shape in &TABLES {
         let table = table(view, shape, width);
@@ -88,6 +88,22 @@ pub fn lines(view: &View, width: Width) -> Vec<Line> {
         lines.extend(view.losses.iter().flat_map(|loss| wrapped("note  ", loss, Tone::Faint, width)));
     }
     lines
+}
+
+/// Returns the sentence of a view without findings: what was looked at, and what could not be.
+fn nothing_found(view: &View) -> String {
+    let is_unknown = |shape: &&TableShape| view.tables.get(shape.id).is_none_or(BTreeMap::is_empty);
+    let unknown: Vec<&str> = TABLES.iter().filter(is_unknown).map(|shape| shape.id).collect();
+    match unknown.len() {
+        0 => "no counter shows anything that holds this host back".to_owned(),
+        n if n == TABLES.len() => {
+            format!("nothing could be looked at: there are no counters of {}", unknown.join(", "))
+        }
+        _ => format!(
+            "no counter shows anything that holds this host back, but these could not be looked at: {}",
+            unknown.join(", ")
+        ),
+    }
 }
 
 /// Returns the longest head that fits.

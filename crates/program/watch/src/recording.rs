@@ -29,6 +29,9 @@ struct Head {
 /// A sample: new keys, then the values that differ from the sample before, by place.
 #[derive(Debug, Serialize, Deserialize)]
 struct Change {
+    /// The number of the sample, from 1; absent in the files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    n: Option<u64>,
     at_ns: Nanos,
     at: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -37,12 +40,18 @@ struct Change {
     /// Whether slow counters are those of an earlier sample.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_carried: bool,
+    /// What could not be read, a sentence each; absent if it is the same as in the sample before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    losses: Option<Vec<String>>,
 }
 
 /// Writes samples to a file.
 pub struct Recorder<W: Write> {
     out: W,
     changes: ChangeFinder,
+    n_written: u64,
+    /// Those of the sample before.
+    losses: Vec<String>,
 }
 
 impl<W: Write> Recorder<W> {
@@ -53,17 +62,21 @@ impl<W: Write> Recorder<W> {
     pub fn new(mut out: W, host: &str, environment: &Environment) -> io::Result<Self> {
         let head = Head { schema: SCHEMA.to_owned(), host: host.to_owned(), environment: environment.clone() };
         write_line(&mut out, &head)?;
-        Ok(Self { out, changes: ChangeFinder::default() })
+        Ok(Self { out, changes: ChangeFinder::default(), n_written: 0, losses: Vec::new() })
     }
 
-    /// Appends the newest sample; `at` is its time for people, RFC 3339.
+    /// Appends the newest sample; `at` is its time for people, RFC 3339, and `losses` is what could not be read.
     ///
     /// # Errors
     /// Those of the file.
-    pub fn write(&mut self, samples: &Samples, at: &str) -> io::Result<()> {
+    pub fn write(&mut self, samples: &Samples, at: &str, losses: Vec<String>) -> io::Result<()> {
         let Some(changes) = self.changes.newest(samples) else { return Ok(()) };
         let CounterChanges { at_ns, keys, values, is_carried, .. } = changes;
-        write_line(&mut self.out, &Change { at_ns, at: at.to_owned(), keys, values, is_carried })
+        self.n_written += 1;
+        let is_changed = losses != self.losses;
+        self.losses.clone_from(&losses);
+        let (n, losses) = (Some(self.n_written), is_changed.then_some(losses));
+        write_line(&mut self.out, &Change { n, at_ns, at: at.to_owned(), keys, values, is_carried, losses })
     }
 }
 
@@ -86,7 +99,9 @@ fn told(error: &serde_json::Error) -> String {
 pub(crate) struct Replay<R: BufRead> {
     input: R,
     line: usize,
+    n_samples: u64,
     changes: ChangeReader,
+    losses: Vec<String>,
     host: String,
     environment: Environment,
 }
@@ -97,13 +112,15 @@ impl<R: BufRead> Replay<R> {
         let mut replay = Self {
             input,
             line: 0,
+            n_samples: 0,
             changes: ChangeReader::default(),
+            losses: Vec::new(),
             host: String::new(),
             environment: Environment::default(),
         };
         let no_recording =
             |why: String| RecordingError::new("line 1", format!("it is no recording of fathom watch{why}"));
-        let Some(text) = replay.next_line()? else { return Err(no_recording(": the file is empty".to_owned())) };
+        let Some(text) = replay.next_line()? else { return Err(no_recording(": it has no whole line".to_owned())) };
         let head: Head = serde_json::from_slice(&text).map_err(|error| no_recording(format!(": {}", told(&error))))?;
         if head.schema != SCHEMA {
             return Err(no_recording(format!(": its schema is {}, and {SCHEMA} is known", head.schema)));
@@ -139,12 +156,29 @@ impl<R: BufRead> SampleStream for Replay<R> {
         &self.environment
     }
 
+    fn losses(&self) -> Vec<String> {
+        self.losses.clone()
+    }
+
     /// A last line without its end was cut off while it was written, and is the end.
     fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
         let Some(text) = self.next_line()? else { return Ok(None) };
         let damaged = |what: String| RecordingError::new(format!("line {}", self.line), what);
         let change: Change = serde_json::from_slice(&text).map_err(|error| damaged(told(&error)))?;
-        let Change { at_ns, at, keys, values, is_carried } = change;
+        let Change { n, at_ns, at, keys, values, is_carried, losses } = change;
+        self.n_samples += 1;
+        if let Some(n) = n.filter(|n| *n != self.n_samples) {
+            let expected = self.n_samples;
+            return Err(damaged(format!(
+                "it has sample {n} in the place of {expected}: a line is missing or repeated"
+            )));
+        }
+        if let Some(before) = samples.rows().back().filter(|before| at_ns <= before.at) {
+            return Err(damaged(format!("its time {} is not after that of the line before, {}", at_ns.0, before.at.0)));
+        }
+        if let Some(losses) = losses {
+            self.losses = losses;
+        }
         let changes = CounterChanges { at_ns, keys, values, is_carried, ..CounterChanges::default() };
         self.changes
             .add(changes, samples)
@@ -172,7 +206,8 @@ mod tests {
         let mut recorder = Recorder::new(&mut file, "gen-1", &Environment::default()).unwrap();
         for (second, values) in [(1, &[("eth0", 5)][..]), (2, &[("eth0", 9), ("eth1", 1)]), (3, &[("eth1", 1)])] {
             sample(&mut samples, second, values);
-            recorder.write(&samples, &format!("2026-11-23T10:00:0{second}Z")).unwrap();
+            let losses = if second == 2 { vec!["nft: not permitted".to_owned()] } else { Vec::new() };
+            recorder.write(&samples, &format!("2026-11-23T10:00:0{second}Z"), losses).unwrap();
         }
         (samples, file)
     }
@@ -204,6 +239,33 @@ mod tests {
         };
         assert_eq!(known(&again), known(&samples));
         assert_eq!(times[2], "2026-11-23T10:00:03Z");
+    }
+
+    #[test]
+    fn a_replay_has_what_could_not_be_read_at_its_time() {
+        let (_, file) = recorded();
+        let mut replay = Replay::new(&file[..]).unwrap();
+        let (mut samples, mut losses) = (Samples::new(10), Vec::new());
+        while replay.next(&mut samples).unwrap().is_some() {
+            losses.push(replay.losses());
+        }
+        assert_eq!(losses, [vec![], vec!["nft: not permitted".to_owned()], vec![]]);
+    }
+
+    #[test]
+    fn a_line_that_is_missing_or_repeated_and_a_time_that_goes_back_are_refused() {
+        let (_, file) = recorded();
+        let text = String::from_utf8(file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let told = |lines: &[&str]| replayed((lines.join("\n") + "\n").as_bytes()).unwrap_err().to_string();
+        let wrong = |line, n, expected| {
+            format!("line {line}: it has sample {n} in the place of {expected}: a line is missing or repeated")
+        };
+        assert_eq!(told(&[lines[0], lines[1], lines[3]]), wrong(3, 3, 2));
+        assert_eq!(told(&[lines[0], lines[1], lines[1]]), wrong(3, 1, 2));
+        let back = text.replace("\"at_ns\":3000000000", "\"at_ns\":1500000000");
+        let told = replayed(back.as_bytes()).unwrap_err().to_string();
+        assert_eq!(told, "line 4: its time 1500000000 is not after that of the line before, 2000000000");
     }
 
     #[test]

@@ -142,6 +142,11 @@ const RATES: &[(&str, &str, &str, &[CounterField])] = &[
 /// Rates of volumes in KiB per second, which sysstat writes as `kB`.
 const VOLUMES: &[CounterField] = &[(DEV_RX_BYTES, &["rxkB"]), (DEV_TX_BYTES, &["txkB"])];
 
+/// The greatest rate that is believed: more packets or kilobytes per second than any host moves.
+const RATE_MAX: f64 = 1e12;
+/// The greatest sum of the shares of a core: they are rounded.
+const PERCENT_MAX: f64 = 101.0;
+
 /// Values that rise and fall.
 const GAUGES: &[CounterField] =
     &[(SOCK_TCP_IN_USE, &["tcpsck"]), (SOCK_UDP_IN_USE, &["udpsck"]), (SOCK_TCP_TIME_WAIT, &["tcp-tw"])];
@@ -150,6 +155,7 @@ const GAUGES: &[CounterField] =
 pub(crate) struct SadfReplay {
     host: String,
     environment: Environment,
+    losses: Vec<String>,
     statistics: IntoIter<Statistics>,
     /// The number of the entry that comes next.
     n_read: usize,
@@ -183,6 +189,7 @@ impl SadfReplay {
         Ok(Self {
             host: name,
             environment,
+            losses: missing(&host.statistics).into_iter().collect(),
             statistics: host.statistics.into_iter(),
             n_read: 0,
             now: None,
@@ -227,6 +234,10 @@ impl SadfReplay {
     fn add(&mut self, of: &Statistics, seconds: f64, values: &mut BTreeMap<Key, u64>) -> Result<(), RecordingError> {
         let cpus = if of.cpus_all.is_empty() { &of.cpus } else { &of.cpus_all };
         for row in rows_of(cpus.iter(), "cpu") {
+            let all: Vec<&str> = CPU.iter().flat_map(|(_, fields)| fields.iter().copied()).collect();
+            if let Some(whole) = self.sum(row, &all)?.filter(|whole| *whole > PERCENT_MAX) {
+                return Err(self.wrong(format!("the shares of a core are {whole} % together")));
+            }
             // A percent of an interval in nanoseconds.
             self.add_row(row, ("cpu", "cpu"), CPU, seconds * 1e7, values)?;
         }
@@ -286,7 +297,7 @@ impl SadfReplay {
         let mut sum = None;
         for field in fields {
             let Some(value) = row.get(*field) else { continue };
-            let number = value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);
+            let number = value.as_f64().filter(|number| (0.0..=RATE_MAX).contains(number));
             let number = number.ok_or_else(|| self.wrong(format!("{field} is {value}, which is not a count")))?;
             sum = Some(sum.unwrap_or(0.0) + number);
         }
@@ -301,6 +312,10 @@ impl SampleStream for SadfReplay {
 
     fn environment(&self) -> &Environment {
         &self.environment
+    }
+
+    fn losses(&self) -> Vec<String> {
+        self.losses.clone()
     }
 
     fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
@@ -319,6 +334,16 @@ impl SampleStream for SadfReplay {
         self.n_read += 1;
         Ok(Some(at))
     }
+}
+
+/// Returns a sentence about the activities that no entry of a file has; `None` if it has all.
+fn missing(statistics: &[Statistics]) -> Option<String> {
+    let has_cores = statistics.iter().any(|entry| !entry.cpus.is_empty() || !entry.cpus_all.is_empty());
+    let has_table = |name: &str| statistics.iter().any(|entry| entry.network.contains_key(name));
+    let tables = RATES.iter().map(|(table, ..)| *table).chain(["net-sock"]).filter(|name| !has_table(name));
+    let missing: Vec<&str> = (!has_cores).then_some("cpu-load").into_iter().chain(tables).collect();
+    let how = "sar -A collects all activities, and sadf -j FILE -- -A writes them";
+    (!missing.is_empty()).then(|| format!("the file does not have {}: {how}", missing.join(", ")))
 }
 
 impl Timestamp {
@@ -381,6 +406,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_file_does_not_have_is_named_with_the_way_to_have_it() {
+        let told = SadfReplay::new(TEXT.as_bytes()).unwrap().losses();
+        let [told] = &told[..] else { panic!("{told:?}") };
+        assert!(told.starts_with("the file does not have net-edev, net-ip, net-eip, net-eicmp, net-udp: "), "{told}");
+        let bare = r#"{"sysstat": {"hosts": [{"statistics": []}]}}"#;
+        let told = SadfReplay::new(bare.as_bytes()).unwrap().losses();
+        assert!(told[0].contains("cpu-load, net-dev") && told[0].contains("net-sock: sar -A"), "{told:?}");
+    }
+
+    #[test]
     fn damage_is_told_with_its_place() {
         let told = |from: &str, to: &str| read(&TEXT.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(told("\"hosts\"", "\"guests\"").starts_with("line "));
@@ -393,6 +428,8 @@ mod tests {
             told("\"rxpck\": 100.0", "\"rxpck\": \"x\""),
             "entry 1 of the statistics: rxpck is \"x\", which is not a count"
         );
+        assert!(told("\"rxkB\": 10.0", "\"rxkB\": 1e300").contains("rxkB is 1e"));
+        assert!(told("\"idle\": 68.0", "\"idle\": 680").ends_with("the shares of a core are 712 % together"));
         assert_eq!(told("\"interval\": 2", "\"interval\": 0"), "entry 2 of the statistics: the interval is 0 s");
         assert_eq!(told("08:46:04", "48:46:04"), "entry 1 of the statistics: 2026-11-25 48:46:04 is no time");
         assert!(told("\"cpu-load\": [", "\"cpu-load\": [7, ").contains("no file of sadf -j: invalid type"));

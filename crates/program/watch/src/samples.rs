@@ -10,7 +10,7 @@ use fathom_model::{
     record::{HostRecord, Series},
     units::{Nanos, ratio},
 };
-use fathom_monitor::{CounterSink, Source, every_source, is_slow};
+use fathom_monitor::{CounterSink, Source, every_source, is_slow, silence};
 
 /// A counter and one of its instances, such as `cpu_idle_ns` of `cpu1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,6 +182,13 @@ impl Samples {
 /// The most rows of a record that is judged: enough to see how often a counter grew.
 const JUDGED_ROWS_MAX: usize = 12;
 
+/// A counter is less than it was, so that its growth is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fell;
+
+/// The kernel may take back some ticks of idle time while a core sleeps, so that this counter falls without a new beginning.
+const IDLE_TAKEN_BACK: Nanos = Nanos::from_millis(100);
+
 /// The last interval: between the two newest samples, and for slow counters between the two newest in which they were read.
 pub(crate) struct Interval<'a> {
     samples: &'a Samples,
@@ -216,15 +223,34 @@ impl<'a> Interval<'a> {
         now.into_iter().map(|(_, of)| of).collect()
     }
 
-    /// Returns the growth of a counter and the time in which it grew; `None` if it is not there now.
+    /// Returns the growth of a counter and the time in which it grew; `None` if it is not there now, or fell.
     ///
-    /// One that appeared meanwhile has not grown, and one that restarted grew by its value.
+    /// One that appeared meanwhile has not grown.
     pub(crate) fn growth(&self, name: &str, of: &str) -> Option<(u64, Nanos)> {
+        self.change(name, of)?.ok()
+    }
+
+    /// Like [`Self::growth`], but tells a counter that fell from one that is not there.
+    pub(crate) fn change(&self, name: &str, of: &str) -> Option<Result<(u64, Nanos), Fell>> {
         let place = self.samples.found(name, of)?;
         let (before, after) = if self.samples.is_slow[place] { self.slow? } else { self.fast };
-        let value = after.value(place)?;
+        let (value, span) = (after.value(place)?, after.at.since(before.at));
         let past = before.value(place).unwrap_or(value);
-        Some((value.checked_sub(past).unwrap_or(value), after.at.since(before.at)))
+        let is_taken_back = name == host::CPU_IDLE_NS && past.saturating_sub(value) <= IDLE_TAKEN_BACK.0;
+        let growth = value.checked_sub(past).or_else(|| is_taken_back.then_some(0));
+        Some(growth.map(|growth| (growth, span)).ok_or(Fell))
+    }
+
+    /// The instances of a counter that were there in the samples that are kept, and are not now; none if the counter itself is not there.
+    pub(crate) fn gone(&self, name: &str) -> Vec<&'a str> {
+        let known = || self.samples.places.get(name).into_iter().flatten();
+        let is_there = |place: usize| self.fast.1.value(place).is_some();
+        if !known().any(|(_, place)| is_there(*place)) {
+            return Vec::new();
+        }
+        let was_there = |place: usize| self.samples.rows.iter().any(|row| row.value(place).is_some());
+        let gone = known().filter(|(_, place)| !is_there(**place) && was_there(**place));
+        gone.map(|(of, _)| of.as_str()).collect()
     }
 
     /// Returns the newest value of a counter; `None` if it is not there now.
@@ -272,9 +298,7 @@ impl Sampler {
             let lost = match source.sample(&self.root, &mut writer) {
                 Err(error) => Some(error.to_string()),
                 // A container may put an empty file in the place of one of the kernel.
-                Ok(()) if writer.n_recorded == 0 && source.is_on_every_host() => {
-                    Some("none of its counters was found".to_owned())
-                }
+                Ok(()) if writer.n_recorded == 0 => silence(&**source, &self.root).map(str::to_owned),
                 Ok(()) => None,
             };
             match lost {
@@ -353,6 +377,24 @@ mod tests {
         let losses: Vec<String> = sampler.losses().collect();
         assert!(losses.contains(&"cpu: none of its counters was found".to_owned()), "{losses:?}");
         assert!(losses.iter().any(|loss| loss.starts_with("snmp: ")), "{losses:?}");
+    }
+
+    #[test]
+    fn a_counter_that_fell_has_no_growth_and_an_instance_that_is_gone_is_known() {
+        let seen = |counter, values: [u64; 2]| {
+            let samples = samples(&[(1, &[(counter, "x", values[0])]), (2, &[(counter, "x", values[1])])]);
+            let interval = samples.interval().unwrap();
+            interval.change(counter, "x").unwrap().map(|(growth, _)| growth)
+        };
+        assert_eq!(seen("dev_rx_bytes", [700, 800]), Ok(100));
+        assert_eq!(seen("dev_rx_bytes", [700, 25]), Err(Fell));
+        assert_eq!(seen(host::CPU_IDLE_NS, [70_000_000, 50_000_000]), Ok(0), "some ticks are taken back");
+        let gone = |newest: &[Shown<'_>]| {
+            let samples = samples(&[(1, &[("dev_rx_bytes", "a", 1), ("dev_rx_bytes", "b", 1)]), (2, newest)]);
+            samples.interval().unwrap().gone("dev_rx_bytes").into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(gone(&[("dev_rx_bytes", "b", 1)]), ["a"]);
+        assert!(gone(&[]).is_empty(), "the source could not be read, which is another matter");
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub trait SampleStream {
     /// Its properties, as far as the file has them.
     fn environment(&self) -> &Environment;
 
+    /// What of the newest sample could not be read, a sentence each.
+    fn losses(&self) -> Vec<String>;
+
     /// Adds the next sample, and returns its time for people; `None` at the end.
     ///
     /// # Errors

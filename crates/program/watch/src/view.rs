@@ -1,6 +1,9 @@
 //! What one interval shows: tables of rates, and findings about the last seconds.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use fathom_analyze::WatchedHost;
 use fathom_model::{
@@ -15,7 +18,7 @@ use crate::{
     live_tables::LiveTables,
     programs::ProgramReadings,
     queue_shares::{QueueReadings, QueueShare},
-    samples::{Interval, Samples},
+    samples::{Fell, Interval, Samples},
     sockets::{BusySockets, Sockets, WaitingListener},
     tables::{Column, Quantity, TABLES, TableShape},
 };
@@ -44,7 +47,7 @@ pub struct View {
     pub listeners: Option<Vec<WaitingListener>>,
     /// The findings about the samples that are kept, the most important first.
     pub findings: Vec<Finding>,
-    /// The sources that could not be read.
+    /// What could not be read or counted, a sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<String>,
 }
@@ -142,56 +145,145 @@ impl Viewer {
             self.judged_at = Some(now);
         }
         let live = live.unwrap_or_default();
+        let mut fallen = Fallen::new();
+        let tables = TABLES.iter().map(|shape| (shape.id, rows(&interval, shape, &mut fallen))).collect();
         Some(View {
             schema: SCHEMA,
             host: self.watched.host().to_owned(),
             at,
             interval_ns: interval.span(),
-            tables: TABLES.iter().map(|shape| (shape.id, rows(&interval, shape))).collect(),
+            tables,
             findings: self.findings.clone(),
             queues: live.queues,
             sockets: live.sockets,
             listeners: live.listeners,
-            losses: live.losses,
+            losses: live.losses.into_iter().chain(interruptions(&interval, fallen)).collect(),
         })
     }
 
     fn judge(&mut self, record: HostRecord) -> Vec<Finding> {
-        let grows = |series: &Series| {
+        let traffic = |series: &Series| {
             let growth = |name| record.growth(name, &series.of).unwrap_or(0);
-            growth(DEV_RX_BYTES) + growth(DEV_TX_BYTES) > 0
+            growth(DEV_RX_BYTES).saturating_add(growth(DEV_TX_BYTES))
         };
-        let interfaces = record.series_of(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.clone());
-        let interfaces = interfaces.collect();
-        self.watched.judge(record, interfaces)
+        let mut busy: Vec<(u64, String)> = record
+            .series_of(DEV_RX_BYTES)
+            .map(|series| (traffic(series), series.of.clone()))
+            .filter(|(traffic, _)| *traffic > 0)
+            .collect();
+        // A rule about the whole host compares with the traffic of one interface: the busiest.
+        busy.sort_by_key(|(traffic, _)| std::cmp::Reverse(*traffic));
+        self.watched.judge(record, busy.into_iter().map(|(_, interface)| interface).collect())
     }
 }
 
-fn rows(interval: &Interval<'_>, shape: &TableShape) -> BTreeMap<String, BTreeMap<&'static str, f64>> {
-    let row = |of: &str| {
-        let value = |column: &Column| Some((column.id, value(interval, column.quantity, of)?));
+/// Counters that fell, by instance.
+type Fallen = BTreeMap<String, BTreeSet<&'static str>>;
+
+/// Returns the interfaces that disappeared, and the counters that began anew, a sentence each.
+fn interruptions(interval: &Interval<'_>, fallen: Fallen) -> Vec<String> {
+    let gone = interval.gone(DEV_RX_BYTES).into_iter().map(|name| format!("the interface {name} disappeared"));
+    let fell = fallen.into_iter().map(|(of, counters)| {
+        let of = if of.is_empty() { of } else { format!(" of {of}") };
+        let counters = counters.into_iter().collect::<Vec<_>>().join(", ");
+        format!("{counters}{of} fell: counted anew, so this interval has no rate")
+    });
+    gone.chain(fell).collect()
+}
+
+fn rows(
+    interval: &Interval<'_>,
+    shape: &TableShape,
+    fallen: &mut Fallen,
+) -> BTreeMap<String, BTreeMap<&'static str, f64>> {
+    let mut row = |of: &str| {
+        let value = |column: &Column| Some((column.id, value(interval, column.quantity, of, fallen)?));
         shape.columns.iter().filter_map(value).collect()
     };
     interval.instances(shape.rows_of).into_iter().map(|of| (of.to_owned(), row(of))).collect()
 }
 
-/// Returns a quantity of one instance; `None` if the host does not report it.
-fn value(interval: &Interval<'_>, quantity: Quantity, of: &str) -> Option<f64> {
-    let growth = |names: &[&str]| -> Option<f64> {
-        let known = names.iter().filter_map(|name| interval.growth(name, of));
-        known.map(|(growth, _)| approximate(growth)).reduce(|sum, growth| sum + growth)
-    };
-    let rate = |names: &[&str]| -> Option<f64> {
-        let known = names.iter().filter_map(|name| interval.growth(name, of));
-        known.map(|(growth, span)| approximate(growth) / span.as_secs_f64()).reduce(|sum, rate| sum + rate)
-    };
+/// Returns a quantity of one instance; `None` if the host does not report it, or a counter of it fell.
+fn value(interval: &Interval<'_>, quantity: Quantity, of: &str, fallen: &mut Fallen) -> Option<f64> {
+    let growth = |growth: u64, _: Nanos| approximate(growth);
+    let rate = |growth: u64, span: Nanos| approximate(growth) / span.as_secs_f64();
+    let mut sum = |names: &[&'static str], part: fn(u64, Nanos) -> f64| sum(interval, names, of, part, fallen);
     match quantity {
-        Quantity::BitRate(name) => Some(rate(&[name])? * 8.0),
-        Quantity::Rate(names) => rate(names),
+        Quantity::BitRate(name) => Some(sum(&[name], rate)? * 8.0),
+        Quantity::Rate(names) => sum(names, rate),
         Quantity::Share(part, whole) => {
-            let whole = growth(whole)?;
-            Some(if whole > 0.0 { growth(part)? / whole } else { 0.0 })
+            let whole = sum(whole, growth)?;
+            Some(if whole > 0.0 { sum(part, growth)? / whole } else { 0.0 })
         }
         Quantity::Count(name) | Quantity::Bytes(name) => interval.newest(name, of).map(approximate),
+    }
+}
+
+/// Returns the sum of a part for each counter that the host reports; `None` if it reports none, or one fell: the sum of the others is too little.
+fn sum(
+    interval: &Interval<'_>,
+    names: &[&'static str],
+    of: &str,
+    part: fn(u64, Nanos) -> f64,
+    fallen: &mut Fallen,
+) -> Option<f64> {
+    let (mut sum, mut is_whole) = (None, true);
+    for name in names {
+        match interval.change(name, of) {
+            Some(Ok((growth, span))) => sum = Some(sum.unwrap_or(0.0) + part(growth, span)),
+            Some(Err(Fell)) => {
+                fallen.entry(of.to_owned()).or_default().insert(*name);
+                is_whole = false;
+            }
+            None => {}
+        }
+    }
+    sum.filter(|_| is_whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        lines::{Width, lines},
+        samples::Key,
+    };
+
+    /// Returns the view of two samples of these counters of interfaces.
+    fn view(samples_of: [&[(&str, &str, u64)]; 2]) -> View {
+        let mut samples = Samples::new(2);
+        for (second, values) in (1..).zip(samples_of) {
+            samples.begin(Nanos::from_secs(second));
+            for (name, of, value) in values {
+                let place = samples.place(Key { name: (*name).to_owned(), of: (*of).to_owned() });
+                samples.set(place, Some(*value));
+            }
+        }
+        let mut viewer = Viewer::new("gen-1", Environment::default());
+        viewer.view(&samples, None, "2026-11-25T10:00:03Z".to_owned()).unwrap()
+    }
+
+    fn text(view: &View) -> String {
+        lines(view, Width::Any).into_iter().map(|line| line.text + "\n").collect()
+    }
+
+    #[test]
+    fn a_counter_that_fell_is_absent_and_a_note_says_why() {
+        let view = view([
+            &[("dev_rx_bytes", "lo", 900), ("dev_tx_bytes", "lo", 900), ("dev_rx_bytes", "vv0", 7)],
+            &[("dev_rx_bytes", "lo", 25), ("dev_tx_bytes", "lo", 1_000)],
+        ]);
+        let row = &view.tables["interfaces"]["lo"];
+        assert_eq!(row.keys().copied().collect::<Vec<_>>(), ["tx_bps"]);
+        let fell = "dev_rx_bytes of lo fell: counted anew, so this interval has no rate";
+        assert_eq!(view.losses, ["the interface vv0 disappeared", fell]);
+    }
+
+    #[test]
+    fn a_view_without_findings_says_what_could_not_be_looked_at() {
+        let nothing = text(&view([&[], &[]]));
+        assert!(nothing.contains("nothing could be looked at: there are no counters of interfaces, cores, tcp, udp"));
+        let some = text(&view([&[("dev_rx_bytes", "lo", 1)], &[("dev_rx_bytes", "lo", 1)]]));
+        assert!(some.contains("holds this host back, but these could not be looked at: cores, tcp, udp"), "{some}");
     }
 }

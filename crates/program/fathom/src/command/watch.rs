@@ -172,15 +172,18 @@ impl LiveHost {
     fn sample(&mut self) -> anyhow::Result<Option<View>> {
         self.source.sample(&mut self.samples)?;
         let at = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string();
+        let losses = self.source.losses();
         if let Some((path, recorder)) = &mut self.recorder {
-            recorder.write(&self.samples, &at).with_context(|| format!("cannot write {}", path.display()))?;
+            recorder
+                .write(&self.samples, &at, losses.clone())
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         if let Some(endpoint) = &self.endpoint {
-            endpoint.show(exposition(&self.samples));
+            endpoint.show(exposition(&self.samples, &losses));
         }
         let mut view = self.viewer.view(&self.samples, self.source.live(&self.samples), at);
         if let Some(view) = &mut view {
-            view.losses.extend(self.source.losses());
+            view.losses.extend(losses);
         }
         Ok(view)
     }
@@ -296,7 +299,8 @@ fn replay(path: &Path, format: Format, count: Option<u64>) -> anyhow::Result<Exi
     while count.is_none_or(|count| n < count) {
         let Some(at) = replay.next(&mut samples).map_err(|error| unusable(error.to_string()))? else { break };
         samples.keep(JUDGED);
-        if let Some(view) = viewer.view(&samples, None, at) {
+        if let Some(mut view) = viewer.view(&samples, None, at) {
+            view.losses.extend(replay.losses());
             format.print(&mut out, &view, n == 0)?;
             n += 1;
         }

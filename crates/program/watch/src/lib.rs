@@ -43,7 +43,7 @@ pub use recorded::recording;
 pub use recording::Recorder;
 pub use samples::{Sampler, Samples};
 pub use scrape::ScrapeEndpoint;
-pub use screen::{Ending, Page, Screen};
+pub use screen::{Ending, Page, Screen, printed_width};
 pub use sockets::{BusySocket, BusySockets, SocketOwner, WaitingListener};
 pub use stream::{RecordingError, SampleStream};
 pub use view::{JUDGED, LiveReadings, View, Viewer};

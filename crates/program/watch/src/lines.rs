@@ -1,6 +1,6 @@
 //! A view as lines of text, for a terminal, a pipe or a file.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use fathom_model::{
     Finding, Severity,
@@ -45,6 +45,12 @@ impl Line {
     #[must_use]
     pub fn waiting(interval: Nanos) -> Self {
         Self::new(format!("fathom watch   the first {interval} are being measured"), Tone::Faint)
+    }
+
+    /// The line that says where a scraper finds the counters.
+    #[must_use]
+    pub fn scraped_at(address: SocketAddr) -> Self {
+        Self::new(format!("counters at http://{address}/metrics"), Tone::Faint)
     }
 }
 
@@ -143,7 +149,7 @@ const TEXT_MIN: usize = 24;
 const INDENT: usize = 2;
 
 /// Returns a text behind a label, wrapped at spaces, with further lines below the text.
-fn wrapped(label: &str, text: &str, tone: Tone, width: Width) -> Vec<Line> {
+pub(crate) fn wrapped(label: &str, text: &str, tone: Tone, width: Width) -> Vec<Line> {
     let Width::Columns(columns) = width else { return vec![Line::new(format!("{label}{text}"), tone)] };
     let label_width = label.chars().count();
     let (label, indent) = if columns < label_width + TEXT_MIN {
@@ -169,7 +175,7 @@ fn wrapped(label: &str, text: &str, tone: Tone, width: Width) -> Vec<Line> {
 }
 
 /// Returns a text that fits, with a sign where it was cut.
-fn shortened(text: &str, width: Width) -> String {
+pub(crate) fn shortened(text: &str, width: Width) -> String {
     match width {
         Width::Columns(columns) if text.chars().count() > columns => {
             text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()

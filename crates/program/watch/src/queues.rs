@@ -2,17 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::units::{Nanos, PerSec, approximate, percent, ratio};
-use fathom_sys::netlink::ethtool::{Channels, Coalescing, Device, Queues, Rings};
+use fathom_model::units::{Nanos, PerSec, approximate, grouped, percent, ratio};
+use fathom_sys::netlink::ethtool::{Channels, Coalescing, Device, Feature, Queues, Rings};
 
 use crate::{
-    lines::{Line, Tone, aligned},
+    lines::{Line, Tone, Width, aligned, shortened, wrapped},
     queue_names::{Direction, queue_of},
 };
-
-/// Features whose state people ask for first, under the kernel's names.
-const FEATURES: [&str; 7] =
-    ["rx-gro", "rx-gro-hw", "rx-lro", "rx-checksum", "rx-hashing", "tx-tcp-segmentation", "tx-generic-segmentation"];
 
 /// What the driver tells of an interface at one time (`ethtool -l -g -c -k -S`).
 #[derive(Debug)]
@@ -21,7 +17,7 @@ pub struct QueueReading {
     channels: Option<Channels>,
     rings: Option<Rings>,
     coalescing: Option<Coalescing>,
-    features: Vec<(String, bool)>,
+    features: Vec<Feature>,
     statistics: Vec<(String, u64)>,
 }
 
@@ -33,13 +29,12 @@ impl QueueReading {
     pub fn read(interface: &str, now: Nanos) -> fathom_sys::Result<Self> {
         let device = Device::open(interface)?;
         device.driver()?;
-        let features = device.features().unwrap_or_default();
         Ok(Self {
             at: now,
             channels: device.channels().ok().flatten(),
             rings: device.rings().ok().flatten(),
             coalescing: device.coalescing().ok().flatten(),
-            features: features.into_iter().map(|feature| (feature.name, feature.active)).collect(),
+            features: device.features().unwrap_or_default(),
             statistics: device.statistics().unwrap_or_default(),
         })
     }
@@ -47,33 +42,36 @@ impl QueueReading {
 
 /// Returns the queues of an interface at the later of two readings, and the share of each between them.
 #[must_use]
-pub fn queue_lines(interface: &str, earlier: &QueueReading, later: &QueueReading) -> Vec<Line> {
-    let mut lines = vec![Line::new(format!("fathom watch   queues of {interface}"), Tone::Plain)];
+pub fn queue_lines(interface: &str, earlier: &QueueReading, later: &QueueReading, width: Width) -> Vec<Line> {
+    let head = format!("fathom watch   queues of {interface}");
+    let mut lines = vec![Line::new(shortened(&head, width), Tone::Plain)];
     let facts = [
         ("channels", later.channels.map(channels)),
         ("rings", later.rings.map(|r| format!("rx {} of {}, tx {} of {}", r.rx, r.rx_max, r.tx, r.tx_max))),
         ("coalescing", later.coalescing.map(coalescing)),
-        ("offloads", offloads(&later.features)),
+        ("features on", features(&later.features, |feature| feature.changeable && feature.active)),
+        ("features off", features(&later.features, |feature| feature.changeable && !feature.active)),
+        ("features fixed", fixed(&later.features)),
     ];
     for (name, fact) in facts {
         let fact = fact.unwrap_or_else(|| "the driver does not tell".to_owned());
-        lines.push(Line::new(format!("{name:<11} {fact}"), Tone::Plain));
+        lines.extend(wrapped(&format!("{name:<15}"), &fact, Tone::Plain, width));
     }
     let cells = shares(earlier, later);
     lines.push(Line::new("", Tone::Plain));
     if cells.len() < 2 {
-        lines.push(Line::new("the driver has no counters per queue", Tone::Faint));
+        lines.extend(wrapped("", "the driver does not count packets by queue", Tone::Faint, width));
+    } else {
+        lines.extend(table(&cells, width));
     }
-    let tone = |row: usize| if row == 0 { Tone::Title } else { Tone::Plain };
-    lines.extend(
-        aligned(&cells)
-            .into_iter()
-            .enumerate()
-            .skip_while(|_| cells.len() < 2)
-            .map(|(row, text)| Line::new(text, tone(row))),
-    );
-    lines.extend(others(earlier, later));
+    lines.extend(others(earlier, later, width));
     lines
+}
+
+/// Returns cells as lines, of which the first has the titles.
+fn table(cells: &[Vec<String>], width: Width) -> impl Iterator<Item = Line> {
+    let tone = |row: usize| if row == 0 { Tone::Title } else { Tone::Plain };
+    aligned(cells).into_iter().enumerate().map(move |(row, text)| Line::new(shortened(&text, width), tone(row)))
 }
 
 fn channels(channels: Channels) -> String {
@@ -85,7 +83,7 @@ fn channels(channels: Channels) -> String {
 }
 
 fn coalescing(set: Coalescing) -> String {
-    let adaptive = |is: bool| if is { ", adaptive" } else { "" };
+    let adaptive = |is: bool| if is { ", adaptive" } else { ", not adaptive" };
     format!(
         "rx {} µs or {} frames{}; tx {} µs or {} frames{}",
         set.rx_usecs,
@@ -97,13 +95,17 @@ fn coalescing(set: Coalescing) -> String {
     )
 }
 
-fn offloads(features: &[(String, bool)]) -> Option<String> {
-    let state = |name: &&str| {
-        let (_, active) = features.iter().find(|(known, _)| known == name)?;
-        Some(format!("{name} {}", if *active { "on" } else { "off" }))
-    };
-    let all: Vec<String> = FEATURES.iter().filter_map(state).collect();
-    (!all.is_empty()).then(|| all.join(", "))
+/// Returns the features of a kind by their names; `None` if the driver tells none at all.
+fn features(all: &[Feature], is_of_kind: fn(&Feature) -> bool) -> Option<String> {
+    let names: Vec<&str> = all.iter().filter(|one| is_of_kind(one)).map(|feature| feature.name.as_str()).collect();
+    let told = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    (!all.is_empty()).then_some(told)
+}
+
+/// Returns how many features nobody can switch.
+fn fixed(all: &[Feature]) -> Option<String> {
+    let count = |active| all.iter().filter(|feature| !feature.changeable && feature.active == active).count();
+    (!all.is_empty()).then(|| format!("{} on, {} off", count(true), count(false)))
 }
 
 /// Returns the packets of each queue per second and its share of its direction, under a row of titles.
@@ -135,22 +137,93 @@ fn packets_by_queue(earlier: &QueueReading, later: &QueueReading) -> BTreeMap<(D
 /// The most further counters that are shown.
 const OTHERS_MAX: usize = 20;
 
-/// Returns the other counters of the driver that grew.
-fn others(earlier: &QueueReading, later: &QueueReading) -> Vec<Line> {
+/// Returns the other counters of the driver: those that grew, then as many of the others as there is room for.
+fn others(earlier: &QueueReading, later: &QueueReading, width: Width) -> Vec<Line> {
     let before: BTreeMap<&str, u64> = earlier.statistics.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-    let grown = later.statistics.iter().filter_map(|(name, value)| {
-        let n = value.saturating_sub(*before.get(name.as_str())?);
-        (n > 0 && queue_of(name).is_none()).then(|| vec![name.trim().to_owned(), fathom_model::units::grouped(n)])
-    });
-    let mut cells = vec![vec!["other counters that grew".to_owned(), "by".to_owned()]];
-    cells.extend(grown);
-    let beyond = cells.len().saturating_sub(1 + OTHERS_MAX);
-    cells.truncate(1 + OTHERS_MAX);
-    if cells.len() == 1 {
+    let known = later.statistics.iter().filter(|(name, _)| queue_of(name).is_none());
+    let mut all: Vec<(u64, &str, u64)> = known
+        .map(|(name, value)| {
+            let past = before.get(name.as_str()).copied().unwrap_or(*value);
+            (value.saturating_sub(past), name.trim(), *value)
+        })
+        .collect();
+    if all.is_empty() {
         return Vec::new();
     }
-    let tone = |row: usize| if row == 0 { Tone::Title } else { Tone::Plain };
-    let lines = aligned(&cells).into_iter().enumerate().map(|(row, text)| Line::new(text, tone(row)));
+    all.sort_by_key(|(grew, ..)| *grew == 0);
+    let beyond = all.len().saturating_sub(OTHERS_MAX);
+    let titles = ["other counters", "value", "grew by"].map(str::to_owned).to_vec();
+    let row = |(grew, name, value): &(u64, &str, u64)| vec![(*name).to_owned(), grouped(*value), grouped(*grew)];
+    let cells: Vec<Vec<String>> = std::iter::once(titles).chain(all.iter().take(OTHERS_MAX).map(row)).collect();
     let more = (beyond > 0).then(|| Line::new(format!("and {beyond} more"), Tone::Faint));
-    std::iter::once(Line::new("", Tone::Plain)).chain(lines).chain(more).collect()
+    std::iter::once(Line::new("", Tone::Plain)).chain(table(&cells, width)).chain(more).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(second: u64, counted: u64) -> QueueReading {
+        let feature = |name: &str, active, changeable| Feature { name: name.to_owned(), active, changeable };
+        QueueReading {
+            at: Nanos::from_secs(second),
+            channels: None,
+            rings: None,
+            coalescing: Some(Coalescing {
+                rx_usecs: 8,
+                rx_frames: 0,
+                tx_usecs: 8,
+                tx_frames: 0,
+                rx_adaptive: false,
+                tx_adaptive: true,
+            }),
+            features: vec![
+                feature("rx-gro", true, true),
+                feature("rx-lro", false, true),
+                feature("netns-local", true, false),
+                feature("tx-lockless", false, false),
+                feature("fcoe-mtu", false, false),
+            ],
+            statistics: vec![
+                ("rx_queue_0_drops".to_owned(), 0),
+                ("rx_queue_0_xdp_packets".to_owned(), counted),
+                ("peer_ifindex".to_owned(), 7),
+            ],
+        }
+    }
+
+    #[test]
+    fn features_have_their_state_and_counters_that_are_not_of_packets_by_queue_are_listed() {
+        let lines: Vec<String> = queue_lines("vv0", &reading(1, 1_000), &reading(2, 1_900), Width::Any)
+            .into_iter()
+            .map(|line| line.text)
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "fathom watch   queues of vv0",
+                "channels       the driver does not tell",
+                "rings          the driver does not tell",
+                "coalescing     rx 8 µs or 0 frames, not adaptive; tx 8 µs or 0 frames, adaptive",
+                "features on    rx-gro",
+                "features off   rx-lro",
+                "features fixed 1 on, 2 off",
+                "",
+                "the driver does not count packets by queue",
+                "",
+                "other counters          value  grew by",
+                "rx_queue_0_xdp_packets  1,900      900",
+                "rx_queue_0_drops            0        0",
+                "peer_ifindex                7        0",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_line_fits_on_a_terminal() {
+        for width in 20..100 {
+            let lines = queue_lines("vv0", &reading(1, 0), &reading(2, 5), Width::Columns(width));
+            assert!(lines.iter().all(|line| line.text.chars().count() <= width), "at {width}: {lines:?}");
+        }
+    }
 }

@@ -1,12 +1,15 @@
 //! The live view on a terminal: the newest lines, keys, and the terminal as it was before.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use fathom_model::units::Nanos;
 use fathom_sys::clock;
 use ratatui::{
     DefaultTerminal, Frame,
-    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    crossterm::{
+        event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+        terminal,
+    },
     layout::{Constraint, Layout},
     style::{Color, Modifier, Style},
     text,
@@ -16,7 +19,7 @@ use ratatui::{
 use crate::lines::{Line, Tone, Width};
 
 /// The last line, in full and for a narrow terminal.
-const KEYS: [&str; 3] = ["q ends   space holds the view   ↑ ↓ scroll", "q ends  space holds  ↑ ↓", "q ends"];
+const KEYS: [&str; 3] = ["q ends   space holds the view   ↑ ↓ PgUp PgDn scroll", "q ends  space holds  ↑ ↓", "q ends"];
 
 /// Makes the lines of a page for the width of the terminal.
 pub type Page = Box<dyn Fn(Width) -> Vec<Line>>;
@@ -34,6 +37,8 @@ struct Place {
     is_held: bool,
     /// The first line.
     scrolled: usize,
+    /// The number of lines on the screen when it was drawn last.
+    n_lines: usize,
 }
 
 /// Why the wait for the next sample ended.
@@ -88,15 +93,27 @@ impl Place {
     fn obey(&mut self, key: KeyEvent) -> Ending {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Ending::Quit,
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ending::Quit,
+            // Without its usual meaning, ctrl-\ arrives as ctrl-4.
+            KeyCode::Char('c' | '\\' | '4') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ending::Quit,
             KeyCode::Char(' ') => self.is_held = !self.is_held,
             // Drawing knows where the last line is.
             KeyCode::Down | KeyCode::Char('j') => self.scrolled = self.scrolled.saturating_add(1),
             KeyCode::Up | KeyCode::Char('k') => self.scrolled = self.scrolled.saturating_sub(1),
+            KeyCode::PageDown => self.scrolled = self.scrolled.saturating_add(self.n_lines),
+            KeyCode::PageUp => self.scrolled = self.scrolled.saturating_sub(self.n_lines),
+            KeyCode::Home => self.scrolled = 0,
+            KeyCode::End => self.scrolled = usize::MAX,
             _ => {}
         }
         Ending::Due
     }
+}
+
+/// Returns the room for a printed line: the columns of the terminal, if standard output is one.
+#[must_use]
+pub fn printed_width() -> Width {
+    let columns = io::stdout().is_terminal().then(terminal::size).and_then(Result::ok);
+    columns.filter(|(columns, _)| *columns > 0).map_or(Width::Any, |(columns, _)| Width::Columns(columns.into()))
 }
 
 /// Draws what fits of a page, and scrolls no farther than to its last line.
@@ -105,6 +122,7 @@ fn draw(frame: &mut Frame<'_>, page: &Page, place: &mut Place) {
     let lines = page(Width::Columns(body.width.into()));
     let n_below = |scrolled: usize| lines.len().saturating_sub(scrolled + usize::from(body.height));
     place.scrolled = place.scrolled.min(n_below(0));
+    place.n_lines = body.height.into();
     let shown = lines.iter().skip(place.scrolled).take(body.height.into());
     let shown: Vec<text::Line<'_>> =
         shown.map(|line| text::Line::styled(line.text.as_str(), style(line.tone))).collect();
@@ -304,6 +322,15 @@ mod tests {
         let last = place.scrolled;
         place.obey(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE));
         assert_eq!(place.scrolled, last - 1, "one step back is seen at once");
+        let press = |place: &mut Place, code| {
+            place.obey(KeyEvent::new(code, KeyModifiers::NONE));
+            drawn(busy(), (80, 24), place);
+            place.scrolled
+        };
+        assert_eq!(press(&mut place, KeyCode::Home), 0);
+        assert_eq!(press(&mut place, KeyCode::PageDown), last.min(23), "a page, or as far as the last line");
+        assert_eq!(press(&mut place, KeyCode::PageUp), 0);
+        assert_eq!(press(&mut place, KeyCode::End), last);
         assert_eq!(place.obey(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Ending::Quit);
         assert_eq!(place.obey(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)), Ending::Quit);
     }

@@ -5,6 +5,7 @@ use std::{
     io::{self, BufReader, IsTerminal as _, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 use anyhow::Context as _;
@@ -17,8 +18,8 @@ use fathom_sys::{
     process::signal::{self, SignalWatch},
 };
 use fathom_watch::{
-    Ending, JUDGED, Line, QueueReading, Recorder, Samples, ScrapeEndpoint, Screen, View, Viewer, Width, exposition,
-    lines, queue_lines, recording,
+    Ending, JUDGED, Line, QueueReading, Recorder, Samples, ScrapeEndpoint, Screen, View, Viewer, exposition, lines,
+    printed_width, queue_lines, recording,
 };
 
 use super::watch_source::{self, CounterSource, NamedSource};
@@ -99,21 +100,27 @@ impl Format {
         let text = match self {
             Self::Json => serde_json::to_string_pretty(view)?,
             Self::Lines => view.to_line()?,
-            Self::Text => return print_lines(out, &lines(view, Width::Any), is_first),
+            Self::Text => return print_lines(out, &lines(view, printed_width()), is_first),
         };
-        writeln!(out, "{text}")?;
-        Ok(out.flush()?)
+        writeln!(out, "{text}").and_then(|()| out.flush()).context(UNWRITABLE)
     }
 }
 
+/// What failed if the standard output takes no more.
+const UNWRITABLE: &str = "cannot write to the standard output";
+
 fn print_lines(out: &mut impl Write, lines: &[Line], is_first: bool) -> anyhow::Result<()> {
-    if !is_first {
-        writeln!(out)?;
-    }
+    let mut text = if is_first { String::new() } else { "\n".to_owned() };
     for line in lines {
-        writeln!(out, "{}", fathom_run::terminal::sanitized(&line.text))?;
+        text.push_str(&fathom_run::terminal::sanitized(&line.text));
+        text.push('\n');
     }
-    Ok(out.flush()?)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(UNWRITABLE)
+}
+
+/// Parses the address at which a scraper finds the counters.
+fn scrape_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "give ADDRESS:PORT, such as 127.0.0.1:9100 or [::1]:9100")
 }
 
 /// Parses the time between two samples.
@@ -231,10 +238,17 @@ fn printed(host: &mut LiveHost, shown: &Shown, format: Format) -> anyhow::Result
 fn on_screen(host: &mut LiveHost, shown: &Shown) -> anyhow::Result<Exit> {
     let waiting = Line::waiting(shown.interval);
     let mut screen = Screen::open(Box::new(move |_| vec![waiting.clone()]))?;
+    // What was told before is behind the screen.
+    let scraped_at = host.endpoint.as_ref().map(|endpoint| Line::scraped_at(endpoint.address));
     let mut due = clock::now();
     loop {
         if let Some(view) = host.sample()? {
-            screen.show(Box::new(move |width| lines(&view, width)));
+            let scraped_at = scraped_at.clone();
+            screen.show(Box::new(move |width| {
+                let mut lines = lines(&view, width);
+                lines.splice(1..1, scraped_at.clone());
+                lines
+            }));
         }
         due += shown.interval;
         if screen.wait_until(due)? == Ending::Quit {
@@ -246,17 +260,18 @@ fn on_screen(host: &mut LiveHost, shown: &Shown) -> anyhow::Result<Exit> {
     }
 }
 
+/// Reads the queues of an interface.
+fn read_queues(name: &str) -> Result<Rc<QueueReading>, UserError> {
+    QueueReading::read(name, clock::now()).map(Rc::new).map_err(|error| {
+        let known: Vec<String> = interfaces().unwrap_or_default().into_iter().map(|interface| interface.name).collect();
+        UserError::new(Exit::Usage, format!("cannot read the queues of {name}: {}", error.source))
+            .with_line("known", known.join(", "))
+    })
+}
+
 /// Shows the queues of an interface.
 fn watch_queues(name: &str, shown: &Shown) -> anyhow::Result<Exit> {
-    let read = || {
-        QueueReading::read(name, clock::now()).map_err(|error| {
-            let known: Vec<String> =
-                interfaces().unwrap_or_default().into_iter().map(|interface| interface.name).collect();
-            UserError::new(Exit::Usage, format!("cannot read the queues of {name}: {}", error.source))
-                .with_line("known", known.join(", "))
-        })
-    };
-    let mut earlier = read()?;
+    let mut earlier = read_queues(name)?;
     let waiting = Line::waiting(shown.interval);
     let is_live = shown.count.is_none() && io::stdout().is_terminal();
     let mut screen = if is_live { Some(Screen::open(Box::new(move |_| vec![waiting.clone()]))?) } else { None };
@@ -274,11 +289,16 @@ fn watch_queues(name: &str, shown: &Shown) -> anyhow::Result<Exit> {
         if shown.signals.received().is_some() {
             return Ok(shown.exit());
         }
-        let later = read()?;
-        let newest = queue_lines(name, &earlier, &later);
-        match &mut screen {
-            Some(screen) => screen.show(Box::new(move |_| newest.clone())),
-            None => print_lines(&mut io::stdout().lock(), &newest, n == 0)?,
+        let later = read_queues(name).map_err(|error| {
+            let gone = UserError::new(Exit::Failed, format!("the interface {name} disappeared while it was watched"));
+            gone.with_line("why", error.what())
+        })?;
+        if let Some(screen) = &mut screen {
+            let (name, before, after) = (name.to_owned(), Rc::clone(&earlier), Rc::clone(&later));
+            screen.show(Box::new(move |width| queue_lines(&name, &before, &after, width)));
+        } else {
+            let lines = queue_lines(name, &earlier, &later, printed_width());
+            print_lines(&mut io::stdout().lock(), &lines, n == 0)?;
         }
         earlier = later;
         n += 1;

@@ -36,8 +36,8 @@ pub(super) fn define(command: Command) -> Command {
     command
         .arg(value("interval", "SPAN", "time between two samples, from 100ms").default_value("1s"))
         .arg(value("count", "N", "end after this many intervals").value_parser(value_parser!(u64).range(1..)))
-        .arg(flag("once", "show one interval and end"))
-        .arg(flag("json", "print one JSON document of one interval"))
+        .arg(flag("once", "show one interval and end").conflicts_with("count"))
+        .arg(flag("json", "print one JSON document of one interval").conflicts_with("count"))
         .arg(flag("ndjson", "print a line of JSON for each interval").conflicts_with("json"))
         .arg(value("record", "FILE", "also keep every sample in a new file").value_parser(value_parser!(PathBuf)))
         .arg(
@@ -48,11 +48,11 @@ pub(super) fn define(command: Command) -> Command {
         )
         .arg(
             value("metrics", "ADDRESS:PORT", "also serve the counters for a scraper (OpenMetrics, path /metrics)")
-                .value_parser(value_parser!(SocketAddr)),
+                .value_parser(scrape_address),
         )
         .arg(
             value("queues", "INTERFACE", "show the queues of one interface: channels, rings, offloads, the share of each")
-                .conflicts_with_all(["json", "ndjson", "record", "metrics", "host"]),
+                .conflicts_with_all(["record", "metrics", "host"]),
         )
         .args(watch_source::arguments())
         .after_help(
@@ -74,6 +74,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     let shown = Shown { count, interval, signals: signal::watch()? };
     if let Some(name) = matches.get_one::<String>("queues") {
+        if format != Format::Text {
+            return Err(UserError::new(Exit::Usage, "--queues has no JSON form: it is for people")
+                .with_line("use", "fathom watch --ndjson        # `queues` has the share of each queue")
+                .into());
+        }
         return watch_queues(name, &shown);
     }
     let mut host = LiveHost::open(matches, interval)?;
@@ -207,8 +212,10 @@ fn scrapes(address: SocketAddr) -> anyhow::Result<ScrapeEndpoint> {
 /// Begins a recording. A file that is there already is not overwritten.
 fn record(path: &Path, host: &str, environment: &Environment) -> anyhow::Result<(PathBuf, Recorder<File>)> {
     let failed = |error: io::Error| {
-        UserError::new(Exit::Preflight, format!("cannot record to {}", path.display()))
-            .with_line("why", error.to_string())
+        let what = UserError::new(Exit::Preflight, format!("cannot record to {}", path.display()))
+            .with_line("why", error.to_string());
+        let is_there = error.kind() == io::ErrorKind::AlreadyExists;
+        if is_there { what.with_line("fix", "name a new file: nothing is written over") } else { what }
     };
     let file = File::create_new(path).map_err(failed)?;
     Ok((path.to_owned(), Recorder::new(file, host, environment).map_err(failed)?))

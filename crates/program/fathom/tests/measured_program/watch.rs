@@ -99,7 +99,7 @@ fn every_byte_that_arrives_is_in_an_interval_and_a_replay_shows_the_same() {
     assert!(text.contains("interface") && text.contains("cpu0"), "{text}");
 
     // A recording is never written over, and one that is damaged is refused with its line.
-    stage.fathom(["watch", "--once", "--record", file]).refused(3, &["File exists"]);
+    stage.fathom(["watch", "--once", "--record", file]).refused(3, &["File exists", "name a new file"]);
     let mut whole = String::new();
     fs::File::open(&kept).unwrap().read_to_string(&mut whole).unwrap();
     fs::write(&kept, whole.replacen("\"at_ns\"", "\"at\"", 1)).unwrap();
@@ -138,6 +138,16 @@ fn connections_that_wait_for_accept_and_those_that_move_bytes_are_shown_and_are_
 }
 
 #[test]
+fn what_cannot_be_obeyed_is_refused_with_what_can() {
+    let stage = TestBed::beside_others();
+    stage.fathom(["watch", "--once", "--count", "3"]).refused(2, &["--once", "--count"]);
+    stage.fathom(["watch", "--json", "--count", "3"]).refused(2, &["--json", "--count"]);
+    stage.fathom(["watch", "--metrics", "127.0.0.1"]).refused(2, &["ADDRESS:PORT"]);
+    stage.fathom(["watch", "--queues", "lo", "--json"]).refused(2, &["no JSON form", "--ndjson"]);
+    stage.fathom(["watch", "--host", "192.0.2.1", "--key-file", "/etc/passwd", "--once"]).refused(2, &["is not a key"]);
+}
+
+#[test]
 fn a_scraper_gets_the_counters_while_they_are_watched() {
     let stage = TestBed::beside_others();
     let watch = stage.start(["watch", "--metrics", "127.0.0.1:0", "--ndjson", "--count", "50", "--interval", "100ms"]);
@@ -149,7 +159,7 @@ fn a_scraper_gets_the_counters_while_they_are_watched() {
     let mut answer = String::new();
     scraper.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("# TYPE fathom_dev_rx_bytes counter"), "{answer}");
-    assert!(answer.contains("fathom_cpu_idle_seconds_total{instance=\"cpu0\"}"), "{answer}");
+    assert!(answer.contains("fathom_cpu_idle_seconds_total{of=\"cpu0\"}"), "{answer}");
     assert!(answer.contains("# TYPE fathom_sock_tcp_in_use gauge"), "{answer}");
     assert!(answer.ends_with("# EOF\n"), "{answer}");
 }

@@ -49,7 +49,7 @@ pub mod host {
     pub const DEV_RX_DROPPED: &str = "dev_rx_dropped";
     /// Frames received with errors; some drivers count those for which there was no room too.
     pub const DEV_RX_ERRORS: &str = "dev_rx_errors";
-    /// Frames that arrived damaged: a wrong checksum, length or alignment (`frame` in `/proc/net/dev`).
+    /// Frames that arrived damaged, with a wrong checksum or alignment (`IFLA_STATS64`, `rx_crc_errors` and `rx_frame_errors`).
     pub const DEV_RX_DAMAGED: &str = "dev_rx_damaged";
     /// Frames dropped because the device's receive buffer was full.
     pub const DEV_RX_FIFO: &str = "dev_rx_fifo";
@@ -130,7 +130,8 @@ pub mod host {
     /// Packets dropped because their next hop did not answer ARP or neighbor discovery (`/proc/net/stat/arp_cache`, of the whole
     /// machine).
     pub const NEIGHBOR_UNRESOLVED: &str = "neighbor_unresolved";
-    /// Next hops that did not answer ARP or neighbor discovery (`res_failed` of the same file).
+    /// The samples in which nobody had answered for the address of a neighbor (`RTM_GETNEIGH`, `NUD_INCOMPLETE` or `NUD_FAILED`); instances:
+    /// `eth0 198.18.0.2`, …, or an empty one with 0 on a host where all have answered.
     pub const NEIGHBOR_FAILED: &str = "neighbor_failed";
     /// How often the Ethernet address of a neighbor changed (`RTM_GETNEIGH`); instances: `eth0 198.18.0.2`, …, or an empty one with 0 on a
     /// host without neighbors.
@@ -350,7 +351,7 @@ pub mod interface_state {
     pub const UP: &str = "up";
     /// Nobody set it up (`IFF_UP`).
     pub const DOWN: &str = "down";
-    /// It is set up and its other end is not there, as `ip link` says it.
+    /// It is set up and its other end is not there (`NO-CARRIER` of `ip link`).
     pub const NO_CARRIER: &str = "no carrier";
 }
 

@@ -12,7 +12,7 @@ use fathom_model::{
 };
 
 use crate::{
-    path::{devices, is_memory},
+    path::{cards, devices, is_memory},
     window::{hosts_of_side, is_complete, members, record_of},
 };
 
@@ -123,7 +123,7 @@ const VETH_RING: &str = "ring between the veth's ends";
 fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 9] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
-        ("receiver's card, damaged", host::DEV_RX_DAMAGED, damaged_frames(&grown)),
+        ("receiver's card, damaged", host::DEV_RX_DAMAGED, grown(host::DEV_RX_DAMAGED)),
         (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
         (BEHIND_COUNTER[1], host::SOFTNET_DROPPED, backlog),
         (BEHIND_COUNTER[2], host::QDISC_IN_DROPPED, grown(host::QDISC_IN_DROPPED)),
@@ -133,12 +133,6 @@ fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [
         (BEHIND_COUNTER[6], host::UDP_NO_PORTS, grown(host::UDP_NO_PORTS)),
         (BEHIND_COUNTER[7], host::CONNTRACK_DROPPED, grown(host::CONNTRACK_DROPPED)),
     ]
-}
-
-/// Returns the frames that arrived damaged. Drivers that do not say why a frame had errors count it among the errors alone.
-pub(crate) fn damaged_frames(grown: impl Fn(&str) -> u64) -> u64 {
-    let without_room = grown(host::DEV_RX_FIFO).saturating_add(grown(host::DEV_RX_MISSED));
-    grown(host::DEV_RX_DAMAGED).max(grown(host::DEV_RX_ERRORS).saturating_sub(without_room))
 }
 
 /// Places where frames can be dropped after a counter in front of the stack has counted them.
@@ -387,6 +381,8 @@ fn growth_on_path(trials: &[&Trial], name: &str, host: Option<&Host>, counter: &
         (host::QDISC_DROPPED | host::QDISC_IN_DROPPED, Some(host)) => {
             devices(&host.environment, interface).into_iter().map(growth).sum::<u64>()
         }
+        // A bond counts what its cards do once more.
+        (host::DEV_RX_DAMAGED, Some(host)) => cards(&host.environment, interface).into_iter().map(growth).sum(),
         _ => growth(interface),
     };
     interfaces.into_iter().map(with_those_below).sum()

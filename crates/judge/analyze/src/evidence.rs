@@ -702,7 +702,8 @@ impl<'a> TestEvidence<'a> {
         let resent = [counter::TCP_RETRANS_SEGMENTS, counter::TCP_SYN_RETRANS];
         let is_counted = || self.hosts().all(|host| resent.iter().all(|c| self.has_counter(host, c)));
         match self.test.layer {
-            Layer::Udp => self.packets_lost() == Some(0),
+            Layer::Udp | Layer::Frames => self.packets_lost() == Some(0),
+            Layer::Path => false,
             _ if self.test.to.is_none() => false,
             _ => is_counted() && self.hosts().all(|host| resent.iter().all(|c| self.growth(host, c, None) == 0)),
         }

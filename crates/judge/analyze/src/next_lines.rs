@@ -42,13 +42,12 @@ const PROGRAMS: &[Program] = &[
     Program { name: "grep", options: &[], words: &[". /proc/irq/", ". /sys/"] },
     Program {
         name: "ip",
-        options: &["-6", "-s"],
+        options: &["-6", "-d", "-s"],
         words: &[
             "address",
             "link",
             "link show",
             "link set * up",
-            "link set * gso_max_size * gso_max_segs",
             "neigh",
             "neigh show nud failed",
             "route",
@@ -72,7 +71,7 @@ const PROGRAMS: &[Program] = &[
     },
     Program { name: "tcpdump", options: &["-ni"], words: &["any tcp *", "any *"] },
     Program { name: "top", options: &["-H", "-p"], words: &["*"] },
-    Program { name: "ulimit", options: &["-n"], words: &["*"] },
+    Program { name: "ulimit", options: &["-Hn"], words: &[] },
     Program { name: "vmstat", options: &[], words: &["1"] },
 ];
 

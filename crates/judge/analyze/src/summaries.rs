@@ -299,7 +299,7 @@ impl<'a> TestTrials<'a> {
 
     /// Returns why a share has no whole.
     fn why_empty(&self) -> &'static str {
-        if self.nothing_arrived() { "nothing arrived" } else { "nothing was counted that it is a share of" }
+        if self.nothing_arrived() { "nothing arrived" } else { "there was nothing to take a share of" }
     }
 
     fn mean_summary(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {

@@ -6,7 +6,7 @@ use fathom_model::{
     EventEffect, EventRecord, Record, ShareFit, TargetFlow, TargetShare, TargetSpell, TargetsRecord, TargetsSummary,
     Trial,
     metric::TargetsValue,
-    names::{count::SCHEDULE_LAG_NS_MAX, distribution::RESPONSE_TIME},
+    names::distribution::RESPONSE_TIME,
     run::TestRun,
     targets::target_name,
     units::{Nanos, approximate, ratio},
@@ -127,11 +127,11 @@ fn effect_of(record: &Record, event: &EventRecord, (from, end): (Nanos, Nanos)) 
     effect
 }
 
-/// Returns how long before an event a message may have been due that meets it on its way.
+/// Returns how long before an event a message may have been due that meets it on its way: as long as a usual answer takes, which an outage does not
+/// change.
 fn on_the_way(record: &Record) -> Nanos {
-    let answered_after = record.distributions.get(RESPONSE_TIME).and_then(|times| times.quantile(0.99));
-    let sent_late = record.totals.get(SCHEDULE_LAG_NS_MAX).copied();
-    ON_THE_WAY_MIN.max(Nanos(answered_after.unwrap_or(0) + sent_late.unwrap_or(0)))
+    let usual = record.distributions.get(RESPONSE_TIME).and_then(|times| times.quantile(0.5));
+    ON_THE_WAY_MIN.max(Nanos(usual.unwrap_or(0)))
 }
 
 /// Returns whether an outage of a flow began or it moved at such a time, and adds its outages.

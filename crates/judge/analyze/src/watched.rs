@@ -56,8 +56,11 @@ impl WatchedHost {
             let by_rule =
                 HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
             for finding in with_effects_as_remarks(by_rule.collect(), &seen) {
-                if !found.iter().any(|known| is_same(known, &finding)) {
-                    found.push(finding);
+                match found.iter_mut().find(|known| is_same(known, &finding)) {
+                    // The most severe one is that of the interface with the drops.
+                    Some(known) if finding.severity > known.severity => *known = finding,
+                    Some(_) => {}
+                    None => found.push(finding),
                 }
             }
         }

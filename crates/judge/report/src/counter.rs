@@ -31,7 +31,7 @@ const WORDS: &[(&str, &str)] = &[
     ("ip_reassembly_fails", "not reassembled"),
     ("ip_fragmentation_fails", "larger than the MTU"),
     ("neighbor_unresolved", "neighbor did not answer"),
-    ("neighbor_failed", "neighbors that did not answer"),
+    ("neighbor_failed", "samples without an answer of the neighbor"),
     ("neighbor_table_full", "neighbor table full"),
     ("conntrack_dropped", "dropped by connection tracking"),
     ("conntrack_evicted", "entries removed from a full connection table"),

@@ -64,10 +64,13 @@ impl SampledFlow {
     /// Takes the sample that the worker was asked for; one that waits for the network has none.
     fn collect(&mut self, now: Nanos, payload: impl FnOnce(PayloadCount) -> Option<u64>) {
         let Some(worker) = &self.worker else { return };
-        if worker.withdraw() {
+        let is_open = worker.withdraw();
+        // An answer to an earlier question would be older than the samples after it.
+        let answer = worker.take();
+        if is_open {
             self.read(now, payload(worker.payload));
         } else {
-            self.samples.extend(worker.take().map(|taken| FlowReading { at: taken.at.min(now), ..taken }));
+            self.samples.extend(answer.map(|taken| FlowReading { at: taken.at.min(now), ..taken }));
         }
     }
 
@@ -184,8 +187,12 @@ impl TcpInfoSampler {
     /// Takes a last sample, and writes all samples and the totals derived from them to the record.
     pub fn finish(mut self, record: &mut Record, counts: WorkerCounts<'_>) {
         let end = record.timeline.end_ns.last().copied().unwrap_or_default();
-        self.collect(end, counts);
         for (idx, flow) in self.flows.iter_mut().enumerate() {
+            if let Some(worker) = &flow.worker
+                && !worker.withdraw()
+            {
+                flow.samples.extend(worker.take().filter(|taken| taken.at < end));
+            }
             let payload = flow.worker.as_ref().and_then(|worker| counts.of(idx, worker.payload.counter));
             flow.read(end, payload);
         }

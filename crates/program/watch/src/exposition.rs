@@ -75,7 +75,7 @@ impl Collector for Newest {
 
 /// Returns what a value is: how it behaves over time, and the source that it is from.
 fn help(name: &str, is_gauge: bool) -> String {
-    let kind = if is_gauge { "the value now" } else { "counted since the host, the interface or the core began" };
+    let kind = if is_gauge { "the value now" } else { "cumulative since the host booted or the interface appeared" };
     let of_source = |source: &dyn Source| source.counters().contains(&name).then(|| source.name());
     match every_source().iter().find_map(|source| of_source(&**source)) {
         Some(source) => format!("{kind}, from the source {source}"),
@@ -117,7 +117,7 @@ mod tests {
         }
         let text = exposition(&samples, &["nft: Operation not permitted".to_owned()]);
         for line in [
-            "# HELP fathom_dev_rx_bytes counted since the host, the interface or the core began, from the source netdev",
+            "# HELP fathom_dev_rx_bytes cumulative since the host booted or the interface appeared, from the source netdev",
             "fathom_dev_rx_bytes_total{of=\"eth0\"} 512.0",
             "# HELP fathom_sock_tcp_in_use the value now, from the source sockstat",
             "fathom_source_unread{of=\"nft\",why=\"Operation not permitted\"} 1.0",

@@ -20,7 +20,9 @@ const STATISTICS: u16 = 23;
 const CARRIER_CHANGES: u16 = 35;
 const XDP: u16 = 43;
 const XDP_ATTACHED: u16 = 2;
-/// The places of `rx_missed_errors` and `rx_otherhost_dropped` in `struct rtnl_link_stats64`, whose fields have eight bytes each.
+/// The places of some counters in `struct rtnl_link_stats64`, whose fields have eight bytes each.
+const RX_CRC_ERRORS: usize = 12 * 8;
+const RX_FRAME_ERRORS: usize = 13 * 8;
 const RX_MISSED: usize = 15 * 8;
 const RX_OTHER_HOST: usize = 24 * 8;
 
@@ -31,6 +33,8 @@ pub struct LinkCounters {
     pub name: String,
     /// Frames that the card dropped because its ring was full.
     pub rx_missed: u64,
+    /// Frames that the card dropped because they were damaged: with a wrong checksum or alignment.
+    pub rx_damaged: u64,
     /// Frames that IP dropped because they are for another Ethernet address; absent before Linux 5.19.
     pub rx_other_host: Option<u64>,
     /// How often the carrier came or went; absent before Linux 3.15.
@@ -75,14 +79,22 @@ impl LinkReader {
 
 /// Returns the counters of one link; `None` without its name.
 fn counters_of(bytes: &[u8]) -> Option<LinkCounters> {
-    let mut link =
-        LinkCounters { name: String::new(), rx_missed: 0, rx_other_host: None, carrier_changes: None, has_xdp: false };
+    let mut link = LinkCounters {
+        name: String::new(),
+        rx_missed: 0,
+        rx_damaged: 0,
+        rx_other_host: None,
+        carrier_changes: None,
+        has_xdp: false,
+    };
     for (kind, value) in attributes(bytes) {
         match kind {
             NAME => String::from_utf8_lossy(value).trim_end_matches('\0').clone_into(&mut link.name),
             STATISTICS => {
                 let number = |at: usize| Some(u64::from_ne_bytes(*value.get(at..)?.first_chunk()?));
                 link.rx_missed = number(RX_MISSED).unwrap_or(0);
+                link.rx_damaged =
+                    [RX_CRC_ERRORS, RX_FRAME_ERRORS].into_iter().filter_map(number).fold(0, u64::saturating_add);
                 link.rx_other_host = number(RX_OTHER_HOST);
             }
             CARRIER_CHANGES => link.carrier_changes = value.first_chunk().copied().map(u32::from_ne_bytes),
@@ -102,6 +114,8 @@ mod tests {
         let mut statistics = [0; 25 * 8];
         statistics[RX_MISSED..][..8].copy_from_slice(&7_u64.to_ne_bytes());
         statistics[RX_OTHER_HOST..][..8].copy_from_slice(&5_u64.to_ne_bytes());
+        statistics[RX_CRC_ERRORS..][..8].copy_from_slice(&2_u64.to_ne_bytes());
+        statistics[RX_FRAME_ERRORS..][..8].copy_from_slice(&1_u64.to_ne_bytes());
         let with = |attached: u8, statistics: &[u8]| {
             let xdp = MessageBody::default().put(XDP_ATTACHED, &[attached]);
             let body = MessageBody::default().text(NAME, "eth0").put(STATISTICS, statistics);
@@ -109,7 +123,7 @@ mod tests {
         };
         let expected = |has_xdp, rx_other_host| {
             let name = "eth0".to_owned();
-            Some(LinkCounters { name, rx_missed: 7, rx_other_host, carrier_changes: Some(3), has_xdp })
+            Some(LinkCounters { name, rx_missed: 7, rx_damaged: 3, rx_other_host, carrier_changes: Some(3), has_xdp })
         };
         assert_eq!(with(0, &statistics), expected(false, Some(5)));
         assert_eq!(with(1, &statistics[..RX_OTHER_HOST]), expected(true, None), "Linux 5.18");

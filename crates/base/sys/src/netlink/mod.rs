@@ -67,6 +67,15 @@ pub struct NeighbourEntry {
     pub mac: MacAddress,
 }
 
+/// The neighbors of a namespace.
+#[derive(Debug, Default)]
+pub struct NeighbourTable {
+    /// Those whose Ethernet addresses are known.
+    pub known: Vec<NeighbourEntry>,
+    /// The link and the address of those that nobody answers for.
+    pub unanswered: Vec<(u32, IpAddr)>,
+}
+
 /// A network device at the time of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
@@ -501,9 +510,22 @@ impl Netlink {
     /// # Errors
     /// Any error of the kernel.
     pub fn neighbours(&mut self) -> Result<Vec<NeighbourEntry>> {
+        Ok(self.neighbour_table()?.known)
+    }
+
+    /// Returns the same neighbors, and the addresses that nobody has answered for yet or any more.
+    ///
+    /// # Errors
+    /// Any error of the kernel.
+    pub fn neighbour_table(&mut self) -> Result<NeighbourTable> {
         let message = Message::GetNeighbour(NeighbourMessage::default());
         let answers = self.request("RTM_GETNEIGH", message, NLM_F_REQUEST | NLM_F_DUMP)?;
-        Ok(answers.into_iter().filter_map(neighbour_of).collect())
+        let mut table = NeighbourTable::default();
+        for answer in answers {
+            table.unanswered.extend(unanswered_of(&answer));
+            table.known.extend(neighbour_of(answer));
+        }
+        Ok(table)
     }
 
     /// Adds a route to the main table.
@@ -642,6 +664,20 @@ fn mac_of(answer: Message, index: u32, address: IpAddr) -> Option<MacAddress> {
         NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::from_bytes(&bytes),
         _ => None,
     })
+}
+
+/// Returns the link and the address of an entry that waits for an answer, or got none.
+fn unanswered_of(answer: &Message) -> Option<(u32, IpAddr)> {
+    let Message::NewNeighbour(message) = answer else { return None };
+    if !matches!(message.header.state, NeighbourState::Incomplete | NeighbourState::Failed) {
+        return None;
+    }
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(known)) => Some(IpAddr::V4(*known)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(known)) => Some(IpAddr::V6(*known)),
+        _ => None,
+    });
+    Some((message.header.ifindex, address?))
 }
 
 fn neighbour_of(answer: Message) -> Option<NeighbourEntry> {

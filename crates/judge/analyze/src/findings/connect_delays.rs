@@ -174,8 +174,9 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
         seen.hosts().map(of_host).max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0)
     };
     let again = sent_again(seen);
-    // A server of others may have a full queue beside the test.
-    let queue = |counter| most(counter).filter(|(_, n)| 2 * n >= again);
+    // A server of others may have a full queue beside the test, and a test may have many servers.
+    let sum = |counter: &str| seen.hosts().map(|host| seen.growth(host, counter, None)).sum::<u64>();
+    let queue = |counter| most(counter).filter(|_| 2 * sum(counter) >= again);
     match (queue(host::TCP_LISTEN_OVERFLOWS), queue(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),

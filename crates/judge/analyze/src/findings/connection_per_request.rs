@@ -3,7 +3,7 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity, Side,
     names::{count, distribution},
-    units::{Nanos, percent, ratio, rounded},
+    units::{Nanos, grouped, percent, ratio, rounded},
 };
 
 use super::{FindingRule, planned_event::PLANNED_EVENT};
@@ -11,6 +11,8 @@ use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
 /// A server that ends nearly every connection after one answer; those in flight at the end are not closed yet.
 const CLOSES: f64 = 0.9;
+/// With this share, most connections had a single answer.
+const NEARLY_EACH: f64 = 2.0 / 3.0;
 /// A server that ends connections after so few answers that their handshakes may count: a hundred answers at most.
 const CLOSES_SOME: f64 = 0.01;
 /// From this share of the time of all requests on, connecting after some of them holds back.
@@ -53,13 +55,16 @@ impl FindingRule for ConnectionPerRequest {
         let Some((whole, service)) = times.filter(|(whole, _)| *whole > 0.0) else { return Vec::new() };
         let (connect, share) = (Nanos(rounded((whole - service).max(0.0))), (1.0 - service / whole).max(0.0));
         let is_each = closes >= CLOSES;
+        let is_nearly_each = closes >= NEARLY_EACH;
         if !is_each && share < SOME_PART_MIN {
             return Vec::new();
         }
         let opens = if is_each {
             "every request opens a new connection (the server closes it after the answer)".to_owned()
+        } else if is_nearly_each {
+            "nearly every request opens a new connection (the server closes it after the answer)".to_owned()
         } else {
-            format!("the server closes each connection after about {:.0} answers", 1.0 / closes)
+            format!("the server closed {} connections for {} requests", grouped(n_closed), grouped(n_requests))
         };
         let has_tls = seen.distribution(Side::Initiator, distribution::TLS_TIME).count() > 0;
         let title = format!(
@@ -153,10 +158,7 @@ mod tests {
         assert_eq!(closing(5, 600, 400).finding("connection-per-request"), None);
         assert_eq!(closing(200, 100, 900).finding("connection-per-request"), None, "connecting takes a tenth");
         let some = closing(200, 600, 400).finding("connection-per-request").unwrap().title;
-        assert!(
-            some.starts_with("the server closes each connection after about 5 answers: connecting takes"),
-            "{some}"
-        );
+        assert!(some.starts_with("the server closed 200 connections for 1,000 requests: connecting takes"), "{some}");
         for (option, value) in [("per-connection", "1"), ("header", "Connection: close")] {
             let mut asked = closing(1_000, 600, 400);
             asked.run.tests[0].options.set(option, value);

@@ -627,7 +627,7 @@ mod tests {
     #[test]
     fn frames_that_a_test_drops_on_purpose_are_no_drops_of_a_device() {
         let mut builder = RunBuilder::new();
-        builder.udp_stream(&[(1000, 1000)]);
+        builder.udp_stream(&[(1000, 500)]);
         builder.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 1000);
         builder.run.tests[0].layer = Layer::Frames;
         assert_eq!(builder.finding("device-receive-drops"), None, "the sender receives none of them");

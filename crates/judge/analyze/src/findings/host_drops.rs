@@ -15,14 +15,13 @@ use super::{
 use crate::{
     change::{Change, lower_rate, smaller_datagrams},
     evidence::{TestEvidence, counter_evidence},
-    summaries::main_rate,
 };
 
 /// The id of the finding about neighbors that did not answer.
 pub(super) const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
 
 /// Fewer dropped packets explain nothing.
-const PACKETS_MIN: u64 = 10;
+pub(super) const PACKETS_MIN: u64 = 10;
 
 /// The id of the finding about a full table of tracked connections.
 pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
@@ -386,10 +385,8 @@ impl HostDrops {
         let grown = seen.growth_by_instance(host, self.counter);
         let (instance, _) = grown.first()?;
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
-        // Single packets of other programs, or late ones of the test itself, are dropped on every host. A test that sends the next one only after an
-        // answer has no more of them.
-        let is_all = self.id == NEIGHBOR.id && main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
-        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN && !is_all;
+        // Single packets of other programs, or late ones of the test itself, are dropped on every host.
+        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN;
         // A connect to an address without a route fails at once, and sends nothing again.
         let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
         let has_failed = records.any(|record| !record.errors.is_empty());
@@ -445,7 +442,7 @@ mod tests {
         builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 30);
         builder.total("client", count::CONNECTIONS, 30);
         assert!(builder.finding("connect-delays").is_some());
-        builder.host_counter("client", (host::NEIGHBOR_UNRESOLVED, ""), 3);
+        builder.host_counter("client", (host::NEIGHBOR_UNRESOLVED, ""), 30);
         let run = builder.analyzed();
         let holds_back = |finding: &&Finding| finding.severity >= fathom_model::Severity::HoldsBack;
         let holding: Vec<&str> = run.findings.iter().filter(holds_back).map(|finding| finding.id.as_str()).collect();

@@ -16,7 +16,7 @@ const HOLDS_BACK: f64 = 1e-3;
 /// Looks at the loss that the protocol of another tool reports (iperf3, iperf, netperf): such a server counts datagrams, and the counters of its host
 /// are read by nobody, so that no account of places is possible.
 ///
-/// Silent where a place on this host counted drops, and where nothing arrived, which is told otherwise.
+/// A remark where a place on this host counted drops; silent where nothing arrived, which is told otherwise.
 pub(crate) struct LostByReport;
 
 impl FindingRule for LostByReport {
@@ -40,16 +40,20 @@ impl FindingRule for LostByReport {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if seen.test.layer != Layer::Udp || seen.test.to.is_some() || seen.test.conservation.is_some() {
+        let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
+        // A test of targets judges what its events took.
+        let is_of_targets = records.any(|record| record.targets.is_some());
+        if seen.test.layer != Layer::Udp || seen.test.to.is_some() || seen.test.conservation.is_some() || is_of_targets
+        {
             return Vec::new();
         }
         let reported = seen.test.summaries.iter().find(|summary| summary.metric.name == LOST);
         let reported = reported.and_then(|summary| summary.value).filter(|share| (HOLDS_BACK..1.0).contains(share));
         let Some(share) = reported else { return Vec::new() };
         let title = format!(
-            "{} of the datagrams were lost between {} and the server, whose host's counters were not read",
+            "{} of the datagrams were lost between {from} and the server; only the counters of {from} were read",
             percent(share),
-            seen.test.from
+            from = seen.test.from
         );
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "lost", title)
@@ -82,7 +86,7 @@ mod tests {
         };
         let finding = told(0.2).unwrap();
         let title =
-            "20 % of the datagrams were lost between client and the server, whose host's counters were not read";
+            "20 % of the datagrams were lost between client and the server; only the counters of client were read";
         assert_eq!((finding.id.as_str(), finding.title.as_str()), ("loss", title));
         assert_eq!((told(1e-4), told(1.0)), (None, None));
     }

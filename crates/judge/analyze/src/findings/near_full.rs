@@ -102,8 +102,9 @@ pub(super) fn more_local_ports(n_ports: Option<u64>) -> NextStep {
 
 /// Suggests more descriptors for the program that ran the test.
 pub(super) fn more_descriptors() -> NextStep {
-    NextStep::new("ulimit -n hard").expected(
-        "allow as many open sockets as this user may have in the shell that starts the program; for a service, set LimitNOFILE= in its unit",
+    NextStep::new("ulimit -Hn").expected(
+        "show the limit of this user, up to which fathom raises its own; raise it in /etc/security/limits.conf, or by LimitNOFILE= in the unit of a \
+         service, or ask for fewer connections",
     )
 }
 

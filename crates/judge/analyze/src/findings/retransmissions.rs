@@ -104,8 +104,12 @@ impl FindingRule for Retransmissions {
             CONNTRACK_FULL => CONNTRACK_DROPPED,
             _ => return false,
         };
-        let most = |counter| seen.hosts().map(|host| seen.growth(host, counter, None)).max().unwrap_or(0);
-        2 * most(counter) < most(TCP_RETRANS_SEGMENTS)
+        let on_cards =
+            |host| seen.cards(host).into_iter().map(|card| seen.growth(host, counter, Some(card))).sum::<u64>();
+        let on_host =
+            |host| if counter == CONNTRACK_DROPPED { seen.growth(host, counter, None) } else { on_cards(host) };
+        let most_resent = seen.hosts().map(|host| seen.growth(host, TCP_RETRANS_SEGMENTS, None)).max().unwrap_or(0);
+        2 * seen.hosts().map(on_host).max().unwrap_or(0) < most_resent
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

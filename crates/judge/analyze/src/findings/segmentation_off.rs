@@ -14,13 +14,11 @@ const SEGMENTATION: [&str; 2] = ["tx-tcp-segmentation", "tx-generic-segmentation
 const FEW: u64 = 4;
 /// The headers of IP and TCP in a frame.
 const HEADERS: u64 = 52;
-/// The bounds of a device that sets none (`GSO_LEGACY_MAX_SIZE` and `GSO_MAX_SEGS`, include/linux/netdevice.h).
-const USUAL: &str = "gso_max_size 65536 gso_max_segs 65535";
 
 /// Looks for a bulk sender without TSO and GSO: the stack handles each packet on its own, up to ten times as much work for the same data.
 ///
 /// Silent where no core is full of the test's own work, or of others for whom the test waits, and where the features of the interface are
-/// unknown. An offload of a few segments, which somebody must have set, is a remark then.
+/// unknown. An offload of a few segments is a remark then.
 pub(crate) struct SegmentationOff;
 
 impl FindingRule for SegmentationOff {
@@ -103,9 +101,10 @@ impl SegmentationOff {
             seen.finding(self.id(), if lacks_cpu { Severity::HoldsBack } else { Severity::Remark }, "small GSO", title)
                 .evidence(evidence)
                 .next(
-                    NextStep::new(format!("ip link set {interface} {USUAL}"))
-                        .on(host)
-                        .expected("let the stack handle up to 64 KiB at once"),
+                    NextStep::new(format!("ip -d link show dev {interface}")).on(host).expected(
+                    "show gso_max_size and gso_max_segs beside what the driver can (tso_max_size, tso_max_segs); `ip link set` changes them",
+                ),
+
                 ),
         )
     }

@@ -85,9 +85,11 @@ impl FindingRule for SlowAnswers {
         if (tail.typical < LONGEST_CORE_WAIT && are_cores_taken()) || (tail.is_open && is_stall(seen)) {
             return Vec::new();
         }
-        let sum = |counter| seen.hosts().map(|host| seen.growth(host, counter, None)).sum::<u64>();
-        let resent = sum(host::TCP_RETRANS_SEGMENTS);
-        let needless = sum(host::TCP_DSACK_SEGMENTS).min(resent);
+        let from = seen.test.from.as_str();
+        let resent: u64 = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
+        // What the server had already when it was sent again.
+        let needless = seen.growth(from, host::TCP_DSACK_SEGMENTS, None);
+        let needless = needless.min(seen.growth(from, host::TCP_RETRANS_SEGMENTS, None));
         if ratio(resent - needless, tail.n).is_none_or(|share| share >= RESENT_MAX) {
             return Vec::new();
         }
@@ -96,7 +98,7 @@ impl FindingRule for SlowAnswers {
         let is_late = tail.typical >= RESENT_AFTER;
         let had_requests = ratio(needless, tail.n).is_some_and(|share| share >= RESENT_MAX);
         let what = if is_late && had_requests {
-            "these were lost on the way back, as the server had the requests already when TCP sent them again"
+            "these or their ACKs were lost or late on the way back, as the server had the requests already when TCP sent them again"
         } else if is_late && !is_counted {
             "the server, a queue that this load fills, or the loss of answers delays them"
         } else {
@@ -116,7 +118,7 @@ impl FindingRule for SlowAnswers {
         let severity = if tail.is_open && !breaks_a_promise(seen) { Severity::Remark } else { Severity::HoldsBack };
         let again = [(host::TCP_RETRANS_SEGMENTS, resent), (host::TCP_DSACK_SEGMENTS, needless)];
         let again = again.into_iter().filter(|(counter, n)| *counter == host::TCP_RETRANS_SEGMENTS || *n > 0);
-        let again = again.map(|(counter, n)| counter_evidence(&seen.test.from, counter, n));
+        let again = again.map(|(counter, n)| counter_evidence(from, counter, n));
         vec![
             seen.finding(self.id(), severity, "slow answers", title)
                 .evidence(tail.evidence(&seen.test.from).into_iter().chain(again))

@@ -9,6 +9,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
+    damaged_frames::DAMAGED_FRAMES,
     device::DEVICE_CORE_FULL,
     drops::BACKLOG_OVERFLOW,
     fragment_filter::FRAGMENT_FILTER,
@@ -41,7 +42,6 @@ const LOSS_BURST_MAX: &str = "loss_burst_max";
 pub(super) const LOSS: &str = "loss";
 /// The finding that other programs used the cores.
 const OTHER_PROGRAMS: &str = "other-programs";
-/// The finding that packets waited in vain for a neighbor.
 /// A program waits for a core for some slices of 3 ms (`sysctl_sched_base_slice`, kernel/sched/fair.c), and not so long.
 const LONGER_THAN_CORE_WAITS: Nanos = Nanos::from_millis(100);
 
@@ -75,6 +75,7 @@ impl FindingRule for UnexplainedLoss {
             FRAGMENT_FILTER,
             TIME_EXCEEDED,
             LINK_DOWN,
+            DAMAGED_FRAMES,
             NEIGHBOR_CHANGES,
             "address-not-local",
             "other-mac",
@@ -126,9 +127,10 @@ impl FindingRule for UnexplainedLoss {
             Some(filter) => format!("a packet filter on {} dropped {share_text} of the {units}", filter.host),
             None => format!("{share_text} of the {units} were lost where no counter of these hosts shows it"),
         };
-        let receiver = seen.one_way().and_then(|(_, to)| seen.host_of(to)).unwrap_or(host);
+        let end = |side| seen.host_of(side).unwrap_or(host);
+        let (sender, receiver) = seen.one_way().map_or((host, host), |(from, to)| (end(from), end(to)));
         let counted = [
-            (host, count::SENT, sum.n_sent),
+            (sender, count::SENT, sum.n_sent),
             (receiver, count::RECEIVED, sum.n_received),
             (receiver, "unexplained", n),
         ];

@@ -257,7 +257,10 @@ fn account(conservation: &Conservation) -> Vec<Block<'_>> {
     let mut blocks = if is_whole {
         vec![
             Block::Heading(title),
-            Block::sentence(format!("All {} {what} that were sent arrived.", grouped(*n_received))),
+            Block::sentence(match n_sent {
+                0 => format!("No {what} were sent."),
+                _ => format!("All {} {what} that were sent arrived.", grouped(*n_received)),
+            }),
         ]
     } else {
         let about = format!("{} sent", grouped(*n_sent));

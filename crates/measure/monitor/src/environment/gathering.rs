@@ -56,8 +56,9 @@ fn rates(netlink: &mut Netlink, discipline: &Qdisc) -> (Option<BitsPerSec>, Opti
     }
 }
 
-/// The bounds of a device that sets none (`GSO_LEGACY_MAX_SIZE` and `GSO_MAX_SEGS`, include/linux/netdevice.h).
+/// The bound of a device that sets none, in bytes (`GSO_LEGACY_MAX_SIZE`, include/linux/netdevice.h).
 const GSO_BYTES_USUAL: u32 = 65_536;
+/// The same in segments (`GSO_MAX_SEGS`).
 const GSO_SEGMENTS_USUAL: u32 = 65_535;
 
 fn facts(link: Link) -> InterfaceFacts {

@@ -35,7 +35,13 @@ impl Source for Links {
     }
 
     fn counters(&self) -> &'static [&'static str] {
-        &[host::DEV_RX_MISSED, host::DEV_RX_OTHER_HOST, host::DEV_CARRIER_CHANGES, host::DEV_XDP_DROPPED]
+        &[
+            host::DEV_RX_MISSED,
+            host::DEV_RX_DAMAGED,
+            host::DEV_RX_OTHER_HOST,
+            host::DEV_CARRIER_CHANGES,
+            host::DEV_XDP_DROPPED,
+        ]
     }
 
     fn is_slow(&self) -> bool {
@@ -46,6 +52,7 @@ impl Source for Links {
         let Some(reader) = self.reader.below(root)? else { return Ok(()) };
         for link in reader.counters().map_err(cause)? {
             out.value(host::DEV_RX_MISSED, &link.name, link.rx_missed);
+            out.value(host::DEV_RX_DAMAGED, &link.name, link.rx_damaged);
             if let Some(n) = link.rx_other_host {
                 out.value(host::DEV_RX_OTHER_HOST, &link.name, n);
             }

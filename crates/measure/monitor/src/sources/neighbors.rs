@@ -1,4 +1,4 @@
-//! How often the Ethernet addresses of neighbors changed: rtnetlink, because `/proc` has no neighbors over IPv6.
+//! How often the Ethernet addresses of neighbors changed, and which neighbors do not answer: rtnetlink, because `/proc` has no neighbors over IPv6.
 //!
 //! The kernel keeps no count, so what is counted is the difference between two samples. Works only on the running system: another root
 //! has nothing to query.
@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, io, net::IpAddr, path::Path};
 
 use fathom_model::{MacAddress, names::host};
-use fathom_sys::netlink::{NeighbourEntry, Netlink};
+use fathom_sys::netlink::{NeighbourEntry, NeighbourTable, Netlink};
 
 use super::{
     CounterSink, Source,
@@ -22,6 +22,8 @@ const ENTRIES_PER_PAUSE: usize = 256;
 pub(super) struct Neighbors {
     netlink: Socket<Netlink>,
     known: BTreeMap<(u32, IpAddr), Neighbor>,
+    /// The neighbors that nobody answered for in some sample, with the number of such samples.
+    unanswered: BTreeMap<(u32, IpAddr), (String, u64)>,
     /// The samples to leave out.
     n_left_out: usize,
 }
@@ -35,7 +37,7 @@ struct Neighbor {
 
 impl Neighbors {
     pub(super) const fn new() -> Self {
-        Self { netlink: Socket::new(Netlink::open), known: BTreeMap::new(), n_left_out: 0 }
+        Self { netlink: Socket::new(Netlink::open), known: BTreeMap::new(), unanswered: BTreeMap::new(), n_left_out: 0 }
     }
 
     fn follow(&mut self, entry: &NeighbourEntry, names: &BTreeMap<u32, String>) {
@@ -50,13 +52,24 @@ impl Neighbors {
     }
 }
 
+impl Neighbors {
+    /// Counts this sample for a neighbor that nobody answers for.
+    fn count_unanswered(&mut self, key: (u32, IpAddr), names: &BTreeMap<u32, String>) {
+        if let Some((_, n)) = self.unanswered.get_mut(&key) {
+            *n += 1;
+        } else if let Some(name) = names.get(&key.0).filter(|_| self.unanswered.len() < NEIGHBORS_MAX) {
+            self.unanswered.insert(key, (format!("{name} {}", key.1), 1));
+        }
+    }
+}
+
 impl Source for Neighbors {
     fn name(&self) -> &'static str {
         "neighbors"
     }
 
     fn counters(&self) -> &'static [&'static str] {
-        &[host::NEIGHBOR_CHANGES]
+        &[host::NEIGHBOR_CHANGES, host::NEIGHBOR_FAILED]
     }
 
     fn is_slow(&self) -> bool {
@@ -68,9 +81,11 @@ impl Source for Neighbors {
         if self.n_left_out > 0 {
             self.n_left_out -= 1;
         } else {
-            let entries = netlink.neighbours().map_err(cause)?;
+            let NeighbourTable { known: entries, unanswered } = netlink.neighbour_table().map_err(cause)?;
             let is_new = |entry: &NeighbourEntry| !self.known.contains_key(&(entry.link, entry.address));
-            let names: BTreeMap<u32, String> = if self.known.len() < NEIGHBORS_MAX && entries.iter().any(is_new) {
+            let has_new = self.known.len() < NEIGHBORS_MAX && entries.iter().any(is_new);
+            let is_unanswered_new = unanswered.iter().any(|key| !self.unanswered.contains_key(key));
+            let names: BTreeMap<u32, String> = if has_new || is_unanswered_new {
                 netlink.links().map_err(cause)?.into_iter().map(|link| (link.index, link.name)).collect()
             } else {
                 BTreeMap::new()
@@ -79,9 +94,18 @@ impl Source for Neighbors {
             for entry in &entries {
                 self.follow(entry, &names);
             }
+            for key in unanswered {
+                self.count_unanswered(key, &names);
+            }
         }
         for neighbor in self.known.values() {
             out.value(host::NEIGHBOR_CHANGES, &neighbor.of, neighbor.n_changes);
+        }
+        for (of, n) in self.unanswered.values() {
+            out.value(host::NEIGHBOR_FAILED, of, *n);
+        }
+        if self.unanswered.is_empty() {
+            out.value(host::NEIGHBOR_FAILED, "", 0);
         }
         // Without neighbors the count is known to be zero.
         if self.known.is_empty() {

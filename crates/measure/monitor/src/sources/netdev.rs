@@ -10,13 +10,12 @@ use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, numbers};
 
 /// Each counter with its column after the interface name: eight receive columns, then eight transmit columns.
-const COLUMNS: [(&str, usize); 10] = [
+const COLUMNS: [(&str, usize); 9] = [
     (host::DEV_RX_BYTES, 0),
     (host::DEV_RX_FRAMES, 1),
     (host::DEV_RX_ERRORS, 2),
     (host::DEV_RX_DROPPED, 3),
     (host::DEV_RX_FIFO, 4),
-    (host::DEV_RX_DAMAGED, 5),
     (host::DEV_TX_BYTES, 8),
     (host::DEV_TX_FRAMES, 9),
     (host::DEV_TX_ERRORS, 10),

@@ -25,11 +25,8 @@ const CONNTRACK: &[(&str, &str)] = &[
     (host::CONNTRACK_DROPPED, "drop"),
     (host::CONNTRACK_EVICTED, "early_drop"),
 ];
-const NEIGHBORS: &[(&str, &str)] = &[
-    (host::NEIGHBOR_TABLE_FULL, "table_fulls"),
-    (host::NEIGHBOR_UNRESOLVED, "unresolved_discards"),
-    (host::NEIGHBOR_FAILED, "res_failed"),
-];
+const NEIGHBORS: &[(&str, &str)] =
+    &[(host::NEIGHBOR_TABLE_FULL, "table_fulls"), (host::NEIGHBOR_UNRESOLVED, "unresolved_discards")];
 
 pub(super) struct Tables {
     failures: [StatTable; 3],
@@ -66,7 +63,6 @@ impl Source for Tables {
             host::CONNTRACK_ENTRIES_MAX,
             host::NEIGHBOR_TABLE_FULL,
             host::NEIGHBOR_UNRESOLVED,
-            host::NEIGHBOR_FAILED,
         ]
     }
 

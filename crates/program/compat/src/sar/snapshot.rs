@@ -105,11 +105,18 @@ impl Snapshot {
     }
 }
 
-/// Returns the number of cores as sysstat counts them: the folders of `/sys`, those that are offline among them.
+/// Returns the number of cores as sysstat counts them: the folders of `/sys`, those that are offline among them, or without it the lines of
+/// `/proc/stat`.
 pub(super) fn core_count(root: &Path) -> usize {
     let is_core = |name: &str| name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok());
     let entries = fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_core)).count()
+    match entries.filter(|entry| entry.file_name().to_str().is_some_and(is_core)).count() {
+        0 => {
+            let stat = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
+            stat.lines().filter(|line| line.split(' ').next().is_some_and(is_core)).count()
+        }
+        n => n,
+    }
 }
 
 /// Removes the number from an error of the system, which sar does not tell.

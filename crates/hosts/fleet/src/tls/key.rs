@@ -77,7 +77,7 @@ impl FromStr for Key {
         let (left, right) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
         let wrong = |reason| Error::Key { reason };
         if right.is_empty() {
-            return Err(wrong("it is no text of two parts with a dot between, as `fathom serve` prints it"));
+            return Err(wrong("a key is two parts joined by a dot, as `fathom serve` prints it"));
         }
         let part = |text: &str| ALPHABET.decode(text.to_uppercase().as_bytes()).ok();
         let fingerprint = part(left).and_then(|bytes| bytes.try_into().ok());

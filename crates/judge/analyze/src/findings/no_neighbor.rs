@@ -83,7 +83,9 @@ mod tests {
         let asked = |per_second: u64, failed: &[&str]| {
             let mut builder = RunBuilder::new();
             builder.tcp_rr(per_second, 1);
-            failed.iter().for_each(|of| builder.host_counter("client", (NEIGHBOR_FAILED, of), 2));
+            for of in failed {
+                builder.host_counter("client", (NEIGHBOR_FAILED, of), 2);
+            }
             builder
         };
         let title = |builder: &RunBuilder| builder.finding(NEIGHBOR_UNRESOLVED).map(|finding| finding.title);

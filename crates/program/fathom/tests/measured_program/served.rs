@@ -302,7 +302,7 @@ fn this_host_is_at_its_address_towards_whatever_target_a_test_names() {
     for words in [&["http", &url][..], &[&["tcp", B], &iperf3[..]].concat(), &["probe", B, "--count", "5"]] {
         let spans = if words[0] == "probe" { &BRIEF[4..] } else { BRIEF };
         let run = lab.fathom("a", &[words, &["--allow", B, "--json"], spans].concat()).succeeded().run();
-        let here = &run.hosts["here"];
+        let here = &run.hosts["this machine"];
         let place = (here.address.as_deref(), here.interface.as_deref());
         assert_eq!(place, (Some("198.18.0.1"), Some("eth0")), "{words:?}");
         assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{words:?}");

@@ -184,6 +184,19 @@ pub enum PromiseOutcome {
     Open,
 }
 
+impl PromiseOutcome {
+    /// Returns what a promise comes to beside the finding that spoils it, if there is one ([`Finding::spoils_promises`]): an untrustworthy number
+    /// leaves it open, and a disturbed test breaks none.
+    #[must_use]
+    pub fn beside(self, spoiler: Option<&Finding>) -> Self {
+        match spoiler.map(|finding| finding.severity) {
+            Some(Severity::Invalidates) => Self::Open,
+            Some(_) if self == Self::Broken => Self::Open,
+            _ => self,
+        }
+    }
+}
+
 /// The state of a run in one word; every output and the exit code agree with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]

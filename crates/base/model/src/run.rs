@@ -216,6 +216,12 @@ impl TestRun {
 }
 
 impl Run {
+    /// Returns the finding because of which the numbers of a test say nothing about its promises.
+    #[must_use]
+    pub fn spoiler_of(&self, test: &TestRun) -> Option<&Finding> {
+        self.findings.iter().find(|finding| finding.spoils_promises() && finding.tests.contains(&test.name))
+    }
+
     /// A complete run of this plan without hosts, tests and findings.
     #[must_use]
     pub fn new(plan: Plan) -> Self {

@@ -1,7 +1,7 @@
 //! The state of a run in one word, and whether its promises were kept.
 
 use fathom_model::{
-    Finding, Layer, Run, Severity, Trial, Verdict, VerdictState,
+    Layer, Run, Severity, Trial, Verdict, VerdictState,
     finding::{NOTHING_DONE, PromiseOutcome},
     run::{Completeness, TestRun},
 };
@@ -52,12 +52,12 @@ pub(crate) fn verdict(run: &Run) -> Verdict {
 ///
 /// A disturbed test can keep a promise but not break one.
 fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a>> {
-    let spoils = |finding: &&Finding| finding.spoils_promises() && finding.tests.contains(&test.name);
     let mut all = judge_promises(test);
-    let Some(finding) = run.findings.iter().find(spoils) else { return all };
+    let Some(finding) = run.spoiler_of(test) else { return all };
     for judged in &mut all {
-        if finding.severity == Severity::Invalidates || judged.outcome == PromiseOutcome::Broken {
-            judged.outcome = PromiseOutcome::Open;
+        let outcome = judged.outcome.beside(Some(finding));
+        if outcome != judged.outcome || finding.severity == Severity::Invalidates {
+            judged.outcome = outcome;
             judged.reason = format!("{} says nothing about its promise: {}", test.full_name(), finding.title);
         }
     }

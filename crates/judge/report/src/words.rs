@@ -77,12 +77,7 @@ pub(crate) const fn promise(outcome: PromiseOutcome) -> (&'static str, Mark) {
 ///
 /// A number that cannot be trusted leaves it open, and a disturbed test breaks none. That nothing arrived is certain.
 pub(crate) fn trusted(run: &Run, test: &TestRun, outcome: PromiseOutcome) -> PromiseOutcome {
-    let spoils = |finding: &&Finding| finding.spoils_promises() && finding.tests.contains(&test.name);
-    match run.findings.iter().find(spoils).map(|finding| finding.severity) {
-        Some(Severity::Invalidates) => PromiseOutcome::Open,
-        Some(_) if outcome == PromiseOutcome::Broken => PromiseOutcome::Open,
-        _ => outcome,
-    }
+    outcome.beside(run.spoiler_of(test))
 }
 
 /// Formats the value of a summary. Its name is omitted if `title` is that name.

@@ -50,13 +50,14 @@ impl Newest {
 
 impl Collector for Newest {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let sources = every_source();
         for (name, values) in &self.0 {
             let (stem, is_time) = name.strip_suffix("_ns").map_or((name.as_str(), false), |stem| (stem, true));
             let unit = is_time.then_some(&Unit::Seconds);
             let is_gauge = GAUGES.contains(&name.as_str());
             let scaled = |value: u64| if is_time { approximate(value) / 1e9 } else { approximate(value) };
             let kind = if is_gauge { ConstGauge::new(0.0).metric_type() } else { ConstCounter::new(0.0).metric_type() };
-            let help = help(name, is_gauge);
+            let help = help(name, is_gauge, &sources);
             let told = format!("fathom_{stem}");
             let mut family = encoder.encode_descriptor(&told, &help, unit, kind)?;
             for (of, value) in values {
@@ -74,10 +75,10 @@ impl Collector for Newest {
 }
 
 /// Returns what a value is: how it behaves over time, and the source that it is from.
-fn help(name: &str, is_gauge: bool) -> String {
+fn help(name: &str, is_gauge: bool, sources: &[Box<dyn Source>]) -> String {
     let kind = if is_gauge { "the value now" } else { "cumulative since the host booted or the interface appeared" };
     let of_source = |source: &dyn Source| source.counters().contains(&name).then(|| source.name());
-    match every_source().iter().find_map(|source| of_source(&**source)) {
+    match sources.iter().find_map(|source| of_source(&**source)) {
         Some(source) => format!("{kind}, from the source {source}"),
         None => kind.to_owned(),
     }

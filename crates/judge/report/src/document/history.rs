@@ -1,6 +1,7 @@
 //! The content of a report on a recording: the findings of its whole time, and its series.
 
 use fathom_model::{Severity, units::Nanos};
+use jiff::Timestamp;
 
 use super::{
     block::{Block, Column, Fact, Figure, FindingBlock, Head, List, Row, Sentence, Table, columns, folded, section},
@@ -86,12 +87,12 @@ fn finding<'a>(history: &HostHistory, seen: &'a SeenFinding) -> Block<'a> {
     })
 }
 
-/// Returns when a finding was seen, on the axis of the drawings and by the clock: `+3.00 s to +13.0 s, at 10:00:03 to 10:00:13`.
+/// Returns when a finding was seen, on the axis of the drawings and by the clock: `+3.00 s to +13.0 s (10:00:03 to 10:00:13)`.
 fn stretches(history: &HostHistory, seen: &SeenFinding) -> String {
     let stretch = |(from, to): &(String, String)| {
         let by_clock = between(&time_of_day(history, from), &time_of_day(history, to));
-        match (since_begin(history, from), since_begin(history, to)) {
-            (Some(begin), Some(end)) => format!("{}, at {by_clock}", between(&since(begin), &since(end))),
+        match (apart(&history.from, from), apart(&history.from, to)) {
+            (Some(begin), Some(end)) => format!("{} ({by_clock})", between(&since(begin), &since(end))),
             _ => by_clock,
         }
     };
@@ -115,38 +116,10 @@ fn time_of_day(history: &HostHistory, at: &str) -> String {
     if history.from.starts_with(date) { time } else { format!("{date} {time}") }
 }
 
-/// Returns the time from the beginning of a recording to a time of RFC 3339.
-fn since_begin(history: &HostHistory, at: &str) -> Option<Nanos> {
-    let (begin, at) = (nanos(&history.from)?, nanos(at)?);
-    Some(Nanos(u64::try_from(at - begin).unwrap_or(0)))
-}
-
-/// Reads a time of RFC 3339 as nanoseconds since the first day of its calendar.
-fn nanos(at: &str) -> Option<i128> {
-    let (date, time) = at.split_once('T')?;
-    let (time, offset) = time.split_at(time.find(['Z', '+', '-'])?);
-    let [year, month, day] = numbers(date, '-')?;
-    // The year begins in March, so that the day of a leap year is its last one.
-    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
-    let (whole, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let [hours, minutes, seconds] = numbers(whole, ':')?;
-    let east = match offset.split_at(1) {
-        ("Z", "") => 0,
-        (sign, offset) => {
-            let [hours, minutes] = numbers(offset, ':')?;
-            (hours * 60 + minutes) * if sign == "-" { -60 } else { 60 }
-        }
-    };
-    let seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds - east;
-    let fraction: i128 = format!("{fraction:0<9.9}").parse().ok()?;
-    Some(i128::from(seconds) * 1_000_000_000 + fraction)
-}
-
-/// Reads numbers with a sign between them.
-fn numbers<const N: usize>(text: &str, sign: char) -> Option<[i64; N]> {
-    let numbers: Option<Vec<i64>> = text.split(sign).map(|number| number.parse().ok()).collect();
-    numbers?.try_into().ok()
+/// Returns the time between two times of RFC 3339; none if one of them has no offset, or the second is earlier.
+fn apart(from: &str, to: &str) -> Option<Nanos> {
+    let [from, to] = [from, to].map(|at| at.parse::<Timestamp>().ok().map(Timestamp::as_nanosecond));
+    Some(Nanos(u64::try_from(to? - from?).ok()?))
 }
 
 fn figure<'a>(history: &'a HostHistory, chart: &'a Chart) -> Block<'a> {
@@ -198,7 +171,6 @@ mod tests {
 
     #[test]
     fn a_time_of_the_clock_is_told_since_the_beginning() {
-        let apart = |from: &str, to: &str| Some(nanos(to)? - nanos(from)?);
         let cases = [
             ("2026-11-30T07:28:32.299+00:00", "2026-11-30T07:28:34.808+00:00", Some(2_509_000_000)),
             ("2024-02-28T23:59:59Z", "2024-03-01T00:00:00Z", Some(86_401_000_000_000)),
@@ -206,7 +178,7 @@ mod tests {
             ("2026-11-30T07:28:32Z", "soon", None),
         ];
         for (from, to, expected) in cases {
-            assert_eq!(apart(from, to), expected, "{from} {to}");
+            assert_eq!(apart(from, to), expected.map(Nanos), "{from} {to}");
         }
         assert_eq!(clock("2026-11-30T07:28:34.808+00:00"), "2026-11-30 07:28:34+00:00");
     }

@@ -84,7 +84,8 @@ impl Source for Neighbors {
             let NeighbourTable { known: entries, unanswered } = netlink.neighbour_table().map_err(cause)?;
             let is_new = |entry: &NeighbourEntry| !self.known.contains_key(&(entry.link, entry.address));
             let has_new = self.known.len() < NEIGHBORS_MAX && entries.iter().any(is_new);
-            let is_unanswered_new = unanswered.iter().any(|key| !self.unanswered.contains_key(key));
+            let is_unanswered_new = self.unanswered.len() < NEIGHBORS_MAX
+                && unanswered.iter().any(|key| !self.unanswered.contains_key(key));
             let names: BTreeMap<u32, String> = if has_new || is_unanswered_new {
                 netlink.links().map_err(cause)?.into_iter().map(|link| (link.index, link.name)).collect()
             } else {

@@ -337,7 +337,11 @@ fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &mut
     if !test.pairs.is_empty() {
         return;
     }
-    let Some(trial) = outcome.trials.first().filter(|_| failure.is_between_hosts) else { return };
+    // Where the kernel refused something else, as an address that went with its link, only the links tell.
+    if failure.causes.is_empty() && !failure.is_between_hosts {
+        return;
+    }
+    let counters = outcome.trials.first().filter(|_| failure.is_between_hosts).map(|trial| trial.hosts.clone());
     let names = [test.from.clone(), to.clone()];
     // A host that does not tell has no facts.
     let mut environments = hosts.environments(&names).into_iter().map(Result::unwrap_or_default);
@@ -348,11 +352,11 @@ fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &mut
             Host { address: Some(address.to_string()), interface: interface.clone(), environment, ..Host::default() };
         (name.as_str(), host)
     });
-    let Some(found) = fathom_analyze::unreached(ends, &trial.hosts) else { return };
+    let Some(found) = fathom_analyze::unreached(ends, &counters.unwrap_or_default()) else { return };
     failure.causes.push(found.why);
     if let Some(NextStep { command, on, expected }) = found.next {
         let on = on.map(|host| format!(" on {host}")).unwrap_or_default();
-        let expected = expected.map(|expected| format!(", expected to {expected}")).unwrap_or_default();
+        let expected = expected.map(|expected| format!(", to {expected}")).unwrap_or_default();
         let step = format!("run `{command}`{on}{expected}");
         failure.hint = Some(std::iter::once(step).chain(failure.hint.take()).collect::<Vec<_>>().join("\n"));
     }

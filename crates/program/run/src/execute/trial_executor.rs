@@ -11,7 +11,8 @@ use fathom_fleet::{
     Assignment, Disconnected, EXACT_PAIRS_MAX, Error, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan,
 };
 use fathom_model::{
-    Derivation, LinkTrial, NextStep, Note, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit, ValueKind,
+    Derivation, Environment, LinkTrial, NextStep, Note, OnLoss, PeerAddresses, Plan, Role, Settings, Side, Trial, Unit,
+    ValueKind,
     benchmark::OwnMaximum,
     plan::HostReach,
     run::Host,
@@ -343,11 +344,15 @@ fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &mut
     }
     let counters = outcome.trials.first().filter(|_| failure.is_between_hosts).map(|trial| trial.hosts.clone());
     let names = [test.from.clone(), to.clone()];
+    // A host that tests itself is both ends, and is asked once.
+    let asked: Vec<String> = BTreeSet::from(names.clone()).into_iter().collect();
+    let answers = hosts.environments(&asked);
     // A host that does not tell has no facts.
-    let mut environments = hosts.environments(&names).into_iter().map(Result::unwrap_or_default);
+    let environments: BTreeMap<&String, Environment> =
+        asked.iter().zip(answers.into_iter().map(Result::unwrap_or_default)).collect();
     let ends = names.each_ref().map(|name| {
         let PathHost { address, interface, .. } = &*hosts.at(name, test.path.as_deref());
-        let environment = environments.next().unwrap_or_default();
+        let environment = environments[name].clone();
         let host =
             Host { address: Some(address.to_string()), interface: interface.clone(), environment, ..Host::default() };
         (name.as_str(), host)

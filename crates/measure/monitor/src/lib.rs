@@ -15,5 +15,5 @@ pub use environment::{
     InterfaceFacts, LineRate, Queues, RingSizes, environment, interfaces, machine, note_machine_settings,
 };
 pub use host_monitor::{HostMonitor, ProgramNames};
-pub use programs::{ProgramTimes, socket_inodes};
+pub use programs::{ProgramReader, ProgramTimes, socket_inodes};
 pub use sources::{CounterSink, SOURCES, Source, every_source, is_slow, silence};

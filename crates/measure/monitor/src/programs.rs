@@ -9,6 +9,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read as _},
     net::{IpAddr, Ipv6Addr},
+    os::unix::fs::DirEntryExt as _,
     path::{Path, PathBuf},
 };
 
@@ -30,6 +31,17 @@ const LISTEN: &str = "0A";
 const TABLE_PIECE: usize = 4096;
 /// The bytes of a table of addresses. A router with more routes is not the server of a test.
 const ADDRESS_TABLE: u64 = 256 << 10;
+
+/// Reads the CPU times of all programs, again and again.
+#[derive(Debug)]
+pub struct ProgramReader {
+    root: PathBuf,
+    /// The name of this program, whose processes are the test's.
+    own_name: Option<String>,
+    n_cores: u64,
+    /// The inodes of the directories of kernel threads, most processes of a quiet host. Another process with such a number has another inode.
+    kernel_threads: BTreeMap<u32, u64>,
+}
 
 /// The CPU times of all programs at one time.
 #[derive(Debug, Default)]
@@ -60,22 +72,45 @@ impl ProgramStat {
     }
 }
 
-impl ProgramTimes {
-    /// Reads all processes but kernel threads.
+impl ProgramReader {
+    /// Creates a reader of the processes below a root.
     #[must_use]
-    pub fn read(root: &Path) -> Self {
-        let own_name = fs::read_to_string(root.join("proc/self/stat")).ok().and_then(|text| Some(parse(&text)?.name));
-        let Ok(entries) = fs::read_dir(root.join("proc")) else { return Self::default() };
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let stat = |pid| parse(&String::from_utf8_lossy(&read_short(&root.join(format!("proc/{pid}/stat"))).ok()?));
-        let by_pid = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
+        let own = Process::read(&root.join("proc/self/stat")).and_then(Process::program);
         let cores = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
         let is_core =
             |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
         let n_cores = u64::try_from(cores.lines().filter(is_core).count()).unwrap_or(1).max(1);
-        Self { by_pid, own_name, n_cores }
+        Self { root, own_name: own.map(|stat| stat.name), n_cores, kernel_threads: BTreeMap::new() }
     }
 
+    /// Reads all processes but kernel threads.
+    #[must_use]
+    pub fn read(&mut self) -> ProgramTimes {
+        let mut by_pid = BTreeMap::new();
+        let mut kernel_threads = BTreeMap::new();
+        for entry in fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let inode = entry.ino();
+            let process = if self.kernel_threads.get(&pid) == Some(&inode) {
+                Some(Process::KernelThread)
+            } else {
+                Process::read(&self.root.join(format!("proc/{pid}/stat")))
+            };
+            match process {
+                Some(Process::Program(stat)) => drop(by_pid.insert(pid, stat)),
+                Some(Process::KernelThread) => drop(kernel_threads.insert(pid, inode)),
+                // It ended.
+                None => {}
+            }
+        }
+        self.kernel_threads = kernel_threads;
+        ProgramTimes { by_pid, own_name: self.own_name.clone(), n_cores: self.n_cores }
+    }
+}
+
+impl ProgramTimes {
     /// Returns the programs but the test's with the most CPU time since an earlier reading, the greatest first.
     #[must_use]
     pub fn busiest_since(&self, earlier: &Self, span: Nanos) -> Vec<ProgramTime> {
@@ -152,23 +187,44 @@ impl ProgramTimes {
     }
 }
 
-/// Parses a line of `/proc/PID/stat`; `None` for kernel threads. The name stands in parentheses and may contain any character.
-fn parse(text: &str) -> Option<ProgramStat> {
-    let (begin, end) = (text.find('(')?, text.rfind(')')?);
-    let fields: Vec<&str> = text.get(end + 1..)?.split_whitespace().collect();
-    // Fields are counted from 1 in the manual, and the state behind the name is the third.
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    if field(9)? & KERNEL_THREAD > 0 {
-        return None;
+/// A process, by its `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+enum Process {
+    Program(ProgramStat),
+    KernelThread,
+}
+
+impl Process {
+    /// Reads a file of this form; `None` if the process ended.
+    fn read(path: &Path) -> Option<Self> {
+        Self::parse(&String::from_utf8_lossy(&read_short(path).ok()?))
     }
-    Some(ProgramStat {
-        name: text.get(begin + 1..end)?.to_owned(),
-        parent: u32::try_from(field(4)?).ok()?,
-        began: field(22)?,
-        n_threads: u32::try_from(field(20)?).ok()?,
-        own_ticks: field(14)?.checked_add(field(15)?)?,
-        child_ticks: field(16)?.checked_add(field(17)?)?,
-    })
+
+    /// Parses the line. The name stands in parentheses and may contain any character.
+    fn parse(text: &str) -> Option<Self> {
+        let (begin, end) = (text.find('(')?, text.rfind(')')?);
+        let fields: Vec<&str> = text.get(end + 1..)?.split_whitespace().collect();
+        // Fields are counted from 1 in the manual, and the state behind the name is the third.
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        if field(9)? & KERNEL_THREAD > 0 {
+            return Some(Self::KernelThread);
+        }
+        Some(Self::Program(ProgramStat {
+            name: text.get(begin + 1..end)?.to_owned(),
+            parent: u32::try_from(field(4)?).ok()?,
+            began: field(22)?,
+            n_threads: u32::try_from(field(20)?).ok()?,
+            own_ticks: field(14)?.checked_add(field(15)?)?,
+            child_ticks: field(16)?.checked_add(field(17)?)?,
+        }))
+    }
+
+    fn program(self) -> Option<ProgramStat> {
+        match self {
+            Self::Program(stat) => Some(stat),
+            Self::KernelThread => None,
+        }
+    }
 }
 
 /// Adds what tells a server: the ports that a program listens on, the addresses of its network namespace, and the time of its other threads.
@@ -183,8 +239,7 @@ pub(crate) fn add_listeners(root: &Path, program: &mut ProgramTime) {
 /// Returns the CPU time of a process since it began without that of its first thread: of its other threads, those that ended among them, and
 /// of its children that ended (proc(5): `/proc/PID/stat`, `/proc/PID/task/TID/stat`).
 fn others_time(root: &Path, pid: u32) -> Option<Nanos> {
-    let stat =
-        |name: String| parse(&String::from_utf8_lossy(&read_short(&root.join(format!("proc/{pid}/{name}"))).ok()?));
+    let stat = |name: String| Process::read(&root.join(format!("proc/{pid}/{name}")))?.program();
     let first = stat(format!("task/{pid}/stat"))?;
     Some(Nanos(stat("stat".to_owned())?.ticks().saturating_sub(first.own_ticks).saturating_mul(TICK.0)))
 }
@@ -275,9 +330,12 @@ mod tests {
         format!("{pid} ({name}) R {parent} 1 1 0 -1 4194304 9 9 9 9 {own} 0 {children} 0 20 0 1 0 {} 1 1", 1000 + pid)
     }
 
+    fn program(text: &str) -> ProgramStat {
+        Process::parse(text).unwrap().program().unwrap()
+    }
+
     fn times(all: &[(u32, &str, u32, (u64, u64))]) -> ProgramTimes {
-        let parsed =
-            all.iter().map(|(pid, name, parent, ticks)| (*pid, parse(&stat(*pid, name, *parent, *ticks)).unwrap()));
+        let parsed = all.iter().map(|(pid, name, parent, ticks)| (*pid, program(&stat(*pid, name, *parent, *ticks))));
         ProgramTimes { by_pid: parsed.collect(), own_name: Some("fathom".to_owned()), n_cores: 2 }
     }
 
@@ -289,10 +347,30 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything_and_kernel_threads_are_left_out() {
-        let parsed = parse(&stat(7, "a) (b c", 3, (200, 50))).unwrap();
+        let parsed = program(&stat(7, "a) (b c", 3, (200, 50)));
         assert_eq!((parsed.name.as_str(), parsed.parent, parsed.ticks(), parsed.began), ("a) (b c", 3, 250, 1007));
-        assert_eq!(parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 9 0 0 20 0 1 0 5 0 0"), None);
-        assert_eq!(parse("7 (x"), None);
+        assert_eq!(
+            Process::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 9 0 0 20 0 1 0 5 0 0"),
+            Some(Process::KernelThread)
+        );
+        assert_eq!(Process::parse("7 (x"), None);
+    }
+
+    #[test]
+    fn a_program_with_the_number_of_a_kernel_thread_that_ended_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            fs::create_dir_all(root.path().join(format!("proc/{name}"))).unwrap();
+            fs::write(root.path().join(format!("proc/{name}/stat")), text).unwrap();
+        };
+        write("2", "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 9 0 0 20 0 1 0 5 0 0");
+        let mut reader = ProgramReader::new(root.path());
+        let mut pids = || reader.read().pids().collect::<Vec<_>>();
+        assert_eq!((pids(), pids()), (vec![], vec![]));
+        write("new", &stat(2, "yes", 1, (5, 0)));
+        fs::remove_dir_all(root.path().join("proc/2")).unwrap();
+        fs::rename(root.path().join("proc/new"), root.path().join("proc/2")).unwrap();
+        assert_eq!(pids(), [2]);
     }
 
     #[test]
@@ -336,10 +414,10 @@ mod tests {
 
     #[test]
     fn a_busy_program_of_this_machine_is_found_with_its_time() {
-        let before = ProgramTimes::read(Path::new("/"));
+        let before = ProgramReader::new("/").read();
         let mut busy = Command::new("yes").stdout(Stdio::null()).spawn().unwrap();
         let grown = loop {
-            let now = ProgramTimes::read(Path::new("/"));
+            let now = ProgramReader::new("/").read();
             let found = now.grown_since(&before, Nanos::from_secs(60)).find(|(_, pid, _)| *pid == busy.id());
             if let Some((cpu, _, stat)) = found.filter(|(cpu, ..)| *cpu >= TICK * 3) {
                 break (cpu, stat.name.clone());
@@ -353,7 +431,7 @@ mod tests {
     #[test]
     fn the_time_of_a_thread_that_ended_is_not_that_of_the_first_one() {
         let (root, pid) = (Path::new("/"), std::process::id());
-        let own = || ProgramTimes::read(Path::new("/")).by_pid[&std::process::id()].own_ticks;
+        let own = || ProgramReader::new("/").read().by_pid[&std::process::id()].own_ticks;
         let others = || others_time(root, pid).unwrap();
         let before = others();
         // The first thread of a test program waits for its tests.

@@ -17,7 +17,7 @@ use fathom_model::{
 use crate::{
     environment::cgroup,
     procfs::read_short,
-    programs::{CORE_SHARE_MIN, ProgramTimes, add_listeners},
+    programs::{CORE_SHARE_MIN, ProgramReader, ProgramTimes, add_listeners},
     sources::throttling::{n_throttled, throttled_ns},
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct ProgramsAtOnce {
 
 impl ProgramsAtOnce {
     pub(crate) fn read(root: &Path) -> Self {
-        let times = ProgramTimes::read(root);
+        let times = ProgramReader::new(root).read();
         Self { quotas: Quotas::read(root, times.pids()), times }
     }
 

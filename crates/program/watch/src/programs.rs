@@ -6,7 +6,7 @@ use std::{
 };
 
 use fathom_model::{record::ProgramTime, units::Nanos};
-use fathom_monitor::{ProgramTimes, socket_inodes};
+use fathom_monitor::{ProgramReader, ProgramTimes, socket_inodes};
 
 use crate::pace::ReadingPace;
 
@@ -20,6 +20,7 @@ const DESCRIPTORS_MAX: usize = 4096;
 /// The newest readings of the CPU times of all programs.
 pub(crate) struct ProgramReadings {
     root: PathBuf,
+    reader: ProgramReader,
     /// The clock of the CPU time of this thread.
     cpu: fn() -> Nanos,
     kept: Nanos,
@@ -32,8 +33,10 @@ pub(crate) struct ProgramReadings {
 impl ProgramReadings {
     /// Creates an empty list that keeps readings for this long; `cpu` is the clock of this thread's CPU time.
     pub(crate) fn new(root: impl Into<PathBuf>, kept: Nanos, cpu: fn() -> Nanos) -> Self {
+        let root = root.into();
         Self {
-            root: root.into(),
+            reader: ProgramReader::new(&root),
+            root,
             cpu,
             kept,
             pace: ReadingPace::new(READ_EVERY),
@@ -58,7 +61,7 @@ impl ProgramReadings {
             self.readings.retain(|(at, _)| now.since(*at) <= self.kept);
         }
         let began = (self.cpu)();
-        self.readings.push_back((now, ProgramTimes::read(&self.root)));
+        self.readings.push_back((now, self.reader.read()));
         self.pace.took(now, (self.cpu)().since(began));
         // The time that is kept begins after the oldest reading.
         while self.readings.len() > 2 && self.readings.get(1).is_some_and(|(at, _)| now.since(*at) >= self.kept) {

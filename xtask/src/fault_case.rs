@@ -14,12 +14,27 @@ pub(crate) const SLOW: &str = "slow server: 20 ms";
 pub(crate) const SLOW_RESPONDER: &str = "slow responder: 2 ms";
 pub(crate) const STALLING: &str = "stalling server: 300 ms in a second";
 pub(crate) const PLANNED: &str = "planned black hole";
+pub(crate) const PLANNED_ADDRESS: &str = "planned end of an address";
+/// A rate that no sender of a lab reaches.
+pub(crate) const TOO_FAST: &str = "rate beyond the sender";
 /// No fault: the hosts have addresses of IPv6.
 pub(crate) const BOTH_OF_IPV6: &str = "IPv6";
 /// The switch of a star; its first port is that of the tested host.
 const SWITCH: &str = "switch";
 /// The devices between two hosts that a case may have: the words that they begin with.
-const DEVICES: [&str; 3] = ["impair", "router", "bridge"];
+const DEVICES: [&str; 6] = ["impair", "router", "bridge", "nft:", "policer:", "squeeze"];
+/// The fault that needs a second wire beside the device.
+const ON_SECOND_WIRE: &str = "asymmetric-route";
+/// Findings that are never more than a remark: they cost the test nothing, or are about the next one.
+const REMARKS: [&str; 7] = [
+    "asymmetric-route",
+    "conntrack-near-full",
+    "descriptors-near-full",
+    "narrow-path",
+    "ports-near-full",
+    "step-time",
+    "time-wait-overflow",
+];
 
 /// A fault of a lab, of a test or of this machine.
 pub(crate) struct PlantedFault {
@@ -93,6 +108,16 @@ impl Case {
     /// Whether a finding names one of its causes.
     pub(crate) fn expects(&self, id: &str) -> bool {
         self.expected.iter().any(|names| names.contains(&id))
+    }
+
+    /// Whether nothing more than a remark names its cause.
+    pub(crate) fn is_of_remark(&self) -> bool {
+        !self.expected.is_empty() && self.expected.iter().all(|names| names.iter().all(|id| REMARKS.contains(id)))
+    }
+
+    /// Whether its lab has a second wire between the hosts, beside the device.
+    pub(crate) fn has_second_wire(&self) -> bool {
+        self.faults.iter().any(|planted| planted.words.iter().any(|word| word == ON_SECOND_WIRE))
     }
 
     /// The faults and their hosts.

@@ -1,6 +1,6 @@
 //! Two faults at once, each visible beside the other: both must be named.
 
-use crate::fault_case::{Case, PlantedFault, SLOW};
+use crate::fault_case::{Case, PLANNED_ADDRESS, PlantedFault, SLOW};
 
 /// A fault with its host.
 type Fault = (&'static [&'static str], &'static str);
@@ -42,6 +42,12 @@ const PAIRS: &[PairRow] = &[
         &[(&[SLOW], ""), (&["impair:loss=2%"], "")],
         "http --connections 10 --delay 20ms",
         [&["server-time"], &["retransmissions"]],
+    ),
+    // A socket that is there already outlives its address.
+    (
+        &[(&[PLANNED_ADDRESS], "")],
+        "udp --rate 20M --warmup 0s --at '300ms on=b ip address del 198.18.0.2/24 dev eth0'",
+        [&["planned-event"], &["address-not-local"]],
     ),
 ];
 

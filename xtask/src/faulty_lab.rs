@@ -14,6 +14,9 @@ use crate::{
     lab_truth,
 };
 
+/// The scenarios of users who follow a script.
+const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+
 /// What a run said, as ids of its findings in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
@@ -55,13 +58,18 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let _servers = servers.collect::<anyhow::Result<Vec<Option<ForeignServer>>>>()?;
     let words = shlex::split(&case.test).with_context(|| format!("{}: a quote is not closed", case.test))?;
     let mut command = Command::new(program);
+    command.current_dir(SCENARIOS);
     // A server of another protocol is no host of fathom's, and is reached from within the lab.
     if case.test.contains("--protocol") {
         command.args(["lab", "exec", &lab.name, "a", "--"]).arg(program).args(words).args(["--allow", "198.18.0.2"]);
     } else {
         command.args(words).args(["--lab", &lab.name]);
     }
-    let output = command.args(["--duration", "2s", "--rounds", "2", "--json"]).stdin(Stdio::null()).output()?;
+    // A test of the path ends by itself, and another end would cut it off.
+    if !case.test.starts_with("probe") {
+        command.args(["--duration", "2s", "--rounds", "2"]);
+    }
+    let output = command.arg("--json").stdin(Stdio::null()).output()?;
     // A test that could not start has an error with its cause in place of findings.
     let Ok(run) = serde_json::from_slice::<Run>(&output.stdout) else {
         let preflight = vec![PREFLIGHT.to_owned()];
@@ -86,7 +94,9 @@ impl<'a> FaultyLab<'a> {
         let name = format!("findings-{}", std::process::id());
         let device = case.faults.iter().find_map(PlantedFault::device);
         let device: Vec<&str> = device.into_iter().flat_map(|device| ["--device", device]).collect();
-        run(program, &[&["lab", "up", case.preset(), "--name", &name, "--for", "5m"], device.as_slice()].concat())?;
+        let wire: &[&str] = if case.has_second_wire() { &["--direct-wire"] } else { &[] };
+        let up = ["lab", "up", case.preset(), "--name", &name, "--for", "5m"];
+        run(program, &[&up, device.as_slice(), wire].concat())?;
         let lab = Self { program, name };
         for (planted, host) in case.faults.iter().flat_map(|one| one.host.split(' ').map(move |host| (one, host))) {
             let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();

@@ -15,6 +15,7 @@ those in which it was named at all; *also said* lists other findings above a rem
 hypervisor took are true of a lab on a small machine if the record of the run bears them out: a core is busy 95 % of the time with the \
 test's own threads and interrupts, or others used as much as the finding says. These are left out, and counted below the table; without \
 such a record they count as untrue. Of two faults at once, one that explains much less than the other may be a remark. \
+A fault that is only ever told as a remark, as it costs the test nothing, leads where nothing else stands above one. \
 Beside busy programs, threads that a fault leaves one core wait for it, so that `other-programs` is as true; where the fault itself takes \
 CPU from a test that uses all it gets (a quota, segmentation in software), the programs are a second fault. \
 The servers in Python and nginx have no agent of fathom: what is wrong with them is told by the client and the kernel alone. \

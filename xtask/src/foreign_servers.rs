@@ -65,6 +65,7 @@ const NGINX: &[Row] = &[
         "--connections 10",
         &["server-time"],
     ),
+    ("return 403", "return 403;", "--connections 10", &["refused-requests"]),
     // It closes connections, with a reset if it has not read a request.
     ("32 connections", "worker_connections 32;||", "--connections 200", &["resets", "errors"]),
     (NO_FAULT, "", "--connections 10 --rate 1000", &[]),
@@ -87,6 +88,20 @@ const DOWNLOADS: &[DownloadRow] = &[
     ("receive-window", "a", "impair:delay=5ms", "", &["receive-window"]),
 ];
 
+/// A server that only users have: its limit is felt with a large file alone.
+const NGINX_OF_USERS: &[Row] = &[("limit_rate 20m", "limit_rate 20m;", "", &[])];
+
+/// Users who follow a script, with the server: their scenario (a file of `xtask/scenarios`), and the findings that name each cause.
+type UsersRow = (&'static str, &'static str, &'static [&'static [&'static str]]);
+
+const USERS: &[UsersRow] = &[
+    // Nobody comes to the end.
+    ("nginx: no fault", "missing-page.scenario", &[&["step-errors"], &["users-gave-up"]]),
+    ("Python server: 20 ms of sleep", "few-places.scenario", &[&["users-late"]]),
+    ("Python server: no fault", "few-rows.scenario", &[&["gone-early"]]),
+    ("nginx: limit_rate 20m", "slow-step.scenario", &[&["step-time"]]),
+];
+
 /// Returns all cases.
 ///
 /// # Errors
@@ -103,7 +118,11 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
     let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
-    Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).chain(downloads()).collect())
+    let users = USERS.iter().map(|(server, scenario, expected)| Case {
+        expected: expected.to_vec(),
+        ..fault(&[server], "", &format!("app run {scenario}"), &[])
+    });
+    Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).chain(downloads()).chain(users).collect())
 }
 
 /// Streams and answers of servers, whose hosts nobody reads.
@@ -163,7 +182,7 @@ impl ForeignServer {
         let words = if let Some(kind) = of(PYTHON, OF_PYTHON) {
             let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/faulty_server.py");
             ["python3", script, kind, PORT].map(str::to_owned).to_vec()
-        } else if let Some(directives) = of(NGINX, OF_NGINX) {
+        } else if let Some(directives) = of(NGINX, OF_NGINX).or_else(|| of(NGINX_OF_USERS, OF_NGINX)) {
             let file = configure(&folder, directives)?;
             vec!["nginx".to_owned(), "-c".to_owned(), file.display().to_string()]
         } else if let Some(options) = of(IPERF, OF_IPERF) {

@@ -35,6 +35,20 @@ const REMARKS: [&str; 7] = [
     "step-time",
     "time-wait-overflow",
 ];
+/// Faults that `fathom lab fault` does not have, with the command that plants them on their host. They end with the lab.
+const COMMANDS: [(&str, &str); 3] = [
+    ("drop-all", "tc qdisc replace dev eth0 root blackhole"),
+    (
+        "ip-damage",
+        "nft 'add table netdev ip-damage; add chain netdev ip-damage in { type filter hook ingress device eth0 priority 0; }; \
+         add rule netdev ip-damage in ip protocol udp numgen random mod 20 == 0 ip checksum set 0x1234'",
+    ),
+    (
+        "few-nat-ports",
+        "nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
+         add rule ip nat out meta l4proto tcp snat to 198.18.0.1:50000-50009'",
+    ),
+];
 
 /// A fault of a lab, of a test or of this machine.
 pub(crate) struct PlantedFault {
@@ -53,6 +67,12 @@ impl PlantedFault {
     pub(crate) fn device(&self) -> Option<&str> {
         let is_device = |fault: &&str| DEVICES.iter().any(|device| fault.starts_with(device));
         self.words.first().map(String::as_str).filter(is_device)
+    }
+
+    /// The command that plants the fault, if `fathom lab fault` does not have it.
+    pub(crate) fn command(&self) -> Option<&'static str> {
+        let name = self.words.first()?;
+        COMMANDS.iter().find(|(of, _)| of == name).map(|(_, command)| *command)
     }
 
     fn name(&self) -> String {

@@ -100,7 +100,9 @@ impl<'a> FaultyLab<'a> {
         let lab = Self { program, name };
         for (planted, host) in case.faults.iter().flat_map(|one| one.host.split(' ').map(move |host| (one, host))) {
             let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();
-            if !host.is_empty() {
+            if let Some(command) = planted.command() {
+                run(program, &["lab", "exec", &lab.name, host, "--", "sh", "-c", command])?;
+            } else if !host.is_empty() {
                 run(program, &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", host]].concat())
                     .map_err(refused)?;
             }

@@ -110,7 +110,7 @@ const CASES: &[CaseRow] = &[
     (&["descriptors", "count=6300"], "a", "http --connections 6000", &["descriptors-near-full"]),
     (&["ports", "range=50000 50099"], "a", "http --connections 98", &["ports-near-full"]),
     (&["conntrack", "entries=205"], "b", "udp --test rr --flows 100", &["conntrack-near-full"]),
-    (&["few-nat-ports"], "a", "http --connections 40", &["conntrack-insert-failed"]),
+    (&["few-nat-ports"], "a", "tcp --test crr --flows 40", &["conntrack-insert-failed"]),
     (&["ip-damage"], "b", "udp --rate 20M", &["bad-ip-checksums"]),
     (&["drop-all"], "a", "udp --rate 20M", &["qdisc-drops"]),
     (&["nft:10,1/20"], "", "udp --rate 20M", &["device-rule"]),

@@ -9,10 +9,10 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
-/// With fewer frames on the way out, a test has no traffic whose answers could be followed.
+/// With fewer frames of either end, a test has no traffic whose answers could be followed.
 const FRAMES_MIN: u64 = 100;
-/// Another interface took at least this part of what the peer sent.
-const ARRIVED_ELSEWHERE: f64 = 0.5;
+/// Another interface took about this part of what the peer sent. More is traffic of others.
+const ARRIVED_ELSEWHERE: std::ops::Range<f64> = 0.5..1.5;
 /// The interface of the test took at most this part of it: below this are neighbor discovery and other tests.
 const ARRIVED_HERE: f64 = 0.1;
 
@@ -42,16 +42,18 @@ impl FindingRule for AsymmetricRoute {
 impl AsymmetricRoute {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str, peer: &str) -> Option<Finding> {
         let leaves_by = seen.interface(host);
-        if seen.growth(host, DEV_TX_FRAMES, Some(leaves_by)) < FRAMES_MIN {
+        let is_wire = |of: &&(&str, u64)| of.0 != "lo";
+        let sent_by_peer =
+            |counter| seen.growth_by_instance(peer, counter).iter().filter(is_wire).map(|(_, n)| n).sum::<u64>();
+        if seen.growth(host, DEV_TX_FRAMES, Some(leaves_by)) < FRAMES_MIN || sent_by_peer(DEV_TX_FRAMES) < FRAMES_MIN {
             return None;
         }
-        let is_wire = |of: &&(&str, u64)| of.0 != "lo";
-        let sent: u64 = seen.growth_by_instance(peer, DEV_TX_BYTES).iter().filter(is_wire).map(|(_, n)| n).sum();
+        let sent = sent_by_peer(DEV_TX_BYTES);
         let arrived = seen.growth_by_instance(host, DEV_RX_BYTES);
         let (arrives_by, there) = *arrived.iter().filter(is_wire).find(|(of, _)| *of != leaves_by)?;
         let here = seen.growth(host, DEV_RX_BYTES, Some(leaves_by));
         let part = |n: u64| approximate(n) / approximate(sent);
-        if sent == 0 || part(there) < ARRIVED_ELSEWHERE || part(here) > ARRIVED_HERE {
+        if sent == 0 || !ARRIVED_ELSEWHERE.contains(&part(there)) || part(here) > ARRIVED_HERE {
             return None;
         }
         let address = seen.run.hosts.get(peer).and_then(|peer| peer.address.as_deref());
@@ -87,6 +89,7 @@ mod tests {
         builder.host_counter("client", (DEV_RX_BYTES, "eth0"), by_eth0);
         builder.host_counter("client", (DEV_RX_BYTES, "eth1"), by_eth1);
         builder.host_counter("client", (DEV_RX_BYTES, "lo"), 9_000_000);
+        builder.host_counter("target", (DEV_TX_FRAMES, "eth0"), 20_000);
         builder.host_counter("target", (DEV_TX_BYTES, "eth0"), 1_320_000);
         builder
     }
@@ -109,6 +112,11 @@ mod tests {
         assert_eq!(answered(1_310_000, 0).finding("asymmetric-route"), None);
         assert_eq!(answered(1_310_000, 5_000_000).finding("asymmetric-route"), None, "eth1 is busy with other things");
         assert_eq!(answered(0, 400_000).finding("asymmetric-route"), None, "most of it arrived nowhere");
+        assert_eq!(answered(0, 5_000_000).finding("asymmetric-route"), None, "the peer sent less than that");
+        let mut silent_peer = answered(0, 170);
+        silent_peer.host_counter("target", (DEV_TX_FRAMES, "eth0"), 2);
+        silent_peer.host_counter("target", (DEV_TX_BYTES, "eth0"), 118);
+        assert_eq!(silent_peer.finding("asymmetric-route"), None);
         let mut unknown = RunBuilder::new();
         unknown.tcp_rr(10_000, 1);
         unknown.host_counter("client", (DEV_TX_FRAMES, "eth0"), 20_000);

@@ -10,7 +10,9 @@ use super::{
     FindingRule,
     device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
-    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, NEIGHBOR_UNRESOLVED, SYN_QUEUE_STEP, larger_table},
+    host_drops::{
+        ACCEPT_QUEUE_STEP, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, SYN_QUEUE_STEP, larger_table,
+    },
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::show_rules,
@@ -79,6 +81,7 @@ impl FindingRule for ConnectDelays {
             NEIGHBOR_CHANGES,
             LINK_DOWN,
             NEIGHBOR_UNRESOLVED,
+            CONNTRACK_REFUSED,
             DEVICE_CORE_FULL,
         ]
     }
@@ -95,7 +98,7 @@ impl FindingRule for ConnectDelays {
             },
             FILTER_DROPS => !is_of(host::NFT_DROPPED),
             BACKLOG_OVERFLOW => !is_of(host::SOFTNET_DROPPED),
-            CONNTRACK_FULL => !is_of(host::CONNTRACK_DROPPED),
+            CONNTRACK_FULL | CONNTRACK_REFUSED => !is_of(host::CONNTRACK_DROPPED),
             _ => false,
         }
     }

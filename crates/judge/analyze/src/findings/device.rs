@@ -79,8 +79,8 @@ pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
     place: device::FORWARDING,
     short: "device ip",
     what: "does not forward what it received",
-    command: "nstat -az 'Ip*'",
-    expected: "show why: no route, or a time to live that ran out",
+    command: "nstat -az 'Ip*' 'TcpExtIPReversePathFilter'",
+    expected: "show why: no route, a time to live that ran out, or a route back by another interface (IPReversePathFilter)",
 };
 
 /// A queue of the device in front of one of its links.

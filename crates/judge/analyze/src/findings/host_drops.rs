@@ -26,6 +26,12 @@ pub(super) const PACKETS_MIN: u64 = 10;
 /// The id of the finding about a full table of tracked connections.
 pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
 
+/// The id of the finding about new connections that connection tracking refused.
+pub(super) const CONNTRACK_REFUSED: &str = "conntrack-insert-failed";
+
+/// The id of the finding about damaged headers of IP.
+pub(super) const BAD_IP_CHECKSUMS: &str = "bad-ip-checksums";
+
 /// The places that can drop the first packets of connections.
 const BEFORE_CONNECTIONS: [&HostDrops; 12] = [
     &FILTER,
@@ -45,7 +51,7 @@ const BEFORE_CONNECTIONS: [&HostDrops; 12] = [
 /// Returns the drops of a host at these places: each with its description, its number and the next step.
 pub(super) fn before_connections(seen: &TestEvidence<'_>, host: &str) -> impl Iterator<Item = (String, u64, NextStep)> {
     BEFORE_CONNECTIONS.into_iter().filter_map(move |place| {
-        let grown = seen.growth_by_instance(host, place.counter);
+        let grown = place.grown(seen, host);
         let (instance, _) = grown.first()?;
         let n = grown.iter().map(|(_, n)| n).sum();
         Some(((place.place)(host, instance), n, (place.next)(seen, host).on(host)))
@@ -155,7 +161,7 @@ pub(super) fn larger_table(seen: &TestEvidence<'_>, host: &str) -> NextStep {
 /// A first packet is dropped if another one of the same connection was faster, or if NAT gave its addresses and ports to another connection
 /// (`__nf_conntrack_confirm` of `net/netfilter/nf_conntrack_core.c`).
 pub(crate) const CONNECTION_INSERT: HostDrops = HostDrops {
-    id: "conntrack-insert-failed",
+    id: CONNTRACK_REFUSED,
     short: "conntrack",
     counter: host::CONNTRACK_INSERT_FAILED,
     share_of: ShareOf::FirstPackets,
@@ -211,7 +217,7 @@ pub(crate) const NOT_LOCAL: HostDrops = HostDrops {
 
 /// Damaged headers of IP.
 pub(crate) const IP_CHECKSUM: HostDrops = HostDrops {
-    id: "bad-ip-checksums",
+    id: BAD_IP_CHECKSUMS,
     short: "bad checksum",
     counter: host::IP_IN_CSUM_ERRORS,
     share_of: ShareOf::Packets,
@@ -381,8 +387,21 @@ impl FindingRule for HostDrops {
 }
 
 impl HostDrops {
+    /// Returns the drops of a host by instance, those that grew most first.
+    fn grown<'a>(&self, seen: &TestEvidence<'a>, host: &str) -> Vec<(&'a str, u64)> {
+        let mut grown = seen.growth_by_instance(host, self.counter);
+        if self.id == CONNTRACK_FULL {
+            // The first packet of a connection that was refused counts as dropped too (`nf_ct_resolve_clash`,
+            // net/netfilter/nf_conntrack_core.c).
+            let n_refused = seen.growth(host, host::CONNTRACK_INSERT_FAILED, None);
+            grown.iter_mut().for_each(|(_, n)| *n = n.saturating_sub(n_refused));
+            grown.retain(|(_, n)| *n > 0);
+        }
+        grown
+    }
+
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
-        let grown = seen.growth_by_instance(host, self.counter);
+        let grown = self.grown(seen, host);
         let (instance, _) = grown.first()?;
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
         // Single packets of other programs, or late ones of the test itself, are dropped on every host.

@@ -24,9 +24,6 @@ impl FindingRule for LinkDown {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if seen.test.layer == Layer::Path {
-            return Vec::new();
-        }
         let told = |link: BrokenLink<'_>| {
             seen.finding(self.id(), Severity::HoldsBack, "link down", link.what())
                 .evidence([text_evidence(link.host, format!("operstate {}", link.interface), link.state)])

@@ -1,5 +1,7 @@
 //! A host dropped packets whose source or destination address cannot be right.
 
+use std::collections::BTreeSet;
+
 use fathom_model::{Finding, Layer, NextStep, names::host};
 
 use super::{
@@ -75,8 +77,11 @@ impl Martians {
 
 /// Returns the packets that a host dropped for their source and for their destination, without those of the reverse path filter.
 pub(super) fn dropped(seen: &TestEvidence<'_>, host: &str) -> [(&'static str, u64); 2] {
-    let filtered = |host| seen.growth(host, host::IP_RP_FILTER_DROPPED, None);
-    let by_filter: u64 = if seen.is_one_machine() { seen.hosts().map(filtered).sum() } else { filtered(host) };
+    let filtered = |host: &str| seen.growth(host, host::IP_RP_FILTER_DROPPED, None);
+    // A device between the hosts has a namespace of this machine too.
+    let all = || seen.trials().iter().flat_map(|trial| trial.hosts.keys()).collect::<BTreeSet<_>>();
+    let by_filter: u64 =
+        if seen.is_one_machine() { all().into_iter().map(|host| filtered(host)).sum() } else { filtered(host) };
     let source = seen.growth(host, host::IP_MARTIAN_SOURCE, None).saturating_sub(by_filter);
     [
         (host::IP_MARTIAN_SOURCE, source),

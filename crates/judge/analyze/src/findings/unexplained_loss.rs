@@ -14,7 +14,7 @@ use super::{
     drops::BACKLOG_OVERFLOW,
     fragment_filter::FRAGMENT_FILTER,
     generator_limited::OFFERED,
-    host_drops::{CONNTRACK_FULL, NEIGHBOR_UNRESOLVED},
+    host_drops::{BAD_IP_CHECKSUMS, CONNTRACK_FULL, NEIGHBOR_UNRESOLVED},
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{PacketFilter, filter_of_datagrams},
@@ -76,6 +76,7 @@ impl FindingRule for UnexplainedLoss {
             TIME_EXCEEDED,
             LINK_DOWN,
             DAMAGED_FRAMES,
+            BAD_IP_CHECKSUMS,
             NEIGHBOR_CHANGES,
             "address-not-local",
             "other-mac",
@@ -96,6 +97,10 @@ impl FindingRule for UnexplainedLoss {
         match cause {
             PLANNED_EVENT => share > 2.0 * missing_share(seen),
             NEIGHBOR_UNRESOLVED => 2 * n_waited() < n_lost,
+            // They are no place of the account: a card may have dropped them before IP counts.
+            BAD_IP_CHECKSUMS => {
+                2 * seen.hosts().map(|host| seen.growth(host, host::IP_IN_CSUM_ERRORS, None)).sum::<u64>() < n_lost
+            }
             // A link that is down loses all for a while, and no single ones; so do a loop, of which a trace of the route provokes the messages
             // too, and a wrong neighbor entry.
             LINK_DOWN | NEIGHBOR_CHANGES | TIME_EXCEEDED => matches!(

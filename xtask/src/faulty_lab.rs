@@ -17,6 +17,15 @@ use crate::{
 /// The scenarios of users who follow a script.
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
+/// Causes that may keep a test from its start, with the words of the error that name them.
+const ERRORS: [(&str, &str); 5] = [
+    ("link-down", "is down"),
+    ("descriptors", "RLIMIT_NOFILE"),
+    ("no-route", "No route to host"),
+    ("neighbor-unresolved", "no host on the link answers"),
+    ("neighbor-changes", "no host on the link answers"),
+];
+
 /// What a run said, as ids of its findings in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
@@ -72,8 +81,11 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let output = command.arg("--json").stdin(Stdio::null()).output()?;
     // A test that could not start has an error with its cause in place of findings.
     let Ok(run) = serde_json::from_slice::<Run>(&output.stdout) else {
-        let preflight = vec![PREFLIGHT.to_owned()];
-        return Ok(Said { above_remarks: preflight.clone(), all: preflight, of_lab: Vec::new() });
+        let error = String::from_utf8_lossy(&output.stderr);
+        let named = ERRORS.iter().filter(|(id, words)| case.expects(id) && error.contains(words));
+        // One that does not name what was planted is no answer.
+        let named: Vec<String> = named.map(|(id, _)| (*id).to_owned()).chain([PREFLIGHT.to_owned()]).take(1).collect();
+        return Ok(Said { above_remarks: named.clone(), all: named, of_lab: Vec::new() });
     };
     let ids = |is_wanted: fn(Severity) -> bool| -> Vec<String> {
         run.findings.iter().filter(|finding| is_wanted(finding.severity)).map(|finding| finding.id.clone()).collect()

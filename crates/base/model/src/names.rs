@@ -187,6 +187,8 @@ pub mod host {
     pub const TCP_LISTEN_OVERFLOWS: &str = "tcp_listen_overflows";
     /// Connections dropped by listening sockets for any reason (`TcpExt: ListenDrops`).
     pub const TCP_LISTEN_DROPS: &str = "tcp_listen_drops";
+    /// The same by listening socket (`INET_DIAG_SKMEMINFO`); instances: `0.0.0.0:80`, …, or an empty one with 0 on a host without listeners.
+    pub const TCP_LISTENER_DROPPED: &str = "tcp_listener_dropped";
     /// The number of times that the receive queue was pruned because a socket ran out of buffer (`TcpExt: PruneCalled`).
     pub const TCP_PRUNED: &str = "tcp_pruned";
     /// SYN and SYN-ACK segments retransmitted (`TcpExt: TCPSynRetrans`).
@@ -219,6 +221,8 @@ pub mod host {
     pub const UDP_NO_PORTS: &str = "udp_no_ports";
     /// ICMP messages that a destination cannot be reached (`Icmp: InDestUnreachs`): no listener, no route, or a firewall that refuses.
     pub const ICMP_IN_UNREACHABLE: &str = "icmp_in_unreachable";
+    /// The same messages that this host sent (`Icmp: OutDestUnreachs`).
+    pub const ICMP_OUT_UNREACHABLE: &str = "icmp_out_unreachable";
     /// ICMP messages that say that the time to live of a packet of this host ran out at a router (`Icmp: InTimeExcds`).
     pub const ICMP_IN_TIME_EXCEEDED: &str = "icmp_in_time_exceeded";
     /// Datagrams with a wrong checksum (`Udp: InCsumErrors`).

@@ -311,6 +311,7 @@ mod tests {
             rx_queue: 0,
             tx_queue: 0,
             counts: Some(counts),
+            n_dropped: None,
         }
     }
 

@@ -21,6 +21,10 @@ use crate::{
 const OF_ALL_FAMILIES: u16 = 18;
 /// `INET_DIAG_INFO`, the attribute with a `struct tcp_info`.
 const INFO: u16 = 2;
+/// `INET_DIAG_SKMEMINFO`, the attribute with the memory of a socket as numbers of four bytes.
+const MEMORY: u16 = 7;
+/// The place of `SK_MEMINFO_DROPS` among them (`linux/sock_diag.h`).
+const MEMORY_DROPS: usize = 8;
 /// The length of `struct inet_diag_sockid`, which is a filter of single sockets and therefore zero in a request for all.
 const SOCKET_ID: usize = 48;
 /// The length of `struct inet_diag_msg`, behind which the attributes begin.
@@ -47,6 +51,9 @@ pub struct DiagSocket {
     pub tx_queue: u32,
     /// The counters of its connection; absent for a listener and for the rest of a closed socket.
     pub counts: Option<DiagCounts>,
+    /// What the socket dropped; of a listener, SYNs and connections without a place in its queues. Absent where the dump asks for more than
+    /// listeners, and before Linux 4.7.
+    pub n_dropped: Option<u32>,
 }
 
 impl DiagSocket {
@@ -80,6 +87,8 @@ impl DiagSocket {
             rx_queue: number(56)?,
             tx_queue: number(60)?,
             counts: attribute(attributes, INFO).filter(|_| state != TcpState::Listen).and_then(counts_of),
+            n_dropped: attribute(attributes, MEMORY)
+                .and_then(|memory| Some(u32::from_ne_bytes(*memory.get(4 * MEMORY_DROPS..)?.first_chunk()?))),
         })
     }
 }
@@ -148,9 +157,10 @@ impl SocketReader {
     }
 }
 
-/// Returns a `struct inet_diag_req` for all TCP sockets in these states, with their `tcp_info`.
+/// Returns a `struct inet_diag_req` for all TCP sockets in these states, with the `tcp_info` of connections and the drops of listeners.
 fn question(states: DiagStates) -> MessageBody {
-    let mut header = vec![0, 0, 0, 1 << (INFO - 1)];
+    let wanted = if states == DiagStates::LISTENING { MEMORY } else { INFO };
+    let mut header = vec![0, 0, 0, 1 << (wanted - 1)];
     header.resize(header.len() + SOCKET_ID, 0);
     header.extend_from_slice(&states.0.to_ne_bytes());
     // The last field, `idiag_dbs`, asks for tables that no kernel has any more.
@@ -233,6 +243,7 @@ mod tests {
             rx_queue: 11,
             tx_queue: 12,
             counts: Some(counts),
+            n_dropped: None,
         };
         assert_eq!(socket, expected);
         // An older kernel ends its structure before the bytes.
@@ -246,7 +257,11 @@ mod tests {
         let listener = DiagSocket::parse(&whole).unwrap();
         assert_eq!(listener.local, "[fe80::1%3]:8080".parse().unwrap());
         assert_eq!(listener.peer, "198.18.0.2:40000".parse().unwrap(), "a mapped address is one of IPv4");
-        assert_eq!((listener.state, listener.counts), (TcpState::Listen, None));
+        assert_eq!((listener.state, listener.counts, listener.n_dropped), (TcpState::Listen, None, None));
+        let memory: Vec<u8> = (0..9_u32).flat_map(u32::to_ne_bytes).collect();
+        let dropped =
+            |memory: &[u8]| DiagSocket::parse(&message(libc::AF_INET, 10, (MEMORY, memory))).unwrap().n_dropped;
+        assert_eq!((dropped(&memory), dropped(&memory[..32])), (Some(8), None));
         assert_eq!(DiagSocket::parse(&message(libc::AF_INET, 1, (INFO, &[0; 103]))).unwrap().counts, None);
         assert_eq!(DiagSocket::parse(&message(libc::AF_INET, 1, (15, &[1; 4]))).unwrap().counts, None);
         assert_eq!(DiagSocket::parse(&message(libc::AF_UNIX, 1, (INFO, &[]))), None);

@@ -113,7 +113,20 @@ impl FindingRule for ConnectDelays {
         let (short, title, next) = match place {
             SynLoss::AcceptQueue(at, n) => {
                 evidence.push(counter_evidence(at, host::TCP_LISTEN_OVERFLOWS, n));
-                let title = format!("the accept queue of the server on {at} overflowed {} times: {waits}", grouped(n));
+                // The address tells one server of a host from another.
+                let listener = seen.growth_by_instance(at, host::TCP_LISTENER_DROPPED).first().copied();
+                let whose = listener.map_or_else(
+                    || "the server".to_owned(),
+                    |(address, dropped)| {
+                        evidence.push(counter_evidence(
+                            at,
+                            format!("{} {address}", host::TCP_LISTENER_DROPPED),
+                            dropped,
+                        ));
+                        format!("the server at {address}")
+                    },
+                );
+                let title = format!("the accept queue of {whose} on {at} overflowed {} times: {waits}", grouped(n));
                 ("listen queue", title, NextStep::new("ss -ltn").on(at).expected(ACCEPT_QUEUE_STEP))
             }
             SynLoss::SynQueue(at, n) => {
@@ -252,6 +265,10 @@ mod tests {
             "the accept queue of the server on target overflowed 40 times: 12 % of the connections waited a second or more for another SYN"
         );
         assert_eq!(finding.short, "listen queue");
+        builder.host_counter("target", (host::TCP_LISTENER_DROPPED, "0.0.0.0:22"), 0);
+        builder.host_counter("target", (host::TCP_LISTENER_DROPPED, "0.0.0.0:8080"), 44);
+        let title = builder.finding("connect-delays").unwrap().title;
+        assert!(title.starts_with("the accept queue of the server at 0.0.0.0:8080 on target overflowed 40"), "{title}");
     }
 
     #[test]

@@ -22,6 +22,11 @@ use crate::{
 /// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
 
+/// With fewer samples, a window that did not change tells nothing.
+const WINDOWS_MIN: usize = 5;
+/// A window that grew by less did not grow to the end.
+const GROWN: f64 = 1.2;
+
 /// The id of the finding that the kernel was told to pace.
 pub(crate) const PACED: &str = "paced";
 
@@ -101,7 +106,7 @@ impl FindingRule for FlowBottleneck {
         vec![
             seen.finding(self.id(), severity, self.0.short(), self.title(seen, &who, &path))
                 .evidence(path.evidence())
-                .next(self.next(seen, &first.sender)),
+                .next(self.next(seen, &path)),
         ]
     }
 
@@ -135,21 +140,73 @@ impl FlowBottleneck {
                 format!("{who} of {sender} had nothing to send {} of the time", percent(path.idle))
             }
             _ => format!(
-                "{who} of {sender} waited for acknowledgements: {} segments are allowed under way in each round trip of {}",
-                path.cwnd, path.rtt
+                "{who} of {sender} waited for acknowledgements: {} segments are allowed under way in each round trip of {}{}",
+                path.cwnd,
+                path.rtt,
+                path.window.text(seen, sender)
             ),
         }
     }
 
-    fn next(&self, seen: &TestEvidence<'_>, sender: &str) -> Option<NextStep> {
+    fn next(&self, seen: &TestEvidence<'_>, path: &FlowPath) -> Option<NextStep> {
         let (options, expected) = match self.0 {
+            Bottleneck::CongestionWindow if path.window == WindowShape::Constant => {
+                let peer = seen.hosts().find(|host| *host != path.sender)?;
+                let address = seen.run.hosts.get(peer)?.address.as_deref()?;
+                let expected = "show whether the route locks the congestion window (cwnd lock)";
+                return Some(NextStep::new(format!("ip route get {address}")).on(&path.sender).expected(expected));
+            }
+            Bottleneck::CongestionWindow if path.window == WindowShape::Growing => {
+                ("--duration 30s", "show the rate of a window that has had the time to grow")
+            }
             Bottleneck::CongestionWindow => {
                 ("--flows 4", "show whether several connections get more: then each is held back and not the path")
             }
-            Bottleneck::Queue => return Some(shorter_queue(seen, sender)),
+            Bottleneck::Queue => return Some(shorter_queue(seen, &path.sender)),
             _ => return None,
         };
         Some(NextStep::new(seen.repeat_test_command(options)?).on(&seen.test.from).expected(expected))
+    }
+}
+
+/// What a congestion window did during a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WindowShape {
+    /// It had one size all the time. Congestion control tries larger ones.
+    Constant,
+    /// It grew to the end.
+    Growing,
+    Other,
+}
+
+impl WindowShape {
+    /// Judges the windows of a connection in the order of their times.
+    fn of(windows: &[u64]) -> Self {
+        let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return Self::Other };
+        if windows.len() < WINDOWS_MIN {
+            Self::Other
+        } else if windows.iter().all(|window| window == first) {
+            Self::Constant
+        } else if windows.is_sorted() && approximate(*last) >= GROWN * approximate(*first) {
+            Self::Growing
+        } else {
+            Self::Other
+        }
+    }
+
+    /// Why the window is no larger, as the end of a sentence.
+    fn text(self, seen: &TestEvidence<'_>, sender: &str) -> String {
+        let resent = most_resent(seen).filter(|(host, share)| *host == sender && *share > 0.0);
+        match (self, resent) {
+            (Self::Constant, _) => {
+                ", which never changed: something keeps congestion control from a larger window".to_owned()
+            }
+            (_, Some((_, share))) => {
+                format!(", as congestion control reduces the window for losses ({} were retransmitted)", percent(share))
+            }
+            (Self::Growing, None) => ", and the window still grew at the end of the test".to_owned(),
+            (Self::Other, None) => String::new(),
+        }
     }
 }
 
@@ -161,6 +218,7 @@ struct FlowPath {
     cwnd: u64,
     rate: Option<BitsPerSec>,
     idle: f64,
+    window: WindowShape,
 }
 
 impl FlowPath {
@@ -181,6 +239,10 @@ impl FlowPath {
             cwnd: value(tcp::CWND_SEGMENTS),
             rate: BitsPerSec::new(held.iter().map(|flow| flow.acknowledged_bps).sum()),
             idle: mean(&idle).unwrap_or(0.0),
+            window: samples.first().map_or(WindowShape::Other, |samples| {
+                let windows = samples.iter().filter_map(|sample| sample.values.get(tcp::CWND_SEGMENTS).copied());
+                WindowShape::of(&windows.collect::<Vec<_>>())
+            }),
         }
     }
 
@@ -193,5 +255,18 @@ impl FlowPath {
             shown(tcp::CWND_SEGMENTS, fathom_model::units::grouped(self.cwnd)),
         ];
         rate.into_iter().chain(rest).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_never_changes_is_told_from_one_that_grows() {
+        assert_eq!(WindowShape::of(&[4; 8]), WindowShape::Constant);
+        assert_eq!(WindowShape::of(&[10, 20, 40, 80, 90]), WindowShape::Growing);
+        assert_eq!(WindowShape::of(&[80, 40, 60, 90, 50]), WindowShape::Other);
+        assert_eq!(WindowShape::of(&[4, 4]), WindowShape::Other, "two samples tell nothing");
     }
 }

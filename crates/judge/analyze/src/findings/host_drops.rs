@@ -394,7 +394,9 @@ impl HostDrops {
             // The first packet of a connection that was refused counts as dropped too (`nf_ct_resolve_clash`,
             // net/netfilter/nf_conntrack_core.c).
             let n_refused = seen.growth(host, host::CONNTRACK_INSERT_FAILED, None);
-            grown.iter_mut().for_each(|(_, n)| *n = n.saturating_sub(n_refused));
+            for (_, n) in &mut grown {
+                *n = n.saturating_sub(n_refused);
+            }
             grown.retain(|(_, n)| *n > 0);
         }
         grown

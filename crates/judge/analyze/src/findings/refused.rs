@@ -32,10 +32,24 @@ impl FindingRule for RefusedDatagrams {
         let hosts = seen.hosts().filter(|host| sender.is_none_or(|sender| sender == *host));
         let refused = hosts.map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
         let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
-        let other = seen.hosts().find(|other| *other != host);
-        let next = NextStep::new("ss -lun; nft list ruleset")
-            .expected("show the ports that programs listen on, and rules that reject");
-        let title = if has_errors_of(seen, &Cause::Other("host unreachable".to_owned())) {
+        let by_device = seen.via().filter(|via| 2 * seen.growth(via, counter::ICMP_OUT_UNREACHABLE, None) >= n);
+        let (on, next) = match by_device {
+            Some(device) => {
+                let routes = if seen.is_ipv6() { "ip -6 route" } else { "ip route" };
+                let next = NextStep::new(format!("{routes}; nft list ruleset"));
+                (Some(device), next.expected("show the routes, and rules that reject"))
+            }
+            None => {
+                let next = NextStep::new("ss -lun; nft list ruleset");
+                let other = seen.hosts().find(|other| *other != host);
+                (other, next.expected("show the ports that programs listen on, and rules that reject"))
+            }
+        };
+        let title = if let Some(device) = by_device {
+            format!(
+                "the device {device} told {host} by ICMP that it does not forward its datagrams: it has no route for them, or a filter there refuses them"
+            )
+        } else if has_errors_of(seen, &Cause::Other("host unreachable".to_owned())) {
             format!(
                 "ICMP told {host} that a firewall on the way prohibits its datagrams, or that a router does not reach their target"
             )
@@ -47,7 +61,7 @@ impl FindingRule for RefusedDatagrams {
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "refused", title)
                 .evidence([counter_evidence(host, counter::ICMP_IN_UNREACHABLE, n)])
-                .next(NextStep { on: other.map(str::to_owned), ..next }),
+                .next(NextStep { on: on.map(str::to_owned), ..next }),
         ]
     }
 }

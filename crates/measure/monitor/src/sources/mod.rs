@@ -9,6 +9,7 @@ mod cpu;
 mod interrupts;
 mod lab_device;
 mod links;
+mod listeners;
 mod martians;
 mod memory_events;
 mod named_lines;
@@ -51,6 +52,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),
     || Box::new(sockstat::Sockstat::new()),
+    || Box::new(listeners::Listeners::new()),
     || Box::new(tables::Tables::new()),
     || Box::new(neighbors::Neighbors::new()),
     || Box::new(martians::Martians::new()),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const COUNTERS: [NamedCounter; 29] = [
+const COUNTERS: [NamedCounter; 30] = [
     (host::IP_IN_RECEIVES, ("Ip:", "InReceives")),
     (host::IP_IN_DELIVERS, ("Ip:", "InDelivers")),
     (host::IP_FORWARDED, ("Ip:", "ForwDatagrams")),
@@ -24,6 +24,7 @@ const COUNTERS: [NamedCounter; 29] = [
     (host::IP_FRAGMENTS_CREATED, ("Ip:", "FragCreates")),
     (host::IP_FRAGMENTATION_FAILS, ("Ip:", "FragFails")),
     (host::ICMP_IN_UNREACHABLE, ("Icmp:", "InDestUnreachs")),
+    (host::ICMP_OUT_UNREACHABLE, ("Icmp:", "OutDestUnreachs")),
     (host::ICMP_IN_TIME_EXCEEDED, ("Icmp:", "InTimeExcds")),
     (host::TCP_IN_SEGMENTS, ("Tcp:", "InSegs")),
     (host::TCP_OUT_SEGMENTS, ("Tcp:", "OutSegs")),

@@ -14,7 +14,7 @@ use crate::procfs::{ProcFile, fields, lines, number};
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
-const WANTED: [(&str, &str); 24] = [
+const WANTED: [(&str, &str); 25] = [
     (host::IP_IN_RECEIVES, "Ip6InReceives"),
     (host::IP_IN_DELIVERS, "Ip6InDelivers"),
     (host::IP_FORWARDED, "Ip6OutForwDatagrams"),
@@ -31,6 +31,7 @@ const WANTED: [(&str, &str); 24] = [
     (host::IP_FRAGMENTS_CREATED, "Ip6FragCreates"),
     (host::IP_FRAGMENTATION_FAILS, "Ip6FragFails"),
     (host::ICMP_IN_UNREACHABLE, "Icmp6InDestUnreachs"),
+    (host::ICMP_OUT_UNREACHABLE, "Icmp6OutDestUnreachs"),
     (host::ICMP_IN_TIME_EXCEEDED, "Icmp6InTimeExcds"),
     (host::UDP_IN_DATAGRAMS, "Udp6InDatagrams"),
     (host::UDP_NO_PORTS, "Udp6NoPorts"),

@@ -183,6 +183,8 @@ const BEHIND_DEVICE: &[(&str, CaseRow)] = &[
     // Whoever tracks connections puts fragments together first.
     ("router", (&["conntrack", "entries=100000"], "dut", "probe --test fragments", &["fragments-reassembled"])),
     ("router", (&["asymmetric-route"], "a", "udp --test rr", &["asymmetric-route"])),
+    ("router", (&["reverse-path"], "dut", "udp --rate 20M", &["device-forwarding"])),
+    ("router", (&["no-route"], "dut", "udp --test down --rate 20M", &["no-listener"])),
     ("router", (&["prohibited"], "dut", "udp --rate 20M", &["no-listener"])),
     ("router", (&["shaper", "rate=100mbit"], "dut", "tcp --test down", &["local-shaper"])),
     ("router", (&["shaper", "rate=50mbit"], "dut", "udp --test down --rate 80M", &["local-shaper"])),

@@ -161,7 +161,7 @@ pub(crate) mod device {
     pub(crate) const PACKET_QUEUE: &str = "device's packet queue";
     /// A counter that the device itself prints.
     pub(crate) const OWN: &str = "device's own counter";
-    /// IP: no route, an expired time to live, the reverse path filter, or no memory.
+    /// IP: no route, an expired time to live, the reverse path filter, a packet too large for the next link, or no memory.
     pub(crate) const FORWARDING: &str = "device's ip forwarding";
     /// The queue in front of the link to the receiver.
     pub(crate) const QUEUE: &str = "device's qdisc";
@@ -174,7 +174,7 @@ pub(crate) mod device {
 ///
 /// The receive drops of the device's interfaces include `ring` (`veth_get_stats64` of Linux 6.18). Their send drops include the
 /// drops of the `backlog` behind them.
-fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 14] {
+fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 15] {
     let ip = |counter| (device::FORWARDING, counter, grown(counter));
     [
         (device::RING, host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).max(ring)),
@@ -187,6 +187,7 @@ fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPl
         ip(host::IP_IN_ADDRESS_ERRORS),
         ip(host::IP_IN_NO_ROUTES),
         ip(host::IP_RP_FILTER_DROPPED),
+        ip(host::IP_FRAGMENTATION_FAILS),
         ip(host::IP_IN_DISCARDS),
         ip(host::IP_OUT_DISCARDS),
         (device::QUEUE, host::QDISC_DROPPED, grown(host::QDISC_DROPPED)),

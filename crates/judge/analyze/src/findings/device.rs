@@ -80,7 +80,7 @@ pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
     short: "device ip",
     what: "does not forward what it received",
     command: "nstat -az 'Ip*' 'TcpExtIPReversePathFilter'",
-    expected: "show why: no route, a time to live that ran out, or a route back by another interface (IPReversePathFilter)",
+    expected: "show why: no route, a time to live that ran out, packets too large for the next link (FragFails), or a route back by another interface (IPReversePathFilter)",
 };
 
 /// A queue of the device in front of one of its links.
@@ -313,11 +313,13 @@ mod tests {
 
     #[test]
     fn a_device_that_drops_is_named_with_the_place_and_its_counter() {
-        let cases: [(&str, &str, &str); 5] = [
+        let cases: [(&str, &str, &str); 7] = [
             (host::DEV_XDP_DROPPED, "eth0", "device-program"),
             (host::NFT_DROPPED, "ip fathom forward 7", "device-rule"),
             (host::CONNTRACK_DROPPED, "", "device-conntrack"),
             (host::IP_IN_NO_ROUTES, "", "device-forwarding"),
+            (host::IP_RP_FILTER_DROPPED, "", "device-forwarding"),
+            (host::IP_FRAGMENTATION_FAILS, "", "device-forwarding"),
             (host::DEV_TX_DROPPED, "eth1", "device-output"),
         ];
         for (counter, of, id) in cases {

@@ -33,17 +33,14 @@ impl FindingRule for RefusedDatagrams {
         let refused = hosts.map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
         let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
         let by_device = seen.via().filter(|via| 2 * seen.growth(via, counter::ICMP_OUT_UNREACHABLE, None) >= n);
-        let (on, next) = match by_device {
-            Some(device) => {
-                let routes = if seen.is_ipv6() { "ip -6 route" } else { "ip route" };
-                let next = NextStep::new(format!("{routes}; nft list ruleset"));
-                (Some(device), next.expected("show the routes, and rules that reject"))
-            }
-            None => {
-                let next = NextStep::new("ss -lun; nft list ruleset");
-                let other = seen.hosts().find(|other| *other != host);
-                (other, next.expected("show the ports that programs listen on, and rules that reject"))
-            }
+        let (on, next) = if let Some(device) = by_device {
+            let routes = if seen.is_ipv6() { "ip -6 route" } else { "ip route" };
+            let next = NextStep::new(format!("{routes}; nft list ruleset"));
+            (Some(device), next.expected("show the routes, and rules that reject"))
+        } else {
+            let next = NextStep::new("ss -lun; nft list ruleset");
+            let other = seen.hosts().find(|other| *other != host);
+            (other, next.expected("show the ports that programs listen on, and rules that reject"))
         };
         let title = if let Some(device) = by_device {
             format!(
@@ -84,5 +81,19 @@ mod tests {
         assert!(found.title.starts_with("ICMP told client that its datagrams are refused"), "{}", found.title);
         assert_eq!(found.severity, Severity::Invalidates, "it leads a test without a result");
         assert_eq!(refused(999), None);
+    }
+
+    #[test]
+    fn a_device_that_does_not_forward_is_told_from_a_host_where_nobody_listens() {
+        let title = |by_device: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 0)]);
+            builder.device_between("dut");
+            builder.host_counter("client", (counter::ICMP_IN_UNREACHABLE, ""), 12);
+            builder.host_counter("dut", (counter::ICMP_OUT_UNREACHABLE, ""), by_device);
+            builder.finding("no-listener").unwrap().title
+        };
+        assert!(title(12).starts_with("the device dut told client by ICMP"), "{}", title(12));
+        assert!(title(0).starts_with("ICMP told client that its datagrams are refused"), "{}", title(0));
     }
 }

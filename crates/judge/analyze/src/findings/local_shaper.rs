@@ -3,7 +3,7 @@
 use fathom_model::{
     Evidence, Finding, Layer, NextStep, Severity,
     names::host,
-    units::{BitsPerSec, approximate, percent, ratio},
+    units::{BitsPerSec, approximate, counted, percent, ratio},
 };
 
 use super::FindingRule;
@@ -22,6 +22,9 @@ const STANDS: std::ops::Range<f64> = 0.5..2.0;
 /// If less than this part of the rate of a hierarchy leaves, packets waited for the rate of one of its classes.
 const CLASS_BELOW: f64 = 0.5;
 
+/// A connection goes at the rate of its discipline if its payload, which has no headers, is this part of it.
+const AT_FLOW_RATE: std::ops::Range<f64> = 0.85..1.02;
+
 pub(crate) const LOCAL_SHAPER: &str = "local-shaper";
 
 /// Looks for disciplines that held packets back most of the time.
@@ -36,7 +39,7 @@ impl FindingRule for LocalShaper {
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }
-        places(seen).filter_map(|place| at_interface(seen, place)).collect()
+        places(seen).filter_map(|place| at_interface(seen, place).or_else(|| of_each_flow(seen, place))).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
@@ -102,6 +105,33 @@ fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Opt
     )
 }
 
+/// Reports a discipline that keeps each connection to a rate (`maxrate` of tc-fq(8)), if most connections of the host went at it. It counts no
+/// packets that waited for it.
+fn of_each_flow(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Option<Finding> {
+    let rate: f64 = seen.environment(host)?.get(interface, "qdisc_flow_rate_bps")?.parse().ok()?;
+    let each = BitsPerSec::new(rate)?;
+    let flows: Vec<_> = seen.test.flows.iter().filter(|flow| flow.sender == host).collect();
+    let n_paced = flows.iter().filter(|flow| AT_FLOW_RATE.contains(&(flow.acknowledged_bps / rate))).count();
+    if n_paced == 0 || 2 * n_paced < flows.len() {
+        return None;
+    }
+    let title = format!(
+        "the queue fq on {interface} of {host} keeps each connection to {each}: {n_paced} of {} went at that rate",
+        counted(flows.len() as u64, "connection")
+    );
+    let all = BitsPerSec::new(rate * approximate(flows.len() as u64))?;
+    Some(
+        seen.finding(LOCAL_SHAPER, Severity::HoldsBack, "fq rate", title)
+            .evidence([text_evidence(host, format!("qdisc_flow_rate_bps {interface}"), each)])
+            .explains(gap::explained_by_rate(seen, all))
+            .next(
+                NextStep::new(format!("tc -s qdisc show dev {interface}"))
+                    .on(host)
+                    .expected("show its maxrate; raise it, or use more connections"),
+            ),
+    )
+}
+
 /// Returns the rate at which an interface sent, in bits per second; without a limit if it does not count that.
 fn left_at(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> f64 {
     let time = seen.sampled_time(host).filter(|_| seen.has_counter_of(host, host::DEV_TX_BYTES, interface));
@@ -127,6 +157,8 @@ fn evidence(seen: &TestEvidence<'_>, (host, interface): (&str, &str), n: u64) ->
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::{Bottleneck, FlowSummary, SenderTime};
+
     use super::*;
     use crate::run_builder::RunBuilder;
 
@@ -151,6 +183,33 @@ mod tests {
         assert_eq!((finding.severity, finding.explains), (Severity::Remark, Some(0.1)));
         let no_cause = run.tests[0].no_cause.as_ref().unwrap();
         assert_eq!(no_cause.parts, ["tbf queue 10 %"]);
+    }
+
+    #[test]
+    fn a_rate_of_each_connection_is_told_where_connections_go_at_it() {
+        let told = |maxrate: &str| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1_250_000]);
+            let client = builder.run.hosts.get_mut("client").unwrap();
+            client.environment.note("eth0", "qdisc", "fq");
+            client.environment.note("eth0", "qdisc_flow_rate_bps", maxrate);
+            let mut run = builder.analyzed();
+            let flow = FlowSummary {
+                id: "client:1 target:2".to_owned(),
+                sender: "client".to_owned(),
+                acknowledged_bps: 9_500_000.0,
+                waits: SenderTime::default(),
+                held_by: Bottleneck::CongestionWindow,
+            };
+            run.tests[0].flows = vec![flow];
+            let seen = TestEvidence::new(&run, &run.tests[0], &builder.context);
+            LocalShaper.evaluate(&seen).pop().map(|finding| finding.title)
+        };
+        let title = told("10000000").unwrap();
+        let words =
+            "the queue fq on eth0 of client keeps each connection to 10.0 Mbit/s: 1 of 1 connection went at that rate";
+        assert_eq!(title, words);
+        assert_eq!((told("100000000"), told("5000000")), (None, None));
     }
 
     #[test]

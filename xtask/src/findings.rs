@@ -65,6 +65,7 @@ const CASES: &[CaseRow] = &[
     (&["no-route"], "a", "tcp", &["no-route"]),
     (&["link-down"], "b", "udp --rate 10M", &["link-down"]),
     (&["link-down"], "a", "udp --test rr", &["link-down"]),
+    (&["link-down"], "c3", "tcp --rate 300M", &["link-down"]),
     (&["link-down"], "b", "http --connections 20", &["link-down"]),
     (&["link-flap"], "b", "udp --rate 20M", &["link-down"]),
     (&["link-flap"], "b", "tcp --rate 300M", &["link-down"]),

@@ -333,17 +333,19 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
 
 /// Adds to the error of a trial that could not connect its hosts what their links and their counters say about it.
 fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &mut Hosts) {
-    let (Some(Error::RoleFailed { failure, .. }), Some(to)) = (&mut outcome.error, &test.to) else { return };
-    // Of pairs, the error does not say which one could not connect.
-    if !test.pairs.is_empty() {
-        return;
-    }
+    let (Some(Error::RoleFailed { host, failure }), Some(to)) = (&mut outcome.error, &test.to) else { return };
+    let mut of_host = test.pairs.iter().filter(|pair| pair.from == *host);
+    let names = match (of_host.next(), of_host.next()) {
+        _ if test.pairs.is_empty() => [test.from.clone(), to.clone()],
+        (Some(Pair { from, to: Some(to) }), None) => [from.clone(), to.clone()],
+        // Of several pairs of a host, the error does not say which one could not connect.
+        _ => return,
+    };
     // Where the kernel refused something else, as an address that went with its link, only the links tell.
     if failure.causes.is_empty() && !failure.is_between_hosts {
         return;
     }
     let counters = outcome.trials.first().filter(|_| failure.is_between_hosts).map(|trial| trial.hosts.clone());
-    let names = [test.from.clone(), to.clone()];
     // A host that tests itself is both ends, and is asked once.
     let asked: Vec<String> = BTreeSet::from(names.clone()).into_iter().collect();
     let answers = hosts.environments(&asked);

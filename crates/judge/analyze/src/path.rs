@@ -142,16 +142,20 @@ pub(crate) fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
         .min_by_key(|mtu| mtu.0)
 }
 
+/// Returns the hosts whose links carry all traffic of a test; `None` if no link does.
+fn ends_of_link(test: &TestRun) -> Option<Vec<&str>> {
+    match (test.links.as_slice(), center(test)) {
+        ([], _) => Some(hosts_of(test).collect()),
+        (_, center) => Some(vec![center?]),
+    }
+}
+
 /// Returns the link of a test, or `None` if no host reports its interface.
 ///
 /// The traffic of a star crosses the link of its center. In a ring or a mesh, no single link carries all of it.
 pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
     let mut slowest: Option<BitsPerSec> = None;
-    let hosts: Vec<&str> = match (test.links.as_slice(), center(test)) {
-        ([], _) => hosts_of(test).collect(),
-        (_, center) => vec![center?],
-    };
-    for host in hosts {
+    for host in ends_of_link(test)? {
         let Some(interface) = place_on_path(run, test, host).1 else { continue };
         let facts = &run.hosts.get(host)?.environment;
         let Some(speed) = link_speed(facts, interface) else {
@@ -163,6 +167,16 @@ pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
         slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed }));
     }
     Some(PathLink::Wire { speed: slowest?, mtu: mtu(run, test) })
+}
+
+/// Returns the host whose end of the [link](link_of) is the slowest, the first of equal ones.
+pub(crate) fn slowest_end<'a>(run: &'a Run, test: &'a TestRun) -> Option<&'a str> {
+    let speed = |host: &'a str| {
+        let interface = place_on_path(run, test, host).1?;
+        Some((host, link_speed(&run.hosts.get(host)?.environment, interface)?))
+    };
+    let ends = ends_of_link(test)?.into_iter().filter_map(speed);
+    ends.reduce(|slowest, one| if one.1 < slowest.1 { one } else { slowest }).map(|(host, _)| host)
 }
 
 /// Returns true if the host's device passes packets within one machine.

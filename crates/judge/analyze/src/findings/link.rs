@@ -1,11 +1,11 @@
 //! The wire between the hosts is full, or there is none.
 
-use fathom_model::{Finding, Layer, LimitKind, Severity, Unit, units::percent};
+use fathom_model::{Finding, Layer, LimitKind, NextStep, Severity, Unit, units::percent};
 
 use super::FindingRule;
 use crate::{
     evidence::{TestEvidence, ratio_evidence, text_evidence},
-    path::{PathLink, is_virtual, link_of},
+    path::{PathLink, is_virtual, link_of, slowest_end},
     summaries::main_rate,
 };
 
@@ -28,9 +28,19 @@ impl FindingRule for LinkFull {
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "link full", title)
                 .evidence([ratio_evidence(&seen.test.from, format!("{} of the line rate", limit.metric), used)])
-                .explains(1.0),
+                .explains(1.0)
+                .next(next(seen)),
         ]
     }
+}
+
+/// Suggests to look whether the link could be faster: a port that negotiated less than it can is full as well.
+fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
+    let host = slowest_end(seen.run, seen.test)?;
+    Some(NextStep::new(format!("ethtool {}", seen.card(host))).on(host).expected(
+        "show its speed beside those that it and the other end of its cable support; if this is the highest one, only a faster link, or one more, \
+         carries more",
+    ))
 }
 
 /// Explains why a throughput test has no line rate to compare with.
@@ -77,6 +87,13 @@ mod tests {
         let finding = builder.finding("link-full").unwrap();
         assert_eq!(finding.title, "the link is full: 99 % of its line 941 Mbit/s");
         assert_eq!(builder.finding("no-line-rate"), None);
+        let on = |builder: &RunBuilder| {
+            let next = builder.finding("link-full").unwrap().next.unwrap();
+            (next.command, next.on.unwrap())
+        };
+        assert_eq!(on(&builder), ("ethtool eth0".to_owned(), "client".to_owned()));
+        builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", "speed_bps", "10000000000");
+        assert_eq!(on(&builder).1, "target", "the slower end is the one that is full");
     }
 
     #[test]

@@ -42,12 +42,13 @@ const PROGRAMS: &[Program] = &[
     Program { name: "grep", options: &[], words: &[". /proc/irq/", ". /sys/"] },
     Program {
         name: "ip",
-        options: &["-6", "-d", "-s"],
+        options: &["-6", "-d", "-s", "-ts"],
         words: &[
             "address",
             "link",
             "link show",
             "link set * up",
+            "monitor link route neigh",
             "neigh",
             "neigh show nud failed",
             "route",
@@ -69,7 +70,7 @@ const PROGRAMS: &[Program] = &[
         options: &["-s"],
         words: &["class show", "qdisc show", "qdisc replace dev * root pfifo limit *", "filter show dev * ingress"],
     },
-    Program { name: "tcpdump", options: &["-ni"], words: &["any tcp *", "any *"] },
+    Program { name: "tcpdump", options: &["-c", "-nevi", "-ni"], words: &["any tcp *", "any *", "* 200 udp"] },
     Program { name: "top", options: &["-H", "-p"], words: &["*"] },
     Program { name: "ulimit", options: &["-Hn"], words: &[] },
     Program { name: "vmstat", options: &[], words: &["1"] },
@@ -235,6 +236,7 @@ fn a_command_with_a_slip_of_the_pen_is_found() {
         "sysctl -w net.ipv4.conf.eth0.rp_filter=2",
         "tc -s qdisc show dev eth0; ip -s link show dev eth0",
         "ss -tn state syn-sent",
+        "tcpdump -nevi eth0 -c 200 udp and src 192.0.2.1",
     ] {
         assert_eq!(fault_of(right), None);
     }

@@ -1,7 +1,7 @@
 //! Nothing passed for a while: probes had no answer, and streams brought nothing.
 
 use fathom_model::{
-    Finding, Layer, Severity, Side, Trial,
+    Finding, Layer, NextStep, Severity, Side, Trial,
     names::count,
     units::{Nanos, approximate, grouped, ratio, rounded},
 };
@@ -40,12 +40,21 @@ impl FindingRule for Outage {
         };
         let of = if seen.test.links.is_empty() { String::new() } else { format!(" {host}") };
         let title = format!("{} did not answer{of} {length} from {} on{others}", probe.target, outage.from);
-        vec![seen.finding(self.id(), Severity::HoldsBack, "outage", title).evidence([text_evidence(
-            host,
-            "probes without an answer",
-            format!("{} in a row", grouped(outage.n_probes)),
-        )])]
+        let in_a_row = format!("{} in a row", grouped(outage.n_probes));
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "outage", title)
+                .evidence([text_evidence(host, "probes without an answer", in_a_row)])
+                .next(watch_changes(host)),
+        ]
     }
+}
+
+/// Suggests to wait for the next outage with an eye on what changes at a host. When it is over, no command shows what it was.
+fn watch_changes(host: &str) -> NextStep {
+    NextStep::new("ip -ts monitor link route neigh").on(host).expected(
+        "show, with its time, what changes here as the next one begins: a carrier, a route, a neighbor; if nothing does, look at the logs of the devices on the \
+         way for that time",
+    )
 }
 
 /// From this delay on, the handshake of a stream waited for something other than the path and the hosts.
@@ -80,11 +89,11 @@ impl FindingRule for LateStart {
             Nanos(*late),
             all.len()
         );
-        vec![seen.finding(self.id(), Severity::HoldsBack, "outage", title).evidence([text_evidence(
-            host,
-            count::LATE_START_NS_MAX.to_owned(),
-            Nanos(*late),
-        )])]
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "outage", title)
+                .evidence([text_evidence(host, count::LATE_START_NS_MAX, Nanos(*late))])
+                .next(watch_changes(host)),
+        ]
     }
 }
 
@@ -143,7 +152,8 @@ impl FindingRule for SilentStream {
                     text_evidence(longest.host, "nothing received for", longest.longest),
                     ratio_evidence(longest.host, "time of the longest outage of each round", share),
                 ])
-                .explains(gap::explained_by_time(seen, share)),
+                .explains(gap::explained_by_time(seen, share))
+                .next(watch_changes(longest.host)),
         ]
     }
 }
@@ -198,8 +208,11 @@ mod tests {
             builder.finding("outage")
         };
         assert_eq!(late(Nanos::from_millis(50)), None);
-        let title = late(Nanos::from_millis(570)).unwrap().title;
-        assert!(title.starts_with("an outage: nothing passed to or from client for 570 ms"), "{title}");
+        let found = late(Nanos::from_millis(570)).unwrap();
+        assert!(found.title.starts_with("an outage: nothing passed to or from client for 570 ms"), "{}", found.title);
+        let next = found.next.unwrap();
+        let told = (next.command.as_str(), next.on.as_deref());
+        assert_eq!(told, ("ip -ts monitor link route neigh", Some("client")));
     }
 
     #[test]

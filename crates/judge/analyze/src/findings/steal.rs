@@ -1,9 +1,13 @@
 //! The hypervisor took CPU time from a core.
 
-use fathom_model::{Finding, Severity, names::host::CPU_STEAL_NS, units::percent};
+use fathom_model::{Finding, NextStep, Severity, names::host::CPU_STEAL_NS, units::percent};
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, ratio_evidence};
+use crate::{
+    cores::FULL,
+    evidence::{TestEvidence, ratio_evidence},
+    gap,
+};
 
 /// At this share of a core's time and above, a value is less steady than it seems.
 const REPORT_MIN: f64 = 0.02;
@@ -36,11 +40,19 @@ impl FindingRule for CpuSteal {
             percent(share),
             core.core
         );
-        vec![seen.finding(self.id(), severity, "stolen time", title).evidence([ratio_evidence(
-            host,
-            format!("{CPU_STEAL_NS} {}", core.core),
-            share,
-        )])]
+        // The guest shows no more than the share. Who took it, and why, is known to the hypervisor.
+        let next = NextStep::new("vmstat 1").on(host).expected(
+            "show whether it goes on (st); its reason is seen on the hypervisor alone: more virtual cores than real ones, or a limit or used-up credits of this \
+             machine",
+        );
+        // A core that was idle at times had time left to make up for it.
+        let has_no_time_left = core.busy() + share >= FULL;
+        vec![
+            seen.finding(self.id(), severity, "stolen time", title)
+                .evidence([ratio_evidence(host, format!("{CPU_STEAL_NS} {}", core.core), share)])
+                .explains(gap::explained_by_time(seen, share).filter(|_| has_no_time_left))
+                .next(next),
+        ]
     }
 }
 
@@ -49,7 +61,7 @@ mod tests {
     use crate::run_builder::RunBuilder;
     use fathom_model::{
         Severity,
-        names::host::{CPU_SOFTIRQ_NS, CPU_USER_NS},
+        names::host::{CPU_IDLE_NS, CPU_SOFTIRQ_NS, CPU_USER_NS},
         units::Nanos,
     };
 
@@ -61,6 +73,21 @@ mod tests {
             builder.steal("target", Nanos::from_millis(stolen_ms));
             assert_eq!(builder.finding("steal").map(|finding| finding.severity), severity, "{stolen_ms} ms");
         }
+    }
+
+    #[test]
+    fn stolen_time_explains_its_share_of_a_core_that_had_no_other_left() {
+        let explains = |stolen_ms: u64, idle_ms: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.steal("target", Nanos::from_millis(stolen_ms));
+            builder.series("target", (CPU_IDLE_NS, "cpu3"), &[0, 0, idle_ms * 1_000_000, idle_ms * 1_000_000]);
+            let finding = builder.finding("steal").unwrap();
+            assert_eq!(finding.next.unwrap().command, "vmstat 1");
+            finding.explains
+        };
+        assert_eq!(explains(900, 0), Some(0.9));
+        assert_eq!(explains(600, 300), None, "it was idle at times");
     }
 
     #[test]

@@ -256,7 +256,7 @@ pub(super) fn is_of_requests(seen: &TestEvidence<'_>) -> bool {
 }
 
 /// Returns the option that has the number of connections or users of a closed load, and the number.
-fn load_option(seen: &TestEvidence<'_>) -> Option<(&'static str, u64)> {
+pub(super) fn load_option(seen: &TestEvidence<'_>) -> Option<(&'static str, u64)> {
     ["connections", "users"].into_iter().find_map(|option| Some((option, seen.test.options.count(option)?)))
 }
 

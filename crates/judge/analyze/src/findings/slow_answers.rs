@@ -4,10 +4,10 @@
 //! the slow ones.
 
 use fathom_model::{
-    Evidence, Finding, Histogram, Severity, Side, Summary, Unit,
+    Evidence, Finding, Histogram, NextStep, Severity, Side, Summary, Unit,
     finding::PromiseOutcome,
     names::{distribution, host},
-    units::{Nanos, approximate, percent, ratio},
+    units::{Nanos, PerSec, approximate, percent, ratio, rounded},
 };
 
 use super::{
@@ -15,7 +15,8 @@ use super::{
     other_programs::OtherPrograms,
     planned_event::PLANNED_EVENT,
     server_time::{
-        MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, ServerTime, groups, is_of_requests, is_scheduled, uses_few_cores,
+        MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, ServerTime, groups, is_of_requests, is_scheduled, load_option,
+        uses_few_cores,
     },
     stall::Stall,
 };
@@ -97,6 +98,7 @@ impl FindingRule for SlowAnswers {
         let is_counted = seen.hosts().count() > 1 || seen.is_server_here();
         let is_late = tail.typical >= RESENT_AFTER;
         let had_requests = ratio(needless, tail.n).is_some_and(|share| share >= RESENT_MAX);
+        let may_be_lost = is_late && (had_requests || !is_counted);
         let what = if is_late && had_requests {
             "these or their ACKs were lost or late on the way back, as the server had the requests already when TCP sent them again"
         } else if is_late && !is_counted {
@@ -122,9 +124,38 @@ impl FindingRule for SlowAnswers {
         vec![
             seen.finding(self.id(), severity, "slow answers", title)
                 .evidence(tail.evidence(&seen.test.from).into_iter().chain(again))
-                .explains(Some(tail.share).filter(|_| !tail.is_open)),
+                .explains(Some(tail.share).filter(|_| !tail.is_open))
+                .next(Some(next(seen, may_be_lost)).filter(|_| severity > Severity::Remark)),
         ]
     }
+}
+
+/// Suggests what tells the server from the path: whether it sends answers again, the same requests with a smaller load, or a capture.
+fn next(seen: &TestEvidence<'_>, may_be_lost: bool) -> NextStep {
+    let from = &seen.test.from;
+    if may_be_lost {
+        return NextStep::new("ss -tin state established").expected(
+            "show, on the host of the server and while the test runs, whether it sends its answers again (retrans): then they, or their ACKs, are lost on the way",
+        );
+    }
+    if let Some(command) = with_less_load(seen) {
+        return NextStep::new(command)
+            .expected("tell work from waiting: a server that is as often slow under this load is slow itself");
+    }
+    let port = seen.server_port().unwrap_or(80);
+    NextStep::new(format!("tcpdump -ni any tcp port {port}")).on(from).expected(
+        "show when the ACK of a slow request comes: at once if the server works, with the answer if the request or its ACK waits on the way",
+    )
+}
+
+/// Returns the command that repeats the test with one connection or user, or at half the rate.
+fn with_less_load(seen: &TestEvidence<'_>) -> Option<String> {
+    if is_scheduled(seen) {
+        let half = seen.test.options.rate("rate").map(PerSec::get).filter(|rate| *rate >= 2.0)? / 2.0;
+        return seen.repeat_with_option("rate", &rounded(half).to_string());
+    }
+    let (option, _) = load_option(seen).filter(|(_, n)| *n > 1)?;
+    seen.repeat_with_option(option, "1")
 }
 
 /// Returns true if a time of the test is longer than was promised: then its tail is what holds it back.
@@ -186,7 +217,7 @@ impl Tail {
 }
 
 /// Returns how many values are not below a bound, and their sum.
-fn above(times: &Histogram, bound: Nanos) -> (u64, f64) {
+pub(super) fn above(times: &Histogram, bound: Nanos) -> (u64, f64) {
     let buckets = times.buckets().filter(|(low, ..)| *low >= bound.0);
     buckets.fold((0, 0.0), |(n, sum), (low, high, count)| {
         (n + count, sum + approximate(count) * f64::midpoint(approximate(low), approximate(high)))
@@ -231,6 +262,17 @@ mod tests {
     }
 
     #[test]
+    fn a_smaller_load_tells_a_slow_server_from_a_queue_and_a_capture_one_from_the_path() {
+        let mut builder = with_slow(100, Nanos::from_millis(100));
+        let command = |builder: &RunBuilder| builder.finding("slow-answers").unwrap().next.unwrap().command;
+        assert_eq!(command(&builder), "tcpdump -ni any tcp port 80", "this command takes no other load");
+        builder.run.command = "fathom http http://198.18.0.2/ --connections 10".to_owned();
+        assert_eq!(command(&builder), "fathom http http://198.18.0.2/ --connections 1");
+        builder.run.tests[0].options.set("connections", "1");
+        assert_eq!(command(&builder), "tcpdump -ni any tcp port 80", "it is the smallest load");
+    }
+
+    #[test]
     fn slow_answers_of_an_open_load_are_a_remark_unless_they_break_a_promise() {
         let mut open = with_slow(20, Nanos::from_millis(200));
         open.run.tests[0].options.set("rate", "1000/s");
@@ -241,10 +283,13 @@ mod tests {
         let words =
             "2.0 % of the requests wait about 200 ms for their answers, the rest 100 µs: the server, or a queue";
         assert!(finding.title.starts_with(words), "{}", finding.title);
-        assert_eq!((finding.severity, finding.explains), (Severity::Remark, None));
+        assert_eq!((finding.severity, finding.explains, finding.next), (Severity::Remark, None, None));
+        open.run.command = "fathom http http://198.18.0.2/ --rate 1000".to_owned();
         open.context.metrics.get_mut("http").unwrap().push(p999());
         open.run.tests[0].expect.insert("latency_ns_p999".to_owned(), "<= 10ms".to_owned());
-        assert_eq!(open.finding("slow-answers").unwrap().severity, Severity::HoldsBack);
+        let finding = open.finding("slow-answers").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --rate 500");
     }
 
     #[test]
@@ -273,7 +318,8 @@ mod tests {
         alone.run.tests[0].to = None;
         alone.run.tests[0].trials[0].records.remove("target");
         alone.run.tests[0].trials[0].hosts.remove("target");
-        let title = alone.finding("slow-answers").unwrap().title;
-        assert!(title.ends_with("or the loss of answers delays them"), "{title}");
+        let finding = alone.finding("slow-answers").unwrap();
+        assert!(finding.title.ends_with("or the loss of answers delays them"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "ss -tin state established");
     }
 }

@@ -1,8 +1,13 @@
 //! Answers of two kinds: some are fast and the others slow, with nothing in between. No request takes as long as their median says.
 
-use fathom_model::{Finding, Layer, Severity, Side, names::distribution, units::percent};
+use fathom_model::{Finding, Layer, NextStep, Severity, Side, names::distribution, units::percent};
 
-use super::{FindingRule, server_time::SLOW, slow_answers::SlowAnswers, stall::Stall};
+use super::{
+    FindingRule,
+    server_time::{SLOW, is_scheduled, load_option},
+    slow_answers::SlowAnswers,
+    stall::Stall,
+};
 use crate::{
     evidence::{TestEvidence, text_evidence},
     groups::Groups,
@@ -35,9 +40,18 @@ impl FindingRule for TwoGroups {
         let evidence = [("fast ones, median", fast), ("slow ones, median", slow)];
         vec![
             seen.finding(self.id(), Severity::Remark, "two groups", title)
-                .evidence(evidence.map(|(what, time)| text_evidence(from, what, time))),
+                .evidence(evidence.map(|(what, time)| text_evidence(from, what, time)))
+                .next(next(seen)),
         ]
     }
+}
+
+/// Suggests the same requests over one connection, which reaches one server and waits for no other request.
+fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
+    let (option, _) = load_option(seen).filter(|(_, n)| *n > 1 && !is_scheduled(seen))?;
+    Some(NextStep::new(seen.repeat_with_option(option, "1")?).expected(
+        "show both groups if requests differ for the server (a cache), and one group if servers behind one address do, or if requests wait for each other",
+    ))
 }
 
 #[cfg(test)]
@@ -56,8 +70,10 @@ mod tests {
         times.record_n(20_000_000, 480);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.distributions.insert(distribution::SERVICE_TIME.to_owned(), times);
+        builder.run.command = "fathom http http://198.18.0.2/ --connections 10".to_owned();
         let finding = builder.finding("two-groups").unwrap();
         assert_eq!(finding.severity, Severity::Remark);
+        assert_eq!(finding.next.as_ref().unwrap().command, "fathom http http://198.18.0.2/ --connections 1");
         assert!(finding.title.contains("52 % take about 200 µs, and 48 % about 20.0 ms"), "{}", finding.title);
     }
 }

@@ -1,7 +1,7 @@
 //! One of several queues of a device gets most of its packets.
 
 use fathom_model::{
-    Finding, Severity,
+    Finding, NextStep, Severity,
     names::host,
     units::{approximate, percent, ratio},
 };
@@ -46,10 +46,16 @@ impl FindingRule for QueueShares {
             percent(share)
         );
         let evidence = [(host::NFQUEUE_PACKETS, most.n_packets), (host::NFQUEUE_DROPPED, n_dropped)];
+        let next = NextStep::new("nft list ruleset").on(via).expected(
+            "show the rule that queues: with `flags fanout` (iptables: --queue-cpu-fanout) the core that took a packet chooses its queue, so that ports count where \
+             the card spreads flows by them",
+        );
         vec![
-            seen.finding(self.id(), severity, "one queue", title).evidence(
-                evidence.map(|(counter, n)| counter_evidence(via, format!("{counter} queue{}", most.queue), n)),
-            ),
+            seen.finding(self.id(), severity, "one queue", title)
+                .evidence(
+                    evidence.map(|(counter, n)| counter_evidence(via, format!("{counter} queue{}", most.queue), n)),
+                )
+                .next(next),
         ]
     }
 }
@@ -112,6 +118,8 @@ mod tests {
             finding.title
         );
         assert_eq!(finding.severity, Severity::Remark);
+        let next = finding.next.unwrap();
+        assert_eq!((next.command.as_str(), next.on.as_deref()), ("nft list ruleset", Some("dut")));
         assert_eq!(told(&[0, 9_000, 1_000, 0], "15"), None, "they may be there by chance");
         assert_eq!(told(&[4_000, 6_000], "16"), None);
         assert_eq!(told(&[0, 900], "16"), None);

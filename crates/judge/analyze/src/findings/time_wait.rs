@@ -1,6 +1,10 @@
 //! A host had no room for more connections in TIME-WAIT.
 
-use fathom_model::{Finding, Layer, Severity, names::host as counter, units::grouped};
+use fathom_model::{
+    Finding, Layer, NextStep, Severity,
+    names::host as counter,
+    units::{Nanos, grouped},
+};
 
 use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
@@ -27,10 +31,31 @@ impl FindingRule for TimeWaitOverflow {
                 grouped(n)
             );
             let evidence = counter_evidence(host, counter::TCP_TIME_WAIT_OVERFLOWS, n);
-            seen.finding(self.id(), Severity::Remark, "time-wait", title).evidence([evidence])
+            seen.finding(self.id(), Severity::Remark, "time-wait", title).evidence([evidence]).next(next(seen, host, n))
         };
         grown.filter(|(_, n)| *n > 0).map(on_host).collect()
     }
+}
+
+const MAX_TW_BUCKETS: &str = "net.ipv4.tcp_max_tw_buckets";
+/// How long Linux keeps a connection in TIME-WAIT (`TCP_TIMEWAIT_LEN`, include/net/tcp.h).
+const TIME_WAIT: Nanos = Nanos::from_secs(60);
+/// The most that Linux allows by itself, however much memory there is: half of a hash table of 524,288 (`tcp_init` and `tcp_sk_init`).
+const MOST_BY_DEFAULT: u64 = 262_144;
+
+/// Suggests room for what a host closes within the time of TIME-WAIT, but no more than the kernel takes by itself on a large machine; if a host has
+/// more already, twice as much.
+fn next(seen: &TestEvidence<'_>, host: &str, n_without: u64) -> Option<NextStep> {
+    let now: u64 = seen.environment(host)?.get("sysctl", MAX_TW_BUCKETS)?.parse().ok()?;
+    let time = seen.sampled_time(host)?;
+    let closed = n_without.saturating_mul(TIME_WAIT.0.div_ceil(time.0));
+    let most = MOST_BY_DEFAULT.max(now.saturating_mul(2));
+    let enough = now.saturating_add(closed).min(most).checked_next_power_of_two().map_or(most, |n| n.min(most));
+    Some(
+        NextStep::new(format!("sysctl -w {MAX_TW_BUCKETS}={enough}"))
+            .on(host)
+            .expected("recognize late segments of more connections, for about a quarter of a KiB each"),
+    )
 }
 
 #[cfg(test)]
@@ -47,5 +72,22 @@ mod tests {
         let finding = builder.finding("time-wait-overflow").unwrap();
         assert_eq!(finding.severity, Severity::Remark);
         assert!(finding.title.starts_with("target closed 42,198 connections without TIME-WAIT"), "{}", finding.title);
+        assert_eq!(finding.next, None, "nobody knows how many there may be now");
+    }
+
+    #[test]
+    fn room_for_a_minute_of_connections_is_suggested_and_no_more_than_a_large_machine_has() {
+        for (now, n, expected) in
+            [("10", 42_198, "262144"), ("1000", 100, "8192"), ("262144", 42_198, "524288"), ("400000", 9, "524288")]
+        {
+            let mut builder = RunBuilder::new();
+            builder.http(1_000, 100);
+            builder.host_counter("target", (counter::TCP_TIME_WAIT_OVERFLOWS, ""), n);
+            let target = &mut builder.run.hosts.get_mut("target").unwrap().environment;
+            target.note("sysctl", "net.ipv4.tcp_max_tw_buckets", now);
+            let next = builder.finding("time-wait-overflow").unwrap().next.unwrap();
+            assert_eq!(next.command, format!("sysctl -w net.ipv4.tcp_max_tw_buckets={expected}"));
+            assert_eq!(next.on.as_deref(), Some("target"));
+        }
     }
 }

@@ -18,8 +18,13 @@ use super::{
     packet_filter::show_rules,
     planned_event::PLANNED_EVENT,
     retransmissions::{Drops, most_dropped, where_no_counter_shows},
+    server_time::is_scheduled,
+    slow_answers::above,
 };
-use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
+use crate::{
+    evidence::{TestEvidence, counter_evidence, text_evidence},
+    gap,
+};
 
 /// If waiting for another SYN took at least this share of the time of all connections, it holds the test back.
 const HOLDS_BACK: f64 = 0.2;
@@ -155,8 +160,32 @@ impl FindingRule for ConnectDelays {
                 ("syn loss", title, NextStep::new("ss -tn state syn-sent").on(from).expected(expected))
             }
         };
-        vec![seen.finding(self.id(), Severity::HoldsBack, short, title).evidence(evidence).next(next)]
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, short, title)
+                .evidence(evidence)
+                .explains(explained(seen))
+                .next(next),
+        ]
     }
+}
+
+/// Returns the part of what a closed load lacks that its connections waited for another SYN, instead of doing anything.
+///
+/// Connections that still wait at the end have no time, so that this is the least: a part below half is not known to be one, and would hide the
+/// cause. A schedule does not wait with them.
+fn explained(seen: &TestEvidence<'_>) -> Option<f64> {
+    let times = |name| seen.distribution(Side::Initiator, name);
+    let (connects, service) = (times(distribution::CONNECT_TIME), times(distribution::SERVICE_TIME));
+    let whole = match seen.test.layer {
+        _ if is_scheduled(seen) => return None,
+        Layer::Http => times(distribution::TOTAL_TIME),
+        // Where each exchange opens a connection, its time begins with that.
+        Layer::Tcp if 2 * connects.count() >= service.count() => service,
+        _ => return None,
+    };
+    let (waited, spent) = (above(&connects, NEARLY_TIMEOUT).1, above(&whole, Nanos::ZERO).1);
+    let share = (spent > 0.0).then(|| (waited / spent).min(1.0))?;
+    gap::explained_by_time(seen, share).filter(|part| *part >= gap::HALF)
 }
 
 /// Returns the share of connections that waited for another SYN, if their waiting held the test back.
@@ -318,6 +347,25 @@ mod tests {
             record.measured_ns.1 = record.measured_ns.0 + Nanos::from_secs(3);
         }
         assert_eq!(builder.finding("connect-delays"), None);
+    }
+
+    #[test]
+    fn waits_for_another_syn_explain_their_part_of_the_time_if_it_is_half_and_more() {
+        let explains = |n_late: u64, name: &str| {
+            let mut builder = connecting(24);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            for (name, beside) in [(distribution::CONNECT_TIME, Nanos::ZERO), (name, Nanos::from_millis(100))] {
+                let mut times = Histogram::new();
+                times.record_n((Nanos::from_millis(1) + beside).0, 200 - n_late);
+                times.record_n((Nanos::from_secs(1) + beside).0, n_late);
+                record.distributions.insert(name.to_owned(), times);
+            }
+            builder.finding("connect-delays").unwrap().explains
+        };
+        let most = explains(100, distribution::TOTAL_TIME).unwrap();
+        assert!((most - 100.0 / 120.1).abs() < 0.02, "{most}");
+        assert_eq!(explains(10, distribution::TOTAL_TIME), None, "others may still wait");
+        assert_eq!(explains(100, distribution::SERVICE_TIME), None, "the time of a whole request is not known");
     }
 
     #[test]

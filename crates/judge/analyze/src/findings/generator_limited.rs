@@ -9,7 +9,7 @@ use fathom_model::{
 use super::{FindingRule, errors::are_sends_forbidden, other_programs::OtherPrograms};
 use crate::change::{Change, another_core};
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
-use crate::gap::HALF;
+use crate::gap::{self, HALF};
 
 /// At this share of its own ceiling and above, fathom is the limit.
 const CEILING: f64 = 0.9;
@@ -30,7 +30,17 @@ const FILTER_DROPS: &str = "filter-drops";
 const SHAPERS: [&str; 6] = ["tbf", "htb", "hfsc", "cake", "cbs", "netem"];
 
 /// Compares the value with fathom's own ceiling, and fathom's threads with the target's cores.
+///
+/// Full threads explain as much as a full core does. A ceiling is a limit itself: a value next to it lacks nothing that could be explained.
 pub(crate) struct GeneratorLimited;
+
+/// The finding that fathom is the limit.
+pub(crate) struct OwnLimit {
+    title: String,
+    evidence: Evidence,
+    /// The share of the time for which its threads were busy, unless the ceiling tells it.
+    busy: Option<f64>,
+}
 
 impl FindingRule for GeneratorLimited {
     fn id(&self) -> &'static str {
@@ -50,13 +60,13 @@ impl FindingRule for GeneratorLimited {
         if seen.reached_target() || seen.shares_full_cores() {
             return Vec::new();
         }
-        let Some((title, evidence)) =
-            near_ceiling(seen).or_else(|| threads_saturated(seen)).or_else(|| script_saturated(seen))
-        else {
-            return Vec::new();
-        };
+        let limit = near_ceiling(seen).or_else(|| threads_saturated(seen)).or_else(|| script_saturated(seen));
+        let Some(OwnLimit { title, evidence, busy }) = limit else { return Vec::new() };
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "own limit", title).evidence([evidence]).next(next_step(seen)),
+            seen.finding(self.id(), Severity::HoldsBack, "own limit", title)
+                .evidence([evidence])
+                .explains(busy.map(|busy| gap::explained_by_core(seen, busy)))
+                .next(next_step(seen)),
         ]
     }
 
@@ -86,21 +96,22 @@ fn next_step(seen: &TestEvidence<'_>) -> NextStep {
     }
 }
 
-fn near_ceiling(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
+fn near_ceiling(seen: &TestEvidence<'_>) -> Option<OwnLimit> {
     let near = |limit: &&fathom_model::Limit| {
         limit.kind == LimitKind::OwnCeiling && limit.used.is_some_and(|used| used >= CEILING)
     };
     let limit = seen.test.limits.iter().find(near)?;
     let used = limit.used?;
     let title = format!("fathom itself was the limit: {} of its {}", percent(used), limit.text);
-    Some((title, ratio_evidence(&seen.test.from, format!("{} of its own ceiling", limit.metric), used)))
+    let evidence = ratio_evidence(&seen.test.from, format!("{} of its own ceiling", limit.metric), used);
+    Some(OwnLimit { title, evidence, busy: None })
 }
 
 /// Returns the finding that fathom's threads have no CPU time left while every core of the target has.
 ///
 /// The number of threads is not recorded. It is taken as the smallest number that could have used that much CPU time, and only
 /// if at least as many cores were full. If both ends share a machine, they cannot be told apart in this way.
-pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
+pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<OwnLimit> {
     let to = seen.test.to.as_deref().filter(|_| !seen.is_one_machine())?;
     let target = seen.cores(to);
     if target.is_empty() || target.iter().any(|core| core.busy() >= FREE) {
@@ -121,14 +132,15 @@ pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evid
             seen.test.from,
             percent(busy),
         );
-        (title, ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads", busy))
+        let evidence = ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads", busy);
+        OwnLimit { title, evidence, busy: Some(busy) }
     })
 }
 
 /// Returns the finding that the threads that run the users of a script have no time left: each of them worked all the time on its core.
 ///
 /// Only where each answer is followed by what the script does next: with a schedule, users wait for their time.
-fn script_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
+fn script_saturated(seen: &TestEvidence<'_>) -> Option<OwnLimit> {
     let is_scheduled = || seen.distribution(Side::Initiator, distribution::SCHEDULE_LAG).max().is_some();
     (seen.test.layer == Layer::App && !is_scheduled()).then_some(())?;
     let of_record = |record: &Record| -> Vec<Option<f64>> {
@@ -144,7 +156,8 @@ fn script_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
         seen.test.from,
         percent(least.min(1.0))
     );
-    Some((title, ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads, the least busy one", least)))
+    let evidence = ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads, the least busy one", least);
+    Some(OwnLimit { title, evidence, busy: Some(least.min(1.0)) })
 }
 
 /// An open-loop test that offers less than intended measures fathom itself, no matter how much was lost.
@@ -266,6 +279,7 @@ mod tests {
         builder.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
         let finding = builder.finding("generator-limited").unwrap();
         assert_eq!(finding.title, "fathom itself was the limit: 95 % of its ceiling 1.05 k req/s");
+        assert_eq!(finding.explains, None, "it lacks nothing");
         assert_eq!(finding.next.unwrap().command, "fathom calibrate");
         builder.run.command = "fathom http --lab pair".to_owned();
         let next = builder.finding("generator-limited").unwrap().next.unwrap();
@@ -283,7 +297,9 @@ mod tests {
         builder.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
         builder.cpu("client", "cpu0", [60, 30, 9, 0]);
         builder.cpu("target", "cpu0", [10, 10, 10, 0]);
-        assert!(builder.finding("generator-limited").unwrap().title.contains("had cores to spare"));
+        let finding = builder.finding("generator-limited").unwrap();
+        assert!(finding.title.contains("had cores to spare"), "{}", finding.title);
+        assert!(finding.explains.is_some_and(|share| share >= 0.95), "{finding:?}");
         assert_eq!(builder.finding("core-saturated"), None, "the same core is not a second cause");
         builder.cpu("target", "cpu1", [10, 80, 9, 0]);
         assert_eq!(builder.finding("generator-limited"), None);
@@ -311,8 +327,9 @@ mod tests {
             builder.own_cpu("client", &[("cpu0", 990), ("cpu1", busy_ms)]);
             builder.finding("generator-limited")
         };
-        let title = found(970).unwrap().title;
-        assert!(title.ends_with("worked 97 % of the time on the users and their script"), "{title}");
+        let finding = found(970).unwrap();
+        let words = "worked 97 % of the time on the users and their script";
+        assert!(finding.title.ends_with(words) && finding.explains == Some(0.97), "{finding:?}");
         assert_eq!(found(500), None, "a thread has time left");
     }
 

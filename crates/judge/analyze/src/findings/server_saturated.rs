@@ -44,7 +44,9 @@ impl FindingRule for ServerSaturated {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let is_waited_for = RequestTimes::of(seen).is_some_and(|times| times.server_share() >= MOST);
+        // What a full thread explains of requests that do not wait for it is not known.
+        let waited_for = RequestTimes::of(seen).map(|times| times.server_share()).filter(|share| *share >= MOST);
+        let is_waited_for = waited_for.is_some();
         let full = if is_waited_for { NEARLY_FULL } else { FULL_CORE };
         let server = seen.server().filter(|(_, server)| (full..=ONE_CORE).contains(&server.cores));
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
@@ -75,11 +77,15 @@ impl FindingRule for ServerSaturated {
             return Vec::new();
         };
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title).evidence(evidence).next(
-                NextStep::new(format!("top -H -p {pid}"))
-                    .on(host)
-                    .expected("show its busy thread; give the server more workers"),
-            ),
+            seen.finding(self.id(), Severity::HoldsBack, "server cpu", title)
+                .evidence(evidence)
+                // Requests to other processes wait for those.
+                .explains(waited_for.filter(|_| n_working <= 1))
+                .next(
+                    NextStep::new(format!("top -H -p {pid}"))
+                        .on(host)
+                        .expected("show its busy thread; give the server more workers"),
+                ),
         ]
     }
 }
@@ -129,7 +135,7 @@ mod tests {
     #[test]
     fn a_server_that_uses_one_whole_core_is_the_limit() {
         let found = with_server(span(), 1, 8080).finding("server-saturated").unwrap();
-        assert_eq!(found.severity, Severity::HoldsBack);
+        assert_eq!((found.severity, found.explains), (Severity::HoldsBack, None));
         assert!(found.title.starts_with("the server python3 (pid 4711) has one thread"), "{}", found.title);
     }
 
@@ -168,7 +174,9 @@ mod tests {
         let mut builder = with_server(Nanos(span().0 / 100 * 88), 1, 8080);
         assert_eq!(builder.finding("server-saturated"), None);
         wait_for_server(&mut builder);
-        assert!(builder.finding("server-saturated").unwrap().title.ends_with("and it used 88 % of a core"));
+        let finding = builder.finding("server-saturated").unwrap();
+        assert!(finding.title.ends_with("and it used 88 % of a core"), "{}", finding.title);
+        assert!(finding.explains.is_some_and(|share| share > 0.98), "nearly all of the time is the server's");
     }
 
     #[test]

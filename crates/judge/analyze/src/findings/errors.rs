@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Cause, Failure, Finding, NextStep, Record, Severity, Stage, Trial,
+    Cause, Failure, Finding, Layer, NextStep, Record, Severity, Stage, Trial,
     names::{
         count, fact,
         host::{ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
@@ -20,10 +20,12 @@ use super::{
     link_down::LINK_DOWN,
     near_full::{more_descriptors, more_local_ports},
     neighbor_changes::NEIGHBOR_CHANGES,
+    server_time::is_scheduled,
 };
 use crate::{
     change::{Change, smaller_segments},
-    evidence::{TestEvidence, counter_evidence},
+    evidence::{TestEvidence, text_evidence},
+    gap,
     summaries::main_rate,
     window::host_of,
 };
@@ -253,44 +255,23 @@ impl FindingRule for ErrorCauses {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let records = || records_of(seen);
-        let mut causes: BTreeMap<(&str, &Failure), u64> = BTreeMap::new();
-        for (key, record) in records() {
-            // Failures at a step of a script are reported with the step.
-            let at_step = |failure: &Failure| {
-                let cause = failure.to_string();
-                record
-                    .users
-                    .as_ref()
-                    .is_some_and(|users| users.steps.iter().any(|step| step.errors.contains_key(&cause)))
-            };
-            for (cause, n) in record.errors.iter().filter(|(cause, _)| !at_step(cause)) {
-                *causes.entry((host_of(key), cause)).or_default() += n;
-            }
-        }
+        let causes = causes_of(seen);
         let n_errors: u64 = causes.values().sum();
         let Some(((host, most), n_most)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
         // A cause that is known says more than an equally frequent one that is not.
         let known_of = |failure: &Failure| KNOWN.iter().find(|known| known.cause == failure.cause);
         let named = causes.iter().filter(|(_, n)| *n == n_most).find(|((_, failure), _)| known_of(failure).is_some());
         let (host, most) = named.map_or((host, most), |((host, failure), _)| (host, failure));
-        let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
-        // A counter that stayed at zero counts as well: none of the work was done.
-        let is_counted = |counter: &str| records().any(|(_, record)| record.totals.contains_key(counter));
-        // Requests count their attempts, of which the value `errors` is a share too.
-        let n_all = if is_counted(count::ATTEMPTS) {
-            Some(done(count::ATTEMPTS))
-        } else {
-            WORK.into_iter().find(|counter| is_counted(counter)).map(|counter| done(counter) + n_errors)
-        };
-        let share = n_all.and_then(|n_all| ratio(n_errors, n_all.max(n_errors)));
+        let n_attempts = n_attempts(seen, n_errors);
+        let share = n_attempts.and_then(|n_all| ratio(n_errors, n_all));
         // Streams count bytes, so a share of failed operations does not exist for them.
         let is_nothing_done = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         let known = known_of(most);
         // A test that opens a connection for each exchange goes on with the next one.
-        let are_few = ratio(n_errors, done(count::CONNECTIONS)).is_some_and(|share| share < FEW_CONNECTIONS);
+        let n_connections = done(seen, count::CONNECTIONS).unwrap_or(0);
+        let are_few = ratio(n_errors, n_connections).is_some_and(|share| share < FEW_CONNECTIONS);
         let is_late = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
         let severity = if is_late {
             Severity::Remark
@@ -307,9 +288,18 @@ impl FindingRule for ErrorCauses {
         let (id, short) = known.map_or((self.id(), "errors"), |known| (known.id, known.short));
         let counted = format!("{counted}{}", at_addresses(seen, most));
         let title = known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(seen, host)));
+        let of_attempts = |n: u64| match n_attempts.and_then(|n_all| ratio(n, n_all)) {
+            Some(share) => format!("{} ({} of all)", grouped(n), percent(share)),
+            None => grouped(n),
+        };
+        let is_told = |failure: &Failure| known.is_none_or(|known| known.cause == failure.cause);
+        let n_told = causes.iter().filter(|((_, failure), _)| is_told(failure)).map(|(_, n)| n).sum();
         vec![
             seen.finding(id, severity, short, title)
-                .evidence(causes.iter().map(|((host, cause), n)| counter_evidence(host, cause.to_string(), *n)))
+                .evidence(
+                    causes.iter().map(|((host, cause), n)| text_evidence(host, cause.to_string(), of_attempts(*n))),
+                )
+                .explains(explained(seen, n_told))
                 .next(known.and_then(|known| (known.next)(seen, host))),
         ]
     }
@@ -317,6 +307,43 @@ impl FindingRule for ErrorCauses {
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         if finding.id == BLACK_HOLE { smaller_segments(seen) } else { None }
     }
+}
+
+/// Returns the number of errors by host and cause, without those at a step of a script, which are reported with the step.
+fn causes_of<'a>(seen: &TestEvidence<'a>) -> BTreeMap<(&'a str, &'a Failure), u64> {
+    let mut causes = BTreeMap::new();
+    for (key, record) in records_of(seen) {
+        let at_step = |failure: &Failure| {
+            let (cause, users) = (failure.to_string(), record.users.as_ref());
+            users.is_some_and(|users| users.steps.iter().any(|step| step.errors.contains_key(&cause)))
+        };
+        for (cause, n) in record.errors.iter().filter(|(cause, _)| !at_step(cause)) {
+            *causes.entry((host_of(key), cause)).or_default() += *n;
+        }
+    }
+    causes
+}
+
+/// Returns the sum of a total; `None` if nothing counts it. One that stayed at zero counts as well: none of the work was done.
+fn done(seen: &TestEvidence<'_>, counter: &str) -> Option<u64> {
+    records_of(seen).filter_map(|(_, record)| record.totals.get(counter).copied()).reduce(|all, n| all + n)
+}
+
+/// Returns all attempts, failed or not. Requests count them, of which the value `errors` is a share too; other work is counted once it is done.
+fn n_attempts(seen: &TestEvidence<'_>, n_errors: u64) -> Option<u64> {
+    let with_work = || WORK.into_iter().find_map(|counter| done(seen, counter)).map(|n_done| n_done + n_errors);
+    Some(done(seen, count::ATTEMPTS).or_else(with_work)?.max(n_errors))
+}
+
+/// Returns the part of what a schedule lacks that errors are: each is a request that was due and has no answer.
+///
+/// Failures also take time and connections from other requests, so that a part below half is not known to be one, and would hide the cause. A closed
+/// load goes on after a failure, which may have taken much longer than an answer or no time at all: what it lacks by that is not known.
+fn explained(seen: &TestEvidence<'_>, n_errors: u64) -> Option<f64> {
+    let is_open = seen.test.layer == Layer::Http && is_scheduled(seen);
+    let n_due = done(seen, count::INTENDED).filter(|_| is_open)?;
+    let part = ratio(n_errors, n_due.saturating_sub(done(seen, count::REQUESTS)?))?;
+    Some(part.min(1.0)).filter(|part| *part >= gap::HALF)
 }
 
 /// Returns the records of all trials: also of those that are left out of the value, because errors can be the reason why they did not end.
@@ -366,7 +393,13 @@ fn at_addresses(seen: &TestEvidence<'_>, failure: &Failure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fathom_model::names::host::{DEV_CARRIER_CHANGES, TCP_SYN_RETRANS};
+    use fathom_model::{
+        Histogram,
+        names::{
+            distribution::SCHEDULE_LAG,
+            host::{DEV_CARRIER_CHANGES, TCP_SYN_RETRANS},
+        },
+    };
 
     use crate::run_builder::{RunBuilder, step, visits};
 
@@ -613,6 +646,49 @@ mod tests {
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.add("parse: not HTTP/1", 500);
         assert!(builder.finding("errors").unwrap().title.starts_with("500 errors (25 % of all)"));
+    }
+
+    #[test]
+    fn each_cause_has_its_share_of_the_attempts_where_there_are_any() {
+        let values = |builder: &mut RunBuilder| -> Vec<(String, String)> {
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("parse: not HTTP/1", 500);
+            record.errors.add("read: timeout", 20);
+            let evidence = builder.finding("errors").unwrap().evidence;
+            evidence.into_iter().map(|shown| (shown.counter, shown.value)).collect()
+        };
+        let expected = |parse: &str, read: &str| {
+            [("read: timeout", read), ("parse: not HTTP/1", parse)].map(|(cause, n)| (cause.to_owned(), n.to_owned()))
+        };
+        let mut requests = RunBuilder::new();
+        requests.http(1_000, 100);
+        requests.total("client", count::ATTEMPTS, 2_000);
+        assert_eq!(values(&mut requests), expected("500 (25 % of all)", "20 (1.0 % of all)"));
+        let mut stream = RunBuilder::new();
+        stream.tcp_stream(&[1000]);
+        assert_eq!(values(&mut stream), expected("500", "20"), "bytes are no attempts");
+    }
+
+    #[test]
+    fn errors_explain_what_a_schedule_lacks_if_they_are_most_of_it() {
+        let explains = |n_errors: u64, is_open: bool| {
+            let mut builder = RunBuilder::new();
+            builder.http(400, 10);
+            builder.total("client", count::INTENDED, 1_000);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("connect: connection refused", n_errors);
+            record.errors.add("connect: host unreachable", 30);
+            if is_open {
+                let mut late = Histogram::new();
+                late.record_n(1_000, 400);
+                record.distributions.insert(SCHEDULE_LAG.to_owned(), late);
+            }
+            builder.finding("no-listener").unwrap().explains
+        };
+        assert_eq!(explains(450, true), Some(0.75), "those of the told cause");
+        assert_eq!(explains(700, true), Some(1.0));
+        assert_eq!(explains(200, true), None, "they may have kept others from being sent");
+        assert_eq!(explains(450, false), None, "a closed load goes on");
     }
 
     #[test]

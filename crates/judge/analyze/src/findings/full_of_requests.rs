@@ -33,6 +33,7 @@ const WINDOW: u64 = 64 << 10;
 /// losses at random, the rate of requests varies as much as the number of connections that wait for a timeout.
 ///
 /// Flat alone says nothing: a server that takes the same time for each request has as flat a rate. Where nothing is lost, the queue has to be known.
+/// What a full path explains is not told: its rate is that of whole frames and of all programs, which no limit of the test is.
 pub(crate) struct FullOfRequests;
 
 impl FindingRule for FullOfRequests {

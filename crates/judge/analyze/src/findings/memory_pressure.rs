@@ -15,7 +15,8 @@ const PRESSURE_MIN: f64 = 0.1;
 /// Looks at the time that tasks waited for memory (PSI, `some`), and at the memory limit of the control group.
 ///
 /// A group at its limit alone is no cause: the kernel fills the limit with file pages, and takes them back without harm
-/// (Documentation/admin-guide/cgroup-v2.rst, `memory.events`). The limit names the reason of a wait.
+/// (Documentation/admin-guide/cgroup-v2.rst, `memory.events`). The limit names the reason of a wait. While some task waits, others work: what the
+/// wait took of the test is not known.
 pub(crate) struct MemoryPressure;
 
 impl FindingRule for MemoryPressure {

@@ -25,7 +25,7 @@ const ROOM: f64 = 0.8;
 /// How many more connections than a rate needs on average are hardly ever all busy.
 const SPARE: f64 = 1.5;
 
-/// Compares the requests that became due with those that were answered.
+/// Compares the requests that became due with those that were answered. It is that gap itself, so that it explains no part of it.
 pub(crate) struct Overload;
 
 impl FindingRule for Overload {

@@ -20,7 +20,8 @@ const MATTERS: f64 = 0.05;
 /// Looks at the pause frames that the interfaces of the test received and sent (`ethtool --include-statistics -a`).
 ///
 /// With them, a test measures the slowest receiver behind the cable and not its own path. How long each frame stopped the interface is known
-/// to the device alone, so they are a cause only if they can have stopped it for half of the time, and if the test lacks something. Silent without a counter in the driver, as on
+/// to the device alone, so they are a cause only if they can have stopped it for half of the time, and if the test lacks something; what they explain
+/// is not told, as that is the most. Silent without a counter in the driver, as on
 /// virtual devices, and where all frames together could not have stopped the interface for a twentieth of the time.
 pub(crate) struct PauseFrames;
 

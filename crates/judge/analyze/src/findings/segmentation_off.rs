@@ -18,7 +18,7 @@ const HEADERS: u64 = 52;
 /// Looks for a bulk sender without TSO and GSO: the stack handles each packet on its own, up to ten times as much work for the same data.
 ///
 /// Silent where no core is full of the test's own work, or of others for whom the test waits, and where the features of the interface are
-/// unknown. An offload of a few segments is a remark then.
+/// unknown. An offload of a few segments is a remark then. What the offload would save of the work is not known before it is on.
 pub(crate) struct SegmentationOff;
 
 impl FindingRule for SegmentationOff {

@@ -8,7 +8,7 @@ use crate::evidence::{TestEvidence, counter_evidence};
 /// Looks for memory pressure of TCP: above the second value of `net.ipv4.tcp_mem` the kernel shrinks the buffers of all sockets.
 ///
 /// The counter grows once each time that the limit is passed (`tcp_enter_memory_pressure` in `net/ipv4/tcp.c`), so any growth means that
-/// buffers were cut.
+/// buffers were cut. It does not tell for how long or how far, so that the part of the gap is not known.
 pub(crate) struct TcpMemory;
 
 impl FindingRule for TcpMemory {

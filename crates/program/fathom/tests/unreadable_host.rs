@@ -84,6 +84,7 @@ fn a_host_without_sysfs_is_watched_and_measured() {
     let script = "ip link set lo up\nmount -t tmpfs none /sys";
     let view = watched(script);
     assert!(view["tables"]["interfaces"]["lo"]["rx_bps"].is_number(), "{view}");
+    assert!(has_reason(&view, "interrupts"), "the interfaces that have queues are unknown: {view}");
     let output = masked(script, &["tcp", "127.0.0.1", "--duration", "300ms", "--rounds", "1", "--json"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!told.contains("panicked"), "{told}");

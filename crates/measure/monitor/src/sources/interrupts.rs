@@ -1,7 +1,8 @@
 //! Interrupts of the queues of network devices, and the core that takes them: `/proc/interrupts`, written by `kernel/irq/proc.c`.
 //!
 //! A row belongs to an interface if its name has the name of the interface (`eth0-TxRx-3`) or of its device (`virtio2-input.0`,
-//! `mlx5_comp3@pci:0000:03:00.0`). Devices without interrupts of their own, such as those of Hyper-V, have no rows.
+//! `mlx5_comp3@pci:0000:03:00.0`). A namespace of interfaces without a device has no queues, which is known. Of a device without rows, such as those
+//! of Hyper-V, it is not known how often and where it interrupts.
 
 use std::{fs, io, path::Path, str};
 
@@ -10,6 +11,9 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, core_columns::core_columns};
 use crate::procfs::{ProcFile, fields, lines, number};
 
+const FILE: &str = "proc/interrupts";
+/// The interfaces of the namespace.
+const INTERFACES: &str = "sys/class/net";
 /// The queues of 16 interfaces with 64 each; those of more interfaces are left out, so that they do not displace other counters.
 const QUEUES_MAX: usize = 1024;
 
@@ -19,7 +23,12 @@ pub(super) struct Interrupts {
     cores: Vec<Option<usize>>,
     /// All numbered rows seen, by their number, with the queue if it is one.
     rows: Vec<(u32, Option<QueueInterrupt>)>,
+    /// Why there is no queue, unless no interface has a device.
+    rowless: Option<String>,
 }
+
+/// An interface with the name of its device (`virtio2`, `0000:03:00.0`), which is empty for one without a device.
+type NamedDevice = (String, Vec<u8>);
 
 struct QueueInterrupt {
     /// The interface, the number and the name: `eth0 irq38 virtio2-input.0`.
@@ -37,7 +46,7 @@ struct QueueInterrupt {
 
 impl Interrupts {
     pub(super) const fn new() -> Self {
-        Self { file: ProcFile::new("proc/interrupts"), cores: Vec::new(), rows: Vec::new() }
+        Self { file: ProcFile::new(FILE), cores: Vec::new(), rows: Vec::new(), rowless: None }
     }
 }
 
@@ -50,6 +59,11 @@ impl Source for Interrupts {
         &[host::QUEUE_INTERRUPTS, host::QUEUE_INTERRUPT_CORE]
     }
 
+    /// Interfaces without a device have no interrupts.
+    fn is_on_every_host(&self) -> bool {
+        false
+    }
+
     fn is_slow(&self) -> bool {
         true
     }
@@ -59,7 +73,11 @@ impl Source for Interrupts {
         let mut all = lines(text);
         self.cores.clear();
         self.cores.extend(all.next().into_iter().flat_map(core_columns));
-        let mut devices: Option<Vec<(String, Vec<u8>)>> = None;
+        if self.cores.is_empty() {
+            // A container may put an empty file in this place.
+            return Err(io::Error::other(format!("/{FILE} has no column of a core")));
+        }
+        let mut devices = self.rows.is_empty().then(|| devices_below(root));
         let (mut n_queues, mut next) = (0, 0);
         for line in all {
             let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
@@ -68,13 +86,17 @@ impl Source for Interrupts {
             // Rows come in the order of their numbers, so the next one is that after the last one.
             let is_next = self.rows.get(next).is_some_and(|(known, _)| *known == irq);
             let place = if is_next { Ok(next) } else { self.rows.binary_search_by_key(&irq, |(known, _)| *known) };
-            let place = place.unwrap_or_else(|place| {
-                let n_known = self.rows.iter().filter(|(_, queue)| queue.is_some()).count();
-                let devices = devices.get_or_insert_with(|| devices_below(root));
-                let queue = QueueInterrupt::of(irq, counts, self.cores.len(), devices);
-                self.rows.insert(place, (irq, queue.filter(|_| n_known < QUEUES_MAX)));
-                place
-            });
+            let place = match place {
+                Ok(place) => place,
+                Err(place) => {
+                    // Without the names of the interfaces a row is nobody's, and is looked at again in the next sample.
+                    let Ok(devices) = devices.get_or_insert_with(|| devices_below(root)) else { continue };
+                    let n_known = self.rows.iter().filter(|(_, queue)| queue.is_some()).count();
+                    let queue = QueueInterrupt::of(irq, counts, self.cores.len(), devices);
+                    self.rows.insert(place, (irq, queue.filter(|_| n_known < QUEUES_MAX)));
+                    place
+                }
+            };
             next = place + 1;
             let Some(queue) = &mut self.rows[place].1 else { continue };
             if queue.follow(counts, &self.cores) {
@@ -87,17 +109,20 @@ impl Source for Interrupts {
                 n_queues += 1;
             }
         }
-        // Without a queue the count is known to be zero.
-        if n_queues == 0 && !self.cores.is_empty() {
-            out.value(host::QUEUE_INTERRUPTS, "", 0);
+        if let Some(devices) = devices {
+            let devices = devices?;
+            self.rowless = if n_queues == 0 { rowless(root, &devices) } else { None };
         }
-        Ok(())
+        match &self.rowless {
+            Some(why) if n_queues == 0 => Err(io::Error::other(why.clone())),
+            _ => Ok(()),
+        }
     }
 }
 
 impl QueueInterrupt {
     /// Returns the queue of a row, if it belongs to one of these interfaces.
-    fn of(irq: u32, counts: &[u8], n_cores: usize, devices: &[(String, Vec<u8>)]) -> Option<Self> {
+    fn of(irq: u32, counts: &[u8], n_cores: usize, devices: &[NamedDevice]) -> Option<Self> {
         let name = fields(counts).last()?;
         let chip: Vec<&[u8]> = fields(counts).skip(n_cores).collect();
         let is_named = |word: &[u8]| !word.is_empty() && chip.iter().any(|field| has_word(field, word));
@@ -158,9 +183,10 @@ fn leading_number(text: &[u8]) -> Option<(u32, &[u8])> {
     (n > 0).then_some((number, &digits[n..]))
 }
 
-/// Returns the interfaces with the names of their devices (`virtio2`, `0000:03:00.0`), which are empty for those without one.
-fn devices_below(root: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(root.join("sys/class/net")).into_iter().flatten().flatten();
+/// Returns the interfaces with the names of their devices.
+fn devices_below(root: &Path) -> io::Result<Vec<NamedDevice>> {
+    let unread = |error: io::Error| io::Error::new(error.kind(), format!("cannot read /{INTERFACES}: {error}"));
+    let entries = fs::read_dir(root.join(INTERFACES)).map_err(unread)?.flatten();
     let device = |interface: &Path| {
         let link = fs::read_link(interface.join("device")).ok()?;
         Some(link.file_name()?.to_string_lossy().into_owned().into_bytes())
@@ -172,7 +198,18 @@ fn devices_below(root: &Path) -> Vec<(String, Vec<u8>)> {
         })
         .collect();
     all.sort_unstable();
-    all
+    Ok(all)
+}
+
+/// Returns why none of these interfaces has a queue; `None` if none has a device that could have one. A card that is down has freed its own.
+fn rowless(root: &Path, devices: &[NamedDevice]) -> Option<String> {
+    let is_down = |name: &str| {
+        fs::read_to_string(root.join(INTERFACES).join(name).join("operstate")).is_ok_and(|state| state.trim() == "down")
+    };
+    let with_queues = devices.iter().filter(|(name, device)| !device.is_empty() && !is_down(name));
+    let named: Vec<String> =
+        with_queues.map(|(name, device)| format!("{name} or its device {}", String::from_utf8_lossy(device))).collect();
+    (!named.is_empty()).then(|| format!("no row of /{FILE} names {}", named.join(", ")))
 }
 
 /// Returns true if a text has a word that no letter or digit continues: `eth1` is no word of `eth10-rx-0`.
@@ -208,6 +245,77 @@ mod tests {
             let of = QueueInterrupt::of(38, row.as_bytes(), 2, &devices).map(|queue| queue.of);
             assert_eq!(of.as_deref().and_then(|of| of.split(' ').next()), interface, "{row}");
         }
+    }
+
+    #[derive(Default)]
+    struct Values(Vec<(&'static str, String, u64)>);
+
+    impl CounterSink for Values {
+        fn value(&mut self, name: &'static str, of: &str, value: u64) {
+            self.0.push((name, of.to_owned(), value));
+        }
+    }
+
+    /// Returns the reason of a sample below this root, and the values.
+    fn sampled(source: &mut Interrupts, root: &Path) -> (Option<String>, Vec<(&'static str, String, u64)>) {
+        let mut values = Values::default();
+        (source.sample(root, &mut values).err().map(|error| error.to_string()), values.0)
+    }
+
+    const TABLE: &str =
+        "            CPU0       CPU1\n  7:  1  2 IO-APIC 2-edge timer\n 38:  5  0 PCI-MSIX 1-edge virtio2-input.0\n";
+
+    fn root_with(interrupts: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc")).unwrap();
+        fs::write(root.path().join("proc/interrupts"), interrupts).unwrap();
+        root
+    }
+
+    fn add_interface(root: &Path, name: &str, device: Option<&str>) {
+        let folder = root.join(INTERFACES).join(name);
+        fs::create_dir_all(&folder).unwrap();
+        if let Some(device) = device {
+            std::os::unix::fs::symlink(Path::new("../../..").join(device), folder.join("device")).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_sys_the_queues_are_unknown_until_it_is_mounted() {
+        let root = root_with(TABLE);
+        let mut source = Interrupts::new();
+        for _ in 0..2 {
+            let (why, values) = sampled(&mut source, root.path());
+            assert_eq!(why.unwrap(), "cannot read /sys/class/net: No such file or directory (os error 2)");
+            assert_eq!(values, [], "which is no 0");
+        }
+        add_interface(root.path(), "eth0", Some("virtio2"));
+        let (why, values) = sampled(&mut source, root.path());
+        assert_eq!(why, None);
+        assert_eq!(values[0], (host::QUEUE_INTERRUPTS, "eth0 irq38 virtio2-input.0".to_owned(), 5));
+    }
+
+    #[test]
+    fn a_card_that_no_row_names_is_told_and_interfaces_without_a_device_are_not() {
+        let root = root_with(TABLE);
+        add_interface(root.path(), "lo", None);
+        add_interface(root.path(), "veth0", None);
+        assert_eq!(sampled(&mut Interrupts::new(), root.path()), (None, Vec::new()));
+        add_interface(root.path(), "eth1", Some("a5f1-guid"));
+        let mut source = Interrupts::new();
+        for _ in 0..2 {
+            let why = "no row of /proc/interrupts names eth1 or its device a5f1-guid";
+            assert_eq!(sampled(&mut source, root.path()), (Some(why.to_owned()), Vec::new()));
+        }
+        fs::write(root.path().join(INTERFACES).join("eth1/operstate"), "down\n").unwrap();
+        assert_eq!(sampled(&mut Interrupts::new(), root.path()), (None, Vec::new()), "a card that is down has none");
+    }
+
+    #[test]
+    fn an_empty_table_is_told() {
+        let root = root_with("");
+        let why = "/proc/interrupts has no column of a core";
+        assert_eq!(sampled(&mut Interrupts::new(), root.path()), (Some(why.to_owned()), Vec::new()));
     }
 
     #[test]

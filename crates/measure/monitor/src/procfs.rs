@@ -30,6 +30,11 @@ impl ProcFile {
         Self { path, file: None, buffer: Vec::new() }
     }
 
+    /// The path under the root, without a leading slash.
+    pub(crate) const fn path(&self) -> &'static str {
+        self.path
+    }
+
     /// Reads its current content.
     pub(crate) fn read(&mut self, root: &Path) -> io::Result<&[u8]> {
         match self.fill(root) {

@@ -34,8 +34,8 @@ mod thermal;
 pub(crate) mod throttling;
 mod wrapping_counter;
 
-use source::counters_of;
 pub use source::{CounterSink, Source, silence};
+use source::{SampleLosses, counters_of};
 
 /// All sources, as functions that create a new one.
 pub const SOURCES: &[fn() -> Box<dyn Source>] = &[

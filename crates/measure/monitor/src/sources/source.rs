@@ -1,6 +1,6 @@
 //! The interface of a source, and of the sink for its values.
 
-use std::{io, path::Path};
+use std::{fmt::Display, io, path::Path};
 
 /// A file of counters, or an equivalent, that can be sampled repeatedly.
 ///
@@ -31,7 +31,8 @@ pub trait Source: Send {
     /// Records the current values of its counters. Values that are missing in the file are not recorded, and never as 0.
     ///
     /// # Errors
-    /// If the file cannot be read. Lines that cannot be parsed are skipped.
+    /// If a file cannot be read, with its path and the cause; what others of its files have is recorded all the same. Lines that cannot be
+    /// parsed are skipped. That a kernel, a namespace or a card has no such thing is known, and no error.
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()>;
 }
 
@@ -47,6 +48,26 @@ pub fn silence(source: &dyn Source, root: &Path) -> Option<&'static str> {
 pub trait CounterSink {
     /// Takes a counter of one instance: `cpu1`, `eth0`, or an empty name for the whole host.
     fn value(&mut self, name: &'static str, of: &str, value: u64);
+}
+
+/// Why some values of a sample are missing, for a source that records the others. Without a reason it takes no memory.
+#[derive(Default)]
+pub(super) struct SampleLosses(Vec<String>);
+
+impl SampleLosses {
+    /// Adds a reason.
+    pub(super) fn add(&mut self, why: impl Display) {
+        self.0.push(why.to_string());
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the outcome of the sample.
+    pub(super) fn told(self) -> io::Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(io::Error::other(self.0.join("; "))) }
+    }
 }
 
 /// The counters of a table, which are the first entry in each row.

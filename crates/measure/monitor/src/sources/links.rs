@@ -7,10 +7,14 @@
 use std::{io, path::Path};
 
 use fathom_model::names::host;
-use fathom_sys::netlink::{ethtool::Device, link_counters::LinkReader};
+use fathom_sys::{
+    Error,
+    netlink::{ethtool::Device, link_counters::LinkReader},
+};
+use rustix::io::Errno;
 
 use super::{
-    CounterSink, Source,
+    CounterSink, SampleLosses, Source,
     socket::{Socket, cause},
 };
 
@@ -50,6 +54,7 @@ impl Source for Links {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(reader) = self.reader.below(root)? else { return Ok(()) };
+        let mut losses = SampleLosses::default();
         for link in reader.counters().map_err(cause)? {
             out.value(host::DEV_RX_MISSED, &link.name, link.rx_missed);
             out.value(host::DEV_RX_DAMAGED, &link.name, link.rx_damaged);
@@ -60,21 +65,62 @@ impl Source for Links {
                 out.value(host::DEV_CARRIER_CHANGES, &link.name, u64::from(n));
             }
             if link.has_xdp && !self.devices.iter().any(|(name, _)| *name == link.name) {
-                let device = Device::open(&link.name).map_err(cause)?;
-                self.devices.push((link.name, device));
+                match Device::open(&link.name) {
+                    Ok(device) => self.devices.push((link.name, device)),
+                    Err(error) => losses.add(unread(&link.name, error)),
+                }
             }
         }
-        // Without a program the count is known to be zero.
-        out.value(host::DEV_XDP_DROPPED, "", 0);
         for (name, device) in &self.devices {
-            // A device that has disappeared meanwhile keeps its last value.
-            let Ok(statistics) = device.statistics() else { continue };
-            let is_drop = |name: &str| SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
-            let counts = statistics.iter().filter(|(name, _)| is_drop(name)).map(|(_, count)| *count);
-            if let Some(sum) = counts.reduce(u64::saturating_add) {
-                out.value(host::DEV_XDP_DROPPED, name, sum);
+            match xdp_drops(name, device.statistics()) {
+                Ok(Some(sum)) => out.value(host::DEV_XDP_DROPPED, name, sum),
+                Ok(None) => {}
+                Err(why) => losses.add(why),
             }
         }
-        Ok(())
+        // Without a program the count is known to be zero, and so it is if there are more.
+        if losses.is_empty() {
+            out.value(host::DEV_XDP_DROPPED, "", 0);
+        }
+        losses.told()
+    }
+}
+
+/// Returns what XDP programs dropped on a device; `None` if it has disappeared, or why it is not known.
+fn xdp_drops(device: &str, statistics: Result<Vec<(String, u64)>, Error>) -> Result<Option<u64>, String> {
+    let statistics = match statistics {
+        Ok(statistics) => statistics,
+        Err(error) if error.errno() == Some(Errno::NODEV.raw_os_error()) => return Ok(None),
+        Err(error) => return Err(unread(device, error)),
+    };
+    let is_drop = |name: &str| SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+    let counts = statistics.iter().filter(|(name, _)| is_drop(name)).map(|(_, count)| *count);
+    let sum = counts.reduce(u64::saturating_add);
+    sum.map(Some).ok_or_else(|| format!("the driver of {device} does not count what an XDP program drops"))
+}
+
+fn unread(device: &str, error: Error) -> String {
+    format!("cannot read the driver's statistics of {device}: {}", cause(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_that_a_driver_does_not_tell_are_no_zero() {
+        let counted = |names: &[(&str, u64)]| Ok(names.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect());
+        let failed = |errno: Errno| Err(Error::new("ioctl(SIOCETHTOOL)", errno));
+        let of_queues = counted(&[("rx0_xdp_drops", 3), ("rx0_xdp_packets", 9), ("rx1_xdp_drops", 4)]);
+        assert_eq!(xdp_drops("eth0", of_queues), Ok(Some(7)));
+        assert_eq!(
+            xdp_drops("eth0", counted(&[("rx_bytes", 3)])),
+            Err("the driver of eth0 does not count what an XDP program drops".to_owned())
+        );
+        assert_eq!(
+            xdp_drops("eth0", failed(Errno::PERM)),
+            Err("cannot read the driver's statistics of eth0: Operation not permitted (os error 1)".to_owned())
+        );
+        assert_eq!(xdp_drops("eth0", failed(Errno::NODEV)), Ok(None), "the interface is told by its other counters");
     }
 }

@@ -1,7 +1,8 @@
 //! Packets that waited for the verdict of a program: `/proc/net/netfilter/nfnetlink_queue`, by `net/netfilter/nfnetlink_queue.c`.
 //!
 //! One line per queue: number, port of the reader, packets that wait, copy mode, copy range, drops because the queue was full, drops because
-//! the message could not be delivered, packets so far, 1. Only root may read it. Without the file the kernel has no queues.
+//! the message could not be delivered, packets so far, 1. Only root may read it. Without the file, in a `/proc/net` that is there, the kernel has no
+//! queues.
 
 use std::{collections::BTreeMap, fmt::Write as _, io, path::Path};
 
@@ -10,6 +11,8 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, counters_of, wrapping_counter::WrappingCounter};
 use crate::procfs::{ProcFile, fields, lines, number};
 
+/// A folder that every kernel with a network has.
+const FOLDER: &str = "proc/net";
 /// Each count with its column.
 const COUNTS: [(&str, usize); 3] =
     [(host::NFQUEUE_DROPPED, 5), (host::NFQUEUE_USER_DROPPED, 6), (host::NFQUEUE_PACKETS, 7)];
@@ -52,11 +55,7 @@ impl Source for NfQueue {
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let text = match self.file.read(root) {
             Ok(text) => text,
-            // A host has queues only if a program reads them, and that program needs the privilege too.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
-                return Ok(());
-            }
-            Err(error) => return Err(error),
+            Err(error) => return unread(error, root),
         };
         for line in lines(text) {
             let columns: [Option<u64>; COLUMNS] = crate::procfs::numbers(fields(line));
@@ -77,5 +76,37 @@ impl Source for NfQueue {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns why the queues are not known, and who may list them. That the kernel has none is known.
+fn unread(error: io::Error, root: &Path) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound if root.join(FOLDER).exists() => Ok(()),
+        // Another program's queue drops packets of this host all the same.
+        kind @ io::ErrorKind::PermissionDenied => Err(io::Error::new(
+            kind,
+            format!("{error}: only root, or a program with CAP_DAC_READ_SEARCH, may list queues"),
+        )),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_queues_is_no_loss_and_a_list_that_is_refused_or_hidden_is_one() {
+        let root = tempfile::tempdir().unwrap();
+        let error = |kind: io::ErrorKind| io::Error::new(kind, "cannot read /x: why");
+        let told = |kind| unread(error(kind), root.path()).map_err(|error| error.to_string());
+        assert_eq!(told(io::ErrorKind::NotFound), Err("cannot read /x: why".to_owned()), "a masked /proc");
+        fs::create_dir_all(root.path().join(FOLDER)).unwrap();
+        assert_eq!(told(io::ErrorKind::NotFound), Ok(()));
+        let why = "cannot read /x: why: only root, or a program with CAP_DAC_READ_SEARCH, may list queues";
+        assert_eq!(told(io::ErrorKind::PermissionDenied), Err(why.to_owned()));
     }
 }

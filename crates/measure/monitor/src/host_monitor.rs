@@ -20,6 +20,8 @@ const SAMPLES_MAX: usize = 240;
 /// The number of counters of a host with 512 cores and 1000 interfaces. It limits the record if interfaces come and go all the
 /// time.
 const SERIES_MAX: usize = 16_384;
+/// The most reasons of a source that are told: it may fail in another way later, and must not fill the memory if it has no end of reasons.
+const LOSSES_MAX: usize = 4;
 /// The message if there are more counters.
 const OVERFULL: &str = "watch: more than 16384 counters, of which the later ones are not recorded";
 
@@ -54,14 +56,15 @@ pub enum ProgramNames {
 
 struct MonitoredSource {
     source: Box<dyn Source>,
-    has_failed: bool,
+    /// The number of its losses that were told.
+    n_told: usize,
 }
 
 impl HostMonitor {
     /// Creates a monitor without samples; `/` is the root of the host itself.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, sources: Vec<Box<dyn Source>>, programs: ProgramNames) -> Self {
-        let watched = |source| MonitoredSource { source, has_failed: false };
+        let watched = |source| MonitoredSource { source, n_told: 0 };
         Self {
             root: root.into(),
             sources: sources.into_iter().map(watched).collect(),
@@ -77,7 +80,7 @@ impl HostMonitor {
 
     /// Takes a sample of all sources; `now` is the host's monotonic clock.
     ///
-    /// A source that fails does not stop the others, and is reported once among what is [unavailable](Self::unavailable).
+    /// A source that fails does not stop the others, and each reason is reported once among what is [unavailable](Self::unavailable).
     pub fn sample(&mut self, now: Nanos) {
         if self.n_taken == 0 && self.programs == ProgramNames::Told {
             self.programs_before = Some(ProgramsAtOnce::read(&self.root));
@@ -93,9 +96,12 @@ impl HostMonitor {
                 Ok(()) if self.columns.n_recorded == 0 => silence(&*watched.source, &self.root).map(str::to_owned),
                 Ok(()) => None,
             };
-            if let Some(failed) = failed.filter(|_| !watched.has_failed) {
-                self.unavailable.push(format!("{}: {failed}", watched.source.name()));
-                watched.has_failed = true;
+            if let Some(failed) = failed.filter(|_| watched.n_told < LOSSES_MAX) {
+                let loss = format!("{}: {failed}", watched.source.name());
+                if !self.unavailable.contains(&loss) {
+                    self.unavailable.push(loss);
+                    watched.n_told += 1;
+                }
             }
         }
         if self.columns.is_overfull && !self.unavailable.iter().any(|loss| loss == OVERFULL) {
@@ -104,7 +110,7 @@ impl HostMonitor {
         self.n_taken += 1;
     }
 
-    /// Sampling failures, one sentence per source.
+    /// Sampling failures, a sentence for each reason of a source.
     #[must_use]
     pub fn unavailable(&self) -> &[String] {
         &self.unavailable
@@ -351,6 +357,17 @@ mod tests {
         (0..3).for_each(|i| watch.sample(Nanos(i)));
         assert_eq!(watch.unavailable(), ["played: entity not found"]);
         assert_eq!(watch.finish().growth("count", ""), Some(2));
+    }
+
+    #[test]
+    fn a_source_that_fails_in_another_way_later_tells_that_too_but_not_without_end() {
+        let told = |reasons: &'static [&'static str]| {
+            let mut monitor = watch(move |i, _| Err(io::Error::other(reasons[usize::try_from(i).unwrap()])));
+            (0..reasons.len()).for_each(|i| monitor.sample(Nanos(i.try_into().unwrap())));
+            monitor.unavailable().to_vec()
+        };
+        assert_eq!(told(&["a", "b", "a", "b"]), ["played: a", "played: b"]);
+        assert_eq!(told(&["a", "b", "c", "d", "e", "f"]).len(), LOSSES_MAX);
     }
 
     #[test]

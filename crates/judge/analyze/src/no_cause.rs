@@ -277,12 +277,14 @@ fn memory(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 }
 
 /// Counters that further rules need. Their zeros say little, but without them nobody looked.
-const NEEDED: [(&str, &str); 5] = [
+const NEEDED: [(&str, &str); 7] = [
     (counter::SOFTNET_SQUEEZED, "turns at receiving"),
     (counter::PRESSURE_SOME_NS, "memory pressure"),
     (counter::IP_MARTIAN_SOURCE, "martian packets"),
     (counter::CONNTRACK_ENTRIES, "connection tracking"),
     (counter::NEIGHBOR_CHANGES, "neighbors"),
+    (counter::NEIGHBOR_TABLE_FULL, "neighbor tables"),
+    (counter::DEV_XDP_DROPPED, "XDP programs"),
 ];
 
 fn uncounted(seen: &TestEvidence<'_>, inspection: &mut Inspection) {

@@ -12,7 +12,7 @@ mod quotas;
 mod sources;
 
 pub use environment::{
-    InterfaceFacts, LineRate, Queues, RingSizes, environment, interfaces, machine, note_machine_settings,
+    InterfaceFacts, LineRate, Queues, RingSizes, UNREAD, environment, interfaces, machine, note_machine_settings,
 };
 pub use host_monitor::{HostMonitor, ProgramNames};
 pub use programs::{ProgramReader, ProgramTimes, socket_inodes};

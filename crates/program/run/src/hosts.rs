@@ -17,6 +17,7 @@ use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
 };
+use fathom_monitor::UNREAD;
 use fathom_sys::{
     netlink::namespace::Namespaces,
     process::{ProcessIdentity, affinity, effective_user, own_program},
@@ -359,6 +360,10 @@ impl Hosts {
         if place.is_on_this_machine {
             fathom_monitor::note_machine_settings(Path::new("/"), &mut environment);
         }
+        // A fact tells it in the answer of an agent, and a loss of the host to who reads the run.
+        let unread = environment.0.iter().filter_map(|(topic, facts)| Some(format!("{topic}: {}", facts.get(UNREAD)?)));
+        let unread: Vec<String> = unread.filter(|loss| !place.unavailable.contains(loss)).collect();
+        place.unavailable.extend(unread);
         place.allowed_cores = environment.get("cpu", "allowed").and_then(core_list);
         if place.interface.is_none() {
             let address = place.address.to_string();

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, path::Path, sync::LazyLock};
 
 use fathom_engine::{Observer, TestKind};
 use fathom_model::{Environment, HostRecord, Metric, units::Nanos};
-use fathom_monitor::HostMonitor;
 pub use fathom_monitor::ProgramNames;
+use fathom_monitor::{HostMonitor, UNREAD};
 
 /// All test kinds, top layer first.
 pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
@@ -40,17 +40,17 @@ pub fn kind(name: &str) -> Result<&'static dyn TestKind, fathom_engine::Error> {
 /// The name and version of this program in results.
 pub const TOOL: &str = concat!("fathom ", env!("CARGO_PKG_VERSION"));
 
-/// Returns the facts about this host that affect results, and a sentence for each fact that could not be read.
-pub fn environment_here() -> (Environment, Vec<String>) {
-    let (interfaces, unavailable) = match fathom_monitor::interfaces() {
-        Ok(interfaces) => (interfaces, Vec::new()),
-        Err(error) => (Vec::new(), vec![format!("the interfaces are unknown: {error}")]),
-    };
-    let mut environment = fathom_monitor::environment(Path::new("/"), &interfaces);
+/// Returns the facts about this host that affect results, and why others could not be read.
+fn environment_here() -> Environment {
+    let interfaces = fathom_monitor::interfaces();
+    let mut environment = fathom_monitor::environment(Path::new("/"), interfaces.as_deref().unwrap_or_default());
+    if let Err(error) = interfaces {
+        environment.note("interfaces", UNREAD, format!("all: {error}: {}", error.source));
+    }
     environment.note("tool", "version", TOOL);
     environment.note("tool", "capabilities", fathom_sys::process::effective_capabilities().join(" "));
     environment.note("tool", "build", if cfg!(debug_assertions) { "debug" } else { "release" });
-    (environment, unavailable)
+    environment
 }
 
 fn host_monitor(programs: ProgramNames) -> HostMonitor {
@@ -62,7 +62,7 @@ struct HostObserver(HostMonitor);
 
 impl Observer for HostObserver {
     fn environment(&mut self) -> Environment {
-        environment_here().0
+        environment_here()
     }
 
     fn sample(&mut self, now: Nanos) {

@@ -8,7 +8,7 @@ use fathom_sys::{
     Result,
     netlink::{
         Link, Netlink,
-        ethtool::{Coalescing, Device, Duplex, PauseMode},
+        ethtool::{Channels, Coalescing, Device, Driver, Duplex, Feature, LinkMode, PauseMode, Rings},
         qdisc::{Qdisc, QdiscPlace},
     },
 };
@@ -17,7 +17,8 @@ use super::{InterfaceFacts, Queues, RingSizes};
 
 /// Returns the interfaces in the network namespace of the calling thread.
 ///
-/// Facts that a device does not report are missing. A device that disappears meanwhile reports nothing more.
+/// Facts that a device does not have are missing. Those that it has and that cannot be read, also because it disappears meanwhile, are missing with
+/// a reason.
 ///
 /// # Errors
 /// If the kernel does not list them.
@@ -62,21 +63,18 @@ const GSO_BYTES_USUAL: u32 = 65_536;
 const GSO_SEGMENTS_USUAL: u32 = 65_535;
 
 fn facts(link: Link) -> InterfaceFacts {
-    let device = Device::open(&link.name).ok();
-    let device = device.as_ref();
-    let driver = device.and_then(|device| device.driver().ok().flatten());
-    let mode = device.and_then(|device| device.link_mode().ok().flatten());
-    let features = device.and_then(|device| device.features().ok()).unwrap_or_default();
+    let mut unread = UnreadFacts::default();
+    let device = unread.read("driver, speed, queues, rings and offloads", Device::open(&link.name));
+    let of_device = DeviceFacts::read(device.as_ref(), &mut unread);
+    let DeviceFacts { driver, mode, features, rings, coalescing, pause, channels } = of_device;
     InterfaceFacts {
         speed: mode.and_then(|mode| mode.speed),
         duplex: mode.and_then(|mode| mode.duplex).map(duplex),
-        rings: device
-            .and_then(|device| device.rings().ok().flatten())
-            .map(|rings| RingSizes { rx: (rings.rx, rings.rx_max), tx: (rings.tx, rings.tx_max) }),
-        coalescing: device.and_then(|device| device.coalescing().ok().flatten()).map(coalescing),
-        pause: device.and_then(|device| device.pause().ok().flatten()).map(pause),
+        rings: rings.map(|rings| RingSizes { rx: (rings.rx, rings.rx_max), tx: (rings.tx, rings.tx_max) }),
+        coalescing: coalescing.map(told_coalescing),
+        pause: pause.map(told_pause),
         mtu: Some(Bytes(u64::from(link.mtu_bytes))),
-        queues: queues(device, &link),
+        queues: queues(channels, &link),
         offloads: features.into_iter().filter(|feature| feature.active).map(|feature| feature.name).collect(),
         mac: link.mac.map(|mac| mac.to_string()),
         operstate: Some(
@@ -98,6 +96,60 @@ fn facts(link: Link) -> InterfaceFacts {
         lower: Vec::new(),
         qdisc_rate: None,
         qdisc_flow_rate: None,
+        unread: unread.told(),
+    }
+}
+
+/// What ethtool tells of a device.
+#[derive(Default)]
+struct DeviceFacts {
+    driver: Option<Driver>,
+    mode: Option<LinkMode>,
+    features: Vec<Feature>,
+    rings: Option<Rings>,
+    coalescing: Option<Coalescing>,
+    pause: Option<PauseMode>,
+    channels: Option<Channels>,
+}
+
+impl DeviceFacts {
+    fn read(device: Option<&Device>, unread: &mut UnreadFacts) -> Self {
+        let Some(device) = device else { return Self::default() };
+        Self {
+            driver: unread.read("driver", device.driver()).flatten(),
+            mode: unread.read("speed and duplex mode", device.link_mode()).flatten(),
+            features: unread.read("offloads", device.features()).unwrap_or_default(),
+            rings: unread.read("rings", device.rings()).flatten(),
+            coalescing: unread.read("coalescing", device.coalescing()).flatten(),
+            pause: unread.read("pause frames", device.pause()).flatten(),
+            channels: unread.read("queues", device.channels()).flatten(),
+        }
+    }
+}
+
+/// The facts that could not be read, by their cause.
+#[derive(Default)]
+struct UnreadFacts(Vec<(String, Vec<&'static str>)>);
+
+impl UnreadFacts {
+    /// Returns what was read, or keeps why it was not.
+    fn read<T>(&mut self, what: &'static str, answer: Result<T>) -> Option<T> {
+        let cause = match answer {
+            Ok(read) => return Some(read),
+            Err(error) => error.source.to_string(),
+        };
+        match self.0.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, all)) => all.push(what),
+            None => self.0.push((cause, vec![what])),
+        }
+        None
+    }
+
+    /// Returns all reasons as one sentence.
+    fn told(self) -> Option<String> {
+        let all: Vec<String> =
+            self.0.into_iter().map(|(cause, what)| format!("{}: {cause}", what.join(", "))).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
@@ -109,7 +161,7 @@ fn duplex(mode: Duplex) -> String {
     .to_owned()
 }
 
-fn coalescing(set: Coalescing) -> String {
+fn told_coalescing(set: Coalescing) -> String {
     let way = |name: &str, (usecs, frames): (u32, u32), is_adaptive: bool| {
         let adaptive = if is_adaptive { ", adaptive" } else { "" };
         format!("{name} {usecs} µs or {frames} frames{adaptive}")
@@ -118,16 +170,16 @@ fn coalescing(set: Coalescing) -> String {
     format!("{rx}; {}", way("tx", (set.tx_usecs, set.tx_frames), set.tx_adaptive))
 }
 
-fn pause(mode: PauseMode) -> String {
+fn told_pause(mode: PauseMode) -> String {
     let state = |is_on: bool| if is_on { "on" } else { "off" };
     let agreed = if mode.autonegotiated { ", autonegotiated" } else { "" };
     format!("rx {}, tx {}{agreed}", state(mode.rx), state(mode.tx))
 }
 
 /// The driver's channels, or the kernel's own count if the driver does not report any.
-fn queues(device: Option<&Device>, link: &Link) -> Queues {
+fn queues(channels: Option<Channels>, link: &Link) -> Queues {
     let some = |n: u32| (n > 0).then_some(n);
-    match device.and_then(|device| device.channels().ok().flatten()) {
+    match channels {
         Some(channels) => {
             let current = channels.current;
             Queues {
@@ -143,13 +195,14 @@ fn queues(device: Option<&Device>, link: &Link) -> Queues {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
+    use std::{os::fd::AsFd as _, path::Path};
 
     use fathom_model::MacAddress;
     use fathom_sys::{
         Error,
         netlink::{BridgeIndex, Macvlan, Veth, VethEnd, namespace::NetNs},
     };
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -187,5 +240,23 @@ mod tests {
         assert!(lo.mtu >= Some(Bytes(16_436)), "{lo:?}");
         assert!(lo.offloads.iter().any(|name| name == "loopback"), "{lo:?}");
         assert_eq!((lo.speed, lo.line_rate()), (None, None));
+        assert_eq!((lo.rings, &lo.unread), (None, &None), "it has no rings, which is no loss");
+    }
+
+    #[test]
+    fn facts_that_are_refused_are_named_by_their_cause() {
+        let refused = |errno| Err::<Option<u32>, Error>(Error::new("ioctl(SIOCETHTOOL)", errno));
+        let mut unread = UnreadFacts::default();
+        assert_eq!(unread.read("driver", Ok(Some(7))), Some(Some(7)));
+        assert_eq!(unread.read("rings", refused(Errno::PERM)), None);
+        assert_eq!(unread.read("queues", Ok(None::<u32>)), Some(None), "the driver has no such thing");
+        assert_eq!(unread.read("offloads", refused(Errno::NODEV)), None);
+        assert_eq!(unread.read("pause frames", refused(Errno::PERM)), None);
+        let told = "rings, pause frames: Operation not permitted (os error 1); offloads: No such device (os error 19)";
+        assert_eq!(unread.told().as_deref(), Some(told));
+        let unread = Some(told.to_owned());
+        let interface = InterfaceFacts { name: "eth0".to_owned(), unread, ..InterfaceFacts::default() };
+        let facts = crate::environment(Path::new("/nowhere"), &[interface]);
+        assert_eq!((facts.get("eth0", "unread"), facts.get("eth0", "ring_rx")), (Some(told), None));
     }
 }

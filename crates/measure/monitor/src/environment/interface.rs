@@ -5,6 +5,9 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, rounded},
 };
 
+/// The fact that names those of its topic that could not be read, with the cause.
+pub const UNREAD: &str = "unread";
+
 /// Facts of one interface; facts that are not reported are `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InterfaceFacts {
@@ -48,6 +51,8 @@ pub struct InterfaceFacts {
     pub gso_max_segments: Option<u32>,
     /// Whether it can carry anything: one of [`fathom_model::names::interface_state`].
     pub operstate: Option<String>,
+    /// Which facts could not be read, and why; a fact that the device does not have is not among them.
+    pub unread: Option<String>,
 }
 
 /// The numbers of queues of an interface, by purpose.
@@ -133,6 +138,7 @@ impl InterfaceFacts {
             ("coalescing", self.coalescing.clone()),
             ("pause", self.pause.clone()),
             ("operstate", self.operstate.clone()),
+            (UNREAD, self.unread.clone()),
         ];
         for (name, value) in all {
             super::note_some(facts, (&self.name, name), value);

@@ -15,7 +15,7 @@ use fathom_model::Environment;
 use fathom_sys::clock;
 
 pub use gathering::interfaces;
-pub use interface::{InterfaceFacts, LineRate, Queues, RingSizes};
+pub use interface::{InterfaceFacts, LineRate, Queues, RingSizes, UNREAD};
 pub use sysctl::note_machine_settings;
 
 /// Larger than any file with a fact.

@@ -246,6 +246,9 @@ pub struct HostRecord {
     /// The programs with the most CPU time beside the test, the greatest first; empty on a served host, which does not tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramTime>,
+    /// What makes the growth of its counters too little: some that fell, or an interface that disappeared. The texts do not name the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
     /// The CPU time that reading the counters took; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling_cpu_ns: Option<Nanos>,
@@ -325,7 +328,8 @@ impl Series {
     /// Returns the growth from the first to the last sample.
     ///
     /// A value that falls is a counter that restarted, as that of an interface that was removed and came back: its growth from
-    /// there on is added, and what it counted between its last sample and its restart is unknown and left out.
+    /// there on is added, and what it counted between its last sample and its restart is unknown and left out. A [note](HostRecord::notes) of its
+    /// host says so.
     #[must_use]
     pub fn growth(&self) -> u64 {
         self.values.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).sum()

@@ -126,7 +126,7 @@ mod tests {
 
     fn found(series: Vec<Series>) -> Vec<Finding> {
         let at_ns = (0..3).map(Nanos::from_secs).collect();
-        let record = HostRecord { at_ns, series, programs: Vec::new(), sampling_cpu_ns: None };
+        let record = HostRecord { at_ns, series, ..HostRecord::default() };
         let interfaces = ["eth0", "eth1"].map(str::to_owned).to_vec();
         WatchedHost::new("gen-1", Environment::default()).judge(record, interfaces)
     }
@@ -153,7 +153,7 @@ mod tests {
             at_ns: (0..3).map(Nanos::from_secs).collect(),
             series: vec![series(counter::CPU_USER_NS, "cpu0", &[0, 1_000_000_000, 2_000_000_000])],
             programs: vec![program("make", 7, 400), program("yes", 8, 1_500)],
-            sampling_cpu_ns: None,
+            ..HostRecord::default()
         };
         let found = WatchedHost::new("gen-1", Environment::default()).judge(record, Vec::new());
         let full = found.iter().find(|finding| finding.id == "core-full").unwrap();

@@ -3,10 +3,14 @@
 //! When the rows are full, every second row is removed. Counters only grow, so only resolution is lost. The first and the newest
 //! sample are always kept.
 
-use std::path::PathBuf;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use fathom_model::{
-    record::{HostRecord, Series},
+    names::host::{CPU_IDLE_NS, DEV_RX_BYTES, GAUGES},
+    record::{HostRecord, Note, Series},
     units::Nanos,
 };
 
@@ -20,6 +24,10 @@ const SAMPLES_MAX: usize = 240;
 /// The number of counters of a host with 512 cores and 1000 interfaces. It limits the record if interfaces come and go all the
 /// time.
 const SERIES_MAX: usize = 16_384;
+/// The most instances and interfaces that a note names. An interface that is made anew is one instance with all its counters.
+const NAMES_MAX: usize = 8;
+/// The kernel may take back some ticks of idle time while a core sleeps, so that this counter falls without a new beginning.
+const IDLE_TAKEN_BACK: Nanos = Nanos::from_millis(100);
 /// The most reasons of a source that are told: it may fail in another way later, and must not fill the memory if it has no end of reasons.
 const LOSSES_MAX: usize = 4;
 /// The message if there are more counters.
@@ -28,7 +36,8 @@ const OVERFULL: &str = "watch: more than 16384 counters, of which the later ones
 /// Samples the counters of a host at the times that its caller passes.
 ///
 /// An interface or a core that appears later starts from its first value: it is recorded as if it had that value from the
-/// beginning. One that disappears keeps its last value.
+/// beginning. One that disappears keeps its last value, and a counter that falls goes on from there: neither shows in the growth, so that a
+/// note of the record says so.
 pub struct HostMonitor {
     root: PathBuf,
     sources: Vec<MonitoredSource>,
@@ -87,8 +96,7 @@ impl HostMonitor {
         }
         self.make_room();
         self.at.push(now);
-        self.columns.row = self.at.len() - 1;
-        self.columns.next = 0;
+        self.columns.begin(self.at.len() - 1);
         for watched in &mut self.sources {
             self.columns.n_recorded = 0;
             let failed = match watched.source.sample(&self.root, &mut self.columns) {
@@ -104,6 +112,7 @@ impl HostMonitor {
                 }
             }
         }
+        self.columns.note_gone();
         if self.columns.is_overfull && !self.unavailable.iter().any(|loss| loss == OVERFULL) {
             self.unavailable.push(OVERFULL.to_owned());
         }
@@ -120,8 +129,9 @@ impl HostMonitor {
     #[must_use]
     pub fn finish(self) -> HostRecord {
         let n_rows = self.at.len();
+        let notes = self.columns.notes();
         let series = self.columns.all.into_iter().map(|column| column.finish(n_rows)).collect();
-        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), sampling_cpu_ns: None };
+        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), notes, sampling_cpu_ns: None };
         if let Some(before) = self.programs_before {
             record.programs = ProgramsAtOnce::read(&self.root).told_since(&before, record.span(), &self.root);
         }
@@ -152,15 +162,80 @@ fn keep_every_second<T>(row: &mut Vec<T>) {
     });
 }
 
+/// Returns true if a counter that fell began anew: a gauge rises and falls, and the kernel takes back a little idle time.
+#[must_use]
+pub fn begins_anew(counter: &str, before: u64, now: u64) -> bool {
+    let is_taken_back = counter == CPU_IDLE_NS && before.saturating_sub(now) <= IDLE_TAKEN_BACK.0;
+    now < before && !is_taken_back && !GAUGES.contains(&counter)
+}
+
 /// All counters seen so far, and the row that is being written.
 #[derive(Default)]
 struct Columns {
     all: Vec<Column>,
     row: usize,
+    /// The number of this sample, from 1.
+    n_samples: u64,
     /// The likely position of the next value: sources record in the same order each time.
     next: usize,
     n_recorded: usize,
     is_overfull: bool,
+    /// The columns that each interface has one of.
+    interfaces: Vec<usize>,
+    /// The interfaces that disappeared.
+    gone: BTreeSet<String>,
+    /// The counters that began anew, by instance.
+    fallen: BTreeMap<String, BTreeSet<&'static str>>,
+}
+
+impl Columns {
+    /// Begins a sample.
+    fn begin(&mut self, row: usize) {
+        self.row = row;
+        self.n_samples += 1;
+        self.next = 0;
+    }
+
+    /// Notes the interfaces that this sample has no longer. Without any interface their source could not be read, which is another matter.
+    fn note_gone(&mut self) {
+        let is_here = |column: &Column| column.seen == self.n_samples;
+        if !self.interfaces.iter().any(|place| is_here(&self.all[*place])) {
+            return;
+        }
+        for place in &self.interfaces {
+            let column = &self.all[*place];
+            if !is_here(column) && !self.gone.contains(&column.of) {
+                self.gone.insert(column.of.clone());
+            }
+        }
+    }
+
+    /// Returns what makes the growth of counters too little, a note for each kind.
+    fn notes(&self) -> Vec<Note> {
+        let mut notes = Vec::new();
+        if !self.gone.is_empty() {
+            let names = named(self.gone.iter().cloned());
+            let text = format!("interfaces disappeared, and their counters end there: {names}");
+            notes.push(Note::new("interface-disappeared", text));
+        }
+        if !self.fallen.is_empty() {
+            let fallen = self.fallen.iter().map(|(of, counters)| {
+                let of = if of.is_empty() { String::new() } else { format!(" of {of}") };
+                format!("{}{of}", counters.iter().copied().collect::<Vec<_>>().join(", "))
+            });
+            let names = named(fallen);
+            let text = format!("counters fell and were counted anew, so that their growth is too small: {names}");
+            notes.push(Note::new("counters-fell", text));
+        }
+        notes
+    }
+}
+
+/// Joins names, and counts those that are too many.
+fn named(names: impl ExactSizeIterator<Item = String>) -> String {
+    let n_more = names.len().saturating_sub(NAMES_MAX);
+    let names = names.take(NAMES_MAX).collect::<Vec<_>>().join("; ");
+    if n_more == 0 { names } else { format!("{names}; and {n_more} more") }
 }
 
 impl CounterSink for Columns {
@@ -172,10 +247,20 @@ impl CounterSink for Columns {
             _ => self.all.iter().position(is_it),
         };
         if let Some(place) = place {
-            self.all[place].show(self.row, value);
+            let column = &mut self.all[place];
+            // Of two values in one sample the last counts.
+            if column.seen < self.n_samples && begins_anew(name, column.newest, value) {
+                self.fallen.entry(of.to_owned()).or_default().insert(name);
+            }
+            column.show(self.row, value);
+            column.seen = self.n_samples;
             self.next = place + 1;
         } else if self.all.len() < SERIES_MAX {
-            self.all.push(Column { name, of: of.to_owned(), values: vec![value] });
+            if name == DEV_RX_BYTES {
+                self.interfaces.push(self.all.len());
+            }
+            let seen = self.n_samples;
+            self.all.push(Column { name, of: of.to_owned(), values: vec![value], newest: value, seen });
             self.next = self.all.len();
         } else {
             self.is_overfull = true;
@@ -188,11 +273,16 @@ struct Column {
     name: &'static str,
     of: String,
     values: Vec<u64>,
+    /// The newest value, whose row may be gone.
+    newest: u64,
+    /// The number of the newest sample that has it.
+    seen: u64,
 }
 
 impl Column {
     /// Records the value in a row. A second value for the same row replaces the first.
     fn show(&mut self, row: usize, value: u64) {
+        self.newest = value;
         if self.values == [value] {
             return;
         }
@@ -321,6 +411,72 @@ mod tests {
             assert_eq!(record.growth("count", "gone0"), Some(2), "after {n_samples}");
             assert_eq!(record.series[0].values.len(), record.at_ns.len());
         }
+    }
+
+    /// Returns the ids and texts of the notes of a record.
+    fn notes(record: &HostRecord) -> Vec<(&str, &str)> {
+        record.notes.iter().map(|note| (note.id.as_str(), note.text.as_str())).collect()
+    }
+
+    #[test]
+    fn a_counter_that_fell_is_noted_however_long_the_watch_is() {
+        for n_samples in [6, 2_000] {
+            let record = watched(n_samples, |i, out| {
+                out.value("count", "eth0", if i < 3 { 1_000 + i } else { 7 + i });
+                out.value("still", "eth0", 5 - i.min(5));
+                out.value("grows", "eth0", i);
+                out.value("only", "", 3_u64.saturating_sub(i));
+                out.value(GAUGES[0], "queue0", 9 - i % 9);
+                out.value(CPU_IDLE_NS, "cpu0", 20_000_000 * (i % 2));
+                Ok(())
+            });
+            let text =
+                "counters fell and were counted anew, so that their growth is too small: only; count, still of eth0";
+            assert_eq!(notes(&record), [("counters-fell", text)], "after {n_samples}");
+        }
+        let grown = watched(500, |i, out| {
+            out.value("count", "", 1_000);
+            out.value("count", "", i);
+            Ok(())
+        });
+        assert!(grown.notes.is_empty(), "{:?}", grown.notes);
+    }
+
+    #[test]
+    fn an_interface_that_disappears_is_noted_and_one_whose_source_fails_is_not() {
+        let record = watched(6, |i, out| {
+            if i == 4 {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            out.value(DEV_RX_BYTES, "lo", i);
+            if i != 2 {
+                out.value(DEV_RX_BYTES, "back0", i);
+            }
+            if i < 3 {
+                out.value(DEV_RX_BYTES, "gone0", i);
+                out.value("count", "rule 7", i);
+            }
+            Ok(())
+        });
+        let text = "interfaces disappeared, and their counters end there: back0; gone0";
+        assert_eq!(notes(&record), [("interface-disappeared", text)]);
+        let failed = watched(4, |i, out| {
+            if i > 1 {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            out.value(DEV_RX_BYTES, "lo", i);
+            Ok(())
+        });
+        assert!(failed.notes.is_empty(), "{:?}", failed.notes);
+    }
+
+    #[test]
+    fn a_note_names_a_few_and_counts_the_rest() {
+        let record = watched(2, |i, out| {
+            (0..30).for_each(|n| out.value("count", &format!("veth{n:02}"), 9 - i));
+            Ok(())
+        });
+        assert!(record.notes[0].text.ends_with("; count of veth07; and 22 more"), "{:?}", record.notes);
     }
 
     #[test]

@@ -14,6 +14,6 @@ mod sources;
 pub use environment::{
     InterfaceFacts, LineRate, Queues, RingSizes, UNREAD, environment, interfaces, machine, note_machine_settings,
 };
-pub use host_monitor::{HostMonitor, ProgramNames};
+pub use host_monitor::{HostMonitor, ProgramNames, begins_anew};
 pub use programs::{ProgramReader, ProgramTimes, socket_inodes};
 pub use sources::{CounterSink, SOURCES, Source, every_source, is_slow, silence};

@@ -10,7 +10,7 @@ use fathom_model::{
     record::{HostRecord, Series},
     units::{Nanos, ratio},
 };
-use fathom_monitor::{CounterSink, Source, every_source, is_slow, silence};
+use fathom_monitor::{CounterSink, Source, begins_anew, every_source, is_slow, silence};
 
 /// A counter and one of its instances, such as `cpu_idle_ns` of `cpu1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -174,6 +174,7 @@ impl Samples {
             at_ns: rows.iter().map(|row| row.at).collect(),
             series: series.collect(),
             programs: Vec::new(),
+            notes: Vec::new(),
             sampling_cpu_ns: None,
         }
     }
@@ -185,9 +186,6 @@ const JUDGED_ROWS_MAX: usize = 12;
 /// A counter is less than it was, so that its growth is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fell;
-
-/// The kernel may take back some ticks of idle time while a core sleeps, so that this counter falls without a new beginning.
-const IDLE_TAKEN_BACK: Nanos = Nanos::from_millis(100);
 
 /// The last interval: between the two newest samples, and for slow counters between the two newest in which they were read.
 pub(crate) struct Interval<'a> {
@@ -236,9 +234,8 @@ impl<'a> Interval<'a> {
         let (before, after) = if self.samples.is_slow[place] { self.slow? } else { self.fast };
         let (value, span) = (after.value(place)?, after.at.since(before.at));
         let past = before.value(place).unwrap_or(value);
-        let is_taken_back = name == host::CPU_IDLE_NS && past.saturating_sub(value) <= IDLE_TAKEN_BACK.0;
-        let growth = value.checked_sub(past).or_else(|| is_taken_back.then_some(0));
-        Some(growth.map(|growth| (growth, span)).ok_or(Fell))
+        let has_fallen = begins_anew(name, past, value);
+        Some(if has_fallen { Err(Fell) } else { Ok((value.saturating_sub(past), span)) })
     }
 
     /// The instances of a counter that were there in the samples that are kept, and are not now; none if the counter itself is not there.

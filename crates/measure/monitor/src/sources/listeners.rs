@@ -18,24 +18,30 @@ const LISTENERS_MAX: usize = 64;
 /// The source. Each sample asks in the network namespace of the thread that takes it.
 pub(super) struct Listeners {
     reader: Socket<SocketReader>,
-    /// The addresses of the sockets of the last sample, by cookie.
-    names: BTreeMap<u64, String>,
+    /// The sockets with their addresses and drops, by cookie. One that dropped something stays when it is closed: several sockets may share an
+    /// address (`SO_REUSEPORT`), whose count must not fall.
+    known: BTreeMap<u64, (String, u64)>,
 }
 
 impl Listeners {
     pub(super) const fn new() -> Self {
-        Self { reader: Socket::new(|| Ok(SocketReader::default())), names: BTreeMap::new() }
+        Self { reader: Socket::new(|| Ok(SocketReader::default())), known: BTreeMap::new() }
     }
 
-    /// Returns the drops by address. Several sockets may share one (`SO_REUSEPORT`).
+    /// Takes the sockets of a dump, and returns the drops by address.
     fn by_address(&mut self, sockets: &[DiagSocket]) -> BTreeMap<&str, u64> {
-        self.names.retain(|cookie, _| sockets.iter().any(|socket| socket.cookie == *cookie));
-        for socket in sockets {
-            self.names.entry(socket.cookie).or_insert_with(|| socket.local.to_string());
+        let is_open = |cookie: u64| sockets.iter().any(|socket| socket.cookie == cookie);
+        self.known.retain(|cookie, (_, n)| *n > 0 || is_open(*cookie));
+        for (socket, n) in sockets.iter().filter_map(|socket| Some((socket, socket.n_dropped?.into()))) {
+            if let Some((_, known)) = self.known.get_mut(&socket.cookie) {
+                *known = n;
+            } else if self.known.len() < LISTENERS_MAX {
+                self.known.insert(socket.cookie, (socket.local.to_string(), n));
+            }
         }
         let mut dropped = BTreeMap::new();
-        for (socket, n) in sockets.iter().filter_map(|socket| Some((socket, socket.n_dropped?))) {
-            *dropped.entry(self.names[&socket.cookie].as_str()).or_default() += u64::from(n);
+        for (address, n) in self.known.values() {
+            *dropped.entry(address.as_str()).or_default() += n;
         }
         dropped
     }
@@ -75,7 +81,7 @@ impl Source for Listeners {
 #[cfg(test)]
 mod tests {
     use std::{
-        net::{SocketAddr, TcpStream},
+        net::{SocketAddr, TcpListener, TcpStream},
         time::Duration,
     };
 
@@ -102,15 +108,26 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_is_full_is_named_by_its_address_and_one_that_closed_is_gone() {
+    fn a_listener_that_is_full_is_named_by_its_address() {
         let listener = listen(([127, 0, 0, 1], 0).into(), 1, &AllowedPeers::anybody()).unwrap();
         let address = SockRef::from(&listener).local_addr().unwrap().as_socket().unwrap();
         let mut source = Listeners::new();
         assert_eq!(dropped(&mut source, address), Some(0));
         let wait = Duration::from_millis(50);
         let clients: Vec<_> = (0..6).map(|_| TcpStream::connect_timeout(&address, wait)).collect();
-        assert!(dropped(&mut source, address).is_some_and(|n| n > 0));
+        let n_full = dropped(&mut source, address);
+        assert!(n_full.is_some_and(|n| n > 0));
         drop((clients, listener));
+        assert_eq!(dropped(&mut source, address), n_full, "another socket may have its address");
+    }
+
+    #[test]
+    fn a_listener_that_dropped_nothing_ends_with_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut source = Listeners::new();
+        assert_eq!(dropped(&mut source, address), Some(0));
+        drop(listener);
         assert_eq!(dropped(&mut source, address), None);
     }
 }

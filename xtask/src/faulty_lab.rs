@@ -19,7 +19,7 @@ const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
 /// Causes that may keep a test from its start, with the words of the error that name them.
 const ERRORS: [(&str, &str); 5] = [
-    ("link-down", "is down"),
+    ("link-down", "the interface eth0 of"),
     ("descriptors", "RLIMIT_NOFILE"),
     ("no-route", "No route to host"),
     ("neighbor-unresolved", "no host on the link answers"),

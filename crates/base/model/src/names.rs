@@ -32,8 +32,7 @@ pub mod host {
     pub const SOFTIRQ_NET_RX: &str = "softirq_net_rx";
     /// The number of times that a core ran the soft interrupt that completes sending (`NET_TX`).
     pub const SOFTIRQ_NET_TX: &str = "softirq_net_tx";
-    /// Interrupts of a queue of a network device (`/proc/interrupts`); instances: `eth0 irq38 virtio2-input.0`, …, or an empty one
-    /// with 0 on a host without such queues.
+    /// Interrupts of a queue of a network device (`/proc/interrupts`); instances: `eth0 irq38 virtio2-input.0`, ….
     pub const QUEUE_INTERRUPTS: &str = "queue_interrupts";
     /// The number of the core that took most of the newest interrupts of a queue: a gauge.
     pub const QUEUE_INTERRUPT_CORE: &str = "queue_interrupt_core";
@@ -187,7 +186,8 @@ pub mod host {
     pub const TCP_LISTEN_OVERFLOWS: &str = "tcp_listen_overflows";
     /// Connections dropped by listening sockets for any reason (`TcpExt: ListenDrops`).
     pub const TCP_LISTEN_DROPS: &str = "tcp_listen_drops";
-    /// The same by listening socket (`INET_DIAG_SKMEMINFO`); instances: `0.0.0.0:80`, …, or an empty one with 0 on a host without listeners.
+    /// The same by listening address since the first sample (`INET_DIAG_SKMEMINFO`), without ports that the kernel handed out; instances:
+    /// `0.0.0.0:80`, …, or an empty one with 0 on a host without listeners.
     pub const TCP_LISTENER_DROPPED: &str = "tcp_listener_dropped";
     /// The number of times that the receive queue was pruned because a socket ran out of buffer (`TcpExt: PruneCalled`).
     pub const TCP_PRUNED: &str = "tcp_pruned";

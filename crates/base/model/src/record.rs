@@ -246,9 +246,9 @@ pub struct HostRecord {
     /// The programs with the most CPU time beside the test, the greatest first; empty on a served host, which does not tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramTime>,
-    /// What makes the growth of its counters too little: some that fell, or an interface that disappeared. The texts do not name the host.
+    /// Where the growth of its counters is too little, by instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<Note>,
+    pub breaks: Vec<CounterBreak>,
     /// The CPU time that reading the counters took; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling_cpu_ns: Option<Nanos>,
@@ -318,6 +318,16 @@ pub struct ProgramQuota {
     pub throttled_ns: Nanos,
 }
 
+/// Counters of one instance that did not go on from one sample to the next, so that they grew by more than the record shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CounterBreak {
+    /// The instance: `eth0`, `cpu1`, or an empty name for the whole host.
+    pub of: String,
+    /// The counters that fell and were counted anew; none if it is an interface that disappeared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fell: Vec<String>,
+}
+
 impl Series {
     /// Returns the value at a sample.
     #[must_use]
@@ -328,8 +338,8 @@ impl Series {
     /// Returns the growth from the first to the last sample.
     ///
     /// A value that falls is a counter that restarted, as that of an interface that was removed and came back: its growth from
-    /// there on is added, and what it counted between its last sample and its restart is unknown and left out. A [note](HostRecord::notes) of its
-    /// host says so.
+    /// there on is added, and what it counted between its last sample and its restart is unknown and left out. A [break](HostRecord::breaks) of
+    /// its host says so.
     #[must_use]
     pub fn growth(&self) -> u64 {
         self.values.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).sum()

@@ -10,7 +10,7 @@ use std::{
 
 use fathom_model::{
     names::host::{CPU_IDLE_NS, DEV_RX_BYTES, GAUGES},
-    record::{HostRecord, Note, Series},
+    record::{CounterBreak, HostRecord, Series},
     units::Nanos,
 };
 
@@ -24,8 +24,9 @@ const SAMPLES_MAX: usize = 240;
 /// The number of counters of a host with 512 cores and 1000 interfaces. It limits the record if interfaces come and go all the
 /// time.
 const SERIES_MAX: usize = 16_384;
-/// The most instances and interfaces that a note names. An interface that is made anew is one instance with all its counters.
-const NAMES_MAX: usize = 8;
+/// The most interfaces that disappeared, and the most instances whose counters fell, that a record names. An interface that is made anew is one
+/// instance with all its counters.
+const BREAKS_MAX: usize = 64;
 /// The kernel may take back some ticks of idle time while a core sleeps, so that this counter falls without a new beginning.
 const IDLE_TAKEN_BACK: Nanos = Nanos::from_millis(100);
 /// The most reasons of a source that are told: it may fail in another way later, and must not fill the memory if it has no end of reasons.
@@ -36,8 +37,8 @@ const OVERFULL: &str = "watch: more than 16384 counters, of which the later ones
 /// Samples the counters of a host at the times that its caller passes.
 ///
 /// An interface or a core that appears later starts from its first value: it is recorded as if it had that value from the
-/// beginning. One that disappears keeps its last value, and a counter that falls goes on from there: neither shows in the growth, so that a
-/// note of the record says so.
+/// beginning. One that disappears keeps its last value, and a counter that falls goes on from there: neither shows in the growth, so that the
+/// record has a break there.
 pub struct HostMonitor {
     root: PathBuf,
     sources: Vec<MonitoredSource>,
@@ -129,9 +130,9 @@ impl HostMonitor {
     #[must_use]
     pub fn finish(self) -> HostRecord {
         let n_rows = self.at.len();
-        let notes = self.columns.notes();
+        let breaks = self.columns.breaks();
         let series = self.columns.all.into_iter().map(|column| column.finish(n_rows)).collect();
-        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), notes, sampling_cpu_ns: None };
+        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), breaks, sampling_cpu_ns: None };
         if let Some(before) = self.programs_before {
             record.programs = ProgramsAtOnce::read(&self.root).told_since(&before, record.span(), &self.root);
         }
@@ -210,32 +211,15 @@ impl Columns {
         }
     }
 
-    /// Returns what makes the growth of counters too little, a note for each kind.
-    fn notes(&self) -> Vec<Note> {
-        let mut notes = Vec::new();
-        if !self.gone.is_empty() {
-            let names = named(self.gone.iter().cloned());
-            let text = format!("interfaces disappeared, and their counters end there: {names}");
-            notes.push(Note::new("interface-disappeared", text));
-        }
-        if !self.fallen.is_empty() {
-            let fallen = self.fallen.iter().map(|(of, counters)| {
-                let of = if of.is_empty() { String::new() } else { format!(" of {of}") };
-                format!("{}{of}", counters.iter().copied().collect::<Vec<_>>().join(", "))
-            });
-            let names = named(fallen);
-            let text = format!("counters fell and were counted anew, so that their growth is too small: {names}");
-            notes.push(Note::new("counters-fell", text));
-        }
-        notes
+    /// Returns where the growth of counters is too little.
+    fn breaks(&self) -> Vec<CounterBreak> {
+        let gone = self.gone.iter().map(|of| CounterBreak { of: of.clone(), fell: Vec::new() });
+        let fallen = self.fallen.iter().map(|(of, counters)| CounterBreak {
+            of: of.clone(),
+            fell: counters.iter().map(|counter| (*counter).to_owned()).collect(),
+        });
+        gone.take(BREAKS_MAX).chain(fallen.take(BREAKS_MAX)).collect()
     }
-}
-
-/// Joins names, and counts those that are too many.
-fn named(names: impl ExactSizeIterator<Item = String>) -> String {
-    let n_more = names.len().saturating_sub(NAMES_MAX);
-    let names = names.take(NAMES_MAX).collect::<Vec<_>>().join("; ");
-    if n_more == 0 { names } else { format!("{names}; and {n_more} more") }
 }
 
 impl CounterSink for Columns {
@@ -413,13 +397,13 @@ mod tests {
         }
     }
 
-    /// Returns the ids and texts of the notes of a record.
-    fn notes(record: &HostRecord) -> Vec<(&str, &str)> {
-        record.notes.iter().map(|note| (note.id.as_str(), note.text.as_str())).collect()
+    /// Returns the breaks of a record, with the counters that fell.
+    fn breaks(record: &HostRecord) -> Vec<(&str, Vec<&str>)> {
+        record.breaks.iter().map(|one| (one.of.as_str(), one.fell.iter().map(String::as_str).collect())).collect()
     }
 
     #[test]
-    fn a_counter_that_fell_is_noted_however_long_the_watch_is() {
+    fn a_counter_that_fell_is_told_however_long_the_watch_is() {
         for n_samples in [6, 2_000] {
             let record = watched(n_samples, |i, out| {
                 out.value("count", "eth0", if i < 3 { 1_000 + i } else { 7 + i });
@@ -430,20 +414,19 @@ mod tests {
                 out.value(CPU_IDLE_NS, "cpu0", 20_000_000 * (i % 2));
                 Ok(())
             });
-            let text =
-                "counters fell and were counted anew, so that their growth is too small: only; count, still of eth0";
-            assert_eq!(notes(&record), [("counters-fell", text)], "after {n_samples}");
+            let expected = [("", vec!["only"]), ("eth0", vec!["count", "still"])];
+            assert_eq!(breaks(&record), expected, "after {n_samples}");
         }
         let grown = watched(500, |i, out| {
             out.value("count", "", 1_000);
             out.value("count", "", i);
             Ok(())
         });
-        assert!(grown.notes.is_empty(), "{:?}", grown.notes);
+        assert!(grown.breaks.is_empty(), "{:?}", grown.breaks);
     }
 
     #[test]
-    fn an_interface_that_disappears_is_noted_and_one_whose_source_fails_is_not() {
+    fn an_interface_that_disappears_is_told_and_one_whose_source_fails_is_not() {
         let record = watched(6, |i, out| {
             if i == 4 {
                 return Err(io::ErrorKind::PermissionDenied.into());
@@ -458,8 +441,7 @@ mod tests {
             }
             Ok(())
         });
-        let text = "interfaces disappeared, and their counters end there: back0; gone0";
-        assert_eq!(notes(&record), [("interface-disappeared", text)]);
+        assert_eq!(breaks(&record), [("back0", vec![]), ("gone0", vec![])]);
         let failed = watched(4, |i, out| {
             if i > 1 {
                 return Err(io::ErrorKind::PermissionDenied.into());
@@ -467,52 +449,16 @@ mod tests {
             out.value(DEV_RX_BYTES, "lo", i);
             Ok(())
         });
-        assert!(failed.notes.is_empty(), "{:?}", failed.notes);
+        assert!(failed.breaks.is_empty(), "{:?}", failed.breaks);
     }
 
     #[test]
-    fn a_note_names_a_few_and_counts_the_rest() {
+    fn a_record_has_so_many_breaks_and_no_more() {
         let record = watched(2, |i, out| {
-            (0..30).for_each(|n| out.value("count", &format!("veth{n:02}"), 9 - i));
+            (0..200).for_each(|n| out.value("count", &format!("veth{n:03}"), 9 - i));
             Ok(())
         });
-        assert!(record.notes[0].text.ends_with("; count of veth07; and 22 more"), "{:?}", record.notes);
-    }
-
-    #[test]
-    fn a_counter_that_comes_and_goes_keeps_its_place_in_time() {
-        let record = watched(5, |i, out| {
-            if i != 2 {
-                out.value("count", "", [1, 2, 0, 4, 5][usize::try_from(i).unwrap()]);
-            }
-            Ok(())
-        });
-        assert_eq!(record.series[0].values, [1, 2, 2, 4, 5]);
-    }
-
-    #[test]
-    fn of_two_values_for_one_counter_in_one_sample_the_last_counts() {
-        let record = watched(3, |i, out| {
-            out.value("count", "", 1000);
-            out.value("count", "", i);
-            Ok(())
-        });
-        assert_eq!(record.series[0].values, [0, 1, 2]);
-    }
-
-    #[test]
-    fn a_source_that_fails_is_mentioned_once_and_stops_no_other() {
-        let failing = |_: u64, _: &mut dyn CounterSink| -> io::Result<()> { Err(io::ErrorKind::NotFound.into()) };
-        let counting = |i: u64, out: &mut dyn CounterSink| {
-            out.value("count", "", i);
-            Ok(())
-        };
-        let sources: Vec<Box<dyn Source>> =
-            vec![Box::new(Played { n_samples: 0, show: failing }), Box::new(Played { n_samples: 0, show: counting })];
-        let mut watch = HostMonitor::new("/nowhere", sources, ProgramNames::Hidden);
-        (0..3).for_each(|i| watch.sample(Nanos(i)));
-        assert_eq!(watch.unavailable(), ["played: entity not found"]);
-        assert_eq!(watch.finish().growth("count", ""), Some(2));
+        assert_eq!(record.breaks.len(), BREAKS_MAX);
     }
 
     #[test]

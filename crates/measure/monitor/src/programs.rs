@@ -38,7 +38,6 @@ pub struct ProgramReader {
     root: PathBuf,
     /// The name of this program, whose processes are the test's.
     own_name: Option<String>,
-    n_cores: u64,
     /// The inodes of the directories of kernel threads, most processes of a quiet host. Another process with such a number has another inode.
     kernel_threads: BTreeMap<u32, u64>,
 }
@@ -78,11 +77,7 @@ impl ProgramReader {
     pub fn new(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         let own = Process::read(&root.join("proc/self/stat")).and_then(Process::program);
-        let cores = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
-        let is_core =
-            |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-        let n_cores = u64::try_from(cores.lines().filter(is_core).count()).unwrap_or(1).max(1);
-        Self { root, own_name: own.map(|stat| stat.name), n_cores, kernel_threads: BTreeMap::new() }
+        Self { root, own_name: own.map(|stat| stat.name), kernel_threads: BTreeMap::new() }
     }
 
     /// Reads all processes but kernel threads.
@@ -106,7 +101,11 @@ impl ProgramReader {
             }
         }
         self.kernel_threads = kernel_threads;
-        ProgramTimes { by_pid, own_name: self.own_name.clone(), n_cores: self.n_cores }
+        let cores = fs::read_to_string(self.root.join("proc/stat")).unwrap_or_default();
+        let is_core =
+            |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let n_cores = u64::try_from(cores.lines().filter(is_core).count()).unwrap_or(1).max(1);
+        ProgramTimes { by_pid, own_name: self.own_name.clone(), n_cores }
     }
 }
 

@@ -360,10 +360,6 @@ impl Hosts {
         if place.is_on_this_machine {
             fathom_monitor::note_machine_settings(Path::new("/"), &mut environment);
         }
-        // A fact tells it in the answer of an agent, and a loss of the host to who reads the run.
-        let unread = environment.0.iter().filter_map(|(topic, facts)| Some(format!("{topic}: {}", facts.get(UNREAD)?)));
-        let unread: Vec<String> = unread.filter(|loss| !place.unavailable.contains(loss)).collect();
-        place.unavailable.extend(unread);
         place.allowed_cores = environment.get("cpu", "allowed").and_then(core_list);
         if place.interface.is_none() {
             let address = place.address.to_string();
@@ -374,6 +370,15 @@ impl Hosts {
             // Loopback answers for addresses that are not configured on it.
             place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
         }
+        // A fact tells it in the answer of an agent, and a loss of the host to who reads the run. Other interfaces than that of the test have nothing
+        // to do with it.
+        let topics = [Some(registry::INTERFACES), place.interface.as_deref()];
+        let unread = topics
+            .into_iter()
+            .flatten()
+            .filter_map(|topic| environment.get(topic, UNREAD).map(|why| format!("{topic}: {why}")));
+        let unread: Vec<String> = unread.filter(|loss| !place.unavailable.contains(loss)).collect();
+        place.unavailable.extend(unread);
         environment
     }
 

@@ -40,12 +40,15 @@ pub fn kind(name: &str) -> Result<&'static dyn TestKind, fathom_engine::Error> {
 /// The name and version of this program in results.
 pub const TOOL: &str = concat!("fathom ", env!("CARGO_PKG_VERSION"));
 
+/// The topic of what is told of all interfaces together.
+pub const INTERFACES: &str = "interfaces";
+
 /// Returns the facts about this host that affect results, and why others could not be read.
 fn environment_here() -> Environment {
     let interfaces = fathom_monitor::interfaces();
     let mut environment = fathom_monitor::environment(Path::new("/"), interfaces.as_deref().unwrap_or_default());
     if let Err(error) = interfaces {
-        environment.note("interfaces", UNREAD, format!("all: {error}: {}", error.source));
+        environment.note(INTERFACES, UNREAD, format!("they are unknown: {error}: {}", error.source));
     }
     environment.note("tool", "version", TOOL);
     environment.note("tool", "capabilities", fathom_sys::process::effective_capabilities().join(" "));

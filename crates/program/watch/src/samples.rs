@@ -174,7 +174,7 @@ impl Samples {
             at_ns: rows.iter().map(|row| row.at).collect(),
             series: series.collect(),
             programs: Vec::new(),
-            notes: Vec::new(),
+            breaks: Vec::new(),
             sampling_cpu_ns: None,
         }
     }

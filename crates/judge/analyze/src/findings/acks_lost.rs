@@ -12,7 +12,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     damaged_frames::DAMAGED_FRAMES,
-    host_drops::CONNTRACK_FULL,
+    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED},
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
     planned_event::PLANNED_EVENT,
@@ -70,6 +70,7 @@ impl FindingRule for AcksLost {
             RING_DROPS,
             DAMAGED_FRAMES,
             CONNTRACK_FULL,
+            CONNTRACK_REFUSED,
         ]
     }
 

@@ -118,17 +118,15 @@ impl FindingRule for ConnectDelays {
         let (short, title, next) = match place {
             SynLoss::AcceptQueue(at, n) => {
                 evidence.push(counter_evidence(at, host::TCP_LISTEN_OVERFLOWS, n));
-                // The address tells one server of a host from another.
+                // The address tells one server of a host from another, if most drops are its own.
                 let listener = seen.growth_by_instance(at, host::TCP_LISTENER_DROPPED).first().copied();
-                let whose = listener.map_or_else(
-                    || "the server".to_owned(),
+                let listener = listener.filter(|(_, dropped)| 2 * dropped >= n);
+                let (whose, n) = listener.map_or_else(
+                    || ("the server".to_owned(), n),
                     |(address, dropped)| {
-                        evidence.push(counter_evidence(
-                            at,
-                            format!("{} {address}", host::TCP_LISTENER_DROPPED),
-                            dropped,
-                        ));
-                        format!("the server at {address}")
+                        let counter = format!("{} {address}", host::TCP_LISTENER_DROPPED);
+                        evidence.push(counter_evidence(at, counter, dropped));
+                        (format!("the server at {address}"), dropped.min(n))
                     },
                 );
                 let title = format!("the accept queue of {whose} on {at} overflowed {} times: {waits}", grouped(n));
@@ -176,8 +174,10 @@ impl FindingRule for ConnectDelays {
 fn explained(seen: &TestEvidence<'_>) -> Option<f64> {
     let times = |name| seen.distribution(Side::Initiator, name);
     let (connects, service) = (times(distribution::CONNECT_TIME), times(distribution::SERVICE_TIME));
+    if is_scheduled(seen) {
+        return None;
+    }
     let whole = match seen.test.layer {
-        _ if is_scheduled(seen) => return None,
         Layer::Http => times(distribution::TOTAL_TIME),
         // Where each exchange opens a connection, its time begins with that.
         Layer::Tcp if 2 * connects.count() >= service.count() => service,
@@ -294,7 +294,8 @@ mod tests {
             "the accept queue of the server on target overflowed 40 times: 12 % of the connections waited a second or more for another SYN"
         );
         assert_eq!(finding.short, "listen queue");
-        builder.host_counter("target", (host::TCP_LISTENER_DROPPED, "0.0.0.0:22"), 0);
+        builder.host_counter("target", (host::TCP_LISTENER_DROPPED, "0.0.0.0:22"), 7);
+        assert!(builder.finding("connect-delays").unwrap().title.contains("the server on target"), "few are its own");
         builder.host_counter("target", (host::TCP_LISTENER_DROPPED, "0.0.0.0:8080"), 44);
         let title = builder.finding("connect-delays").unwrap().title;
         assert!(title.starts_with("the accept queue of the server at 0.0.0.0:8080 on target overflowed 40"), "{title}");

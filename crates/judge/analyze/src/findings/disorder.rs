@@ -35,8 +35,8 @@ pub(crate) const REORDERING: Disorder = Disorder {
     counter: count::REORDERED,
     event: "arrived after later ones",
     cause: "several paths, links or queues share one flow",
-    capture: "whether datagrams of one flow have several TTLs or source MAC addresses: then routers, or the ports of an aggregated link, divide it packet by packet; \
-              if not, links or queues behind one router do",
+    capture: "whether datagrams of one flow have several TTLs or source MAC addresses: then routers divide it packet by packet; if not, the ports of an \
+              aggregated link, or queues, do",
 };
 
 /// One datagram arrived several times.
@@ -45,7 +45,7 @@ pub(crate) const DUPLICATES: Disorder = Disorder {
     counter: count::DUPLICATES,
     event: "arrived more than once",
     cause: "a device on the way sends them twice, or two paths lead to the target",
-    capture: "both copies: two source MAC addresses are two devices that forward, two TTLs a router that one copy passed more often; equal \
+    capture: "both copies: two source MAC addresses are two devices that forward, two TTLs a router that one copy passed twice; equal \
               ones come from a switch (a mirrored port, a loop) or from a bond that broadcasts",
 };
 

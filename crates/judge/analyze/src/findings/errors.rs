@@ -16,7 +16,7 @@ use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
     connect_delays::are_connects_delayed,
-    host_drops::CONNTRACK_FULL,
+    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED},
     link_down::LINK_DOWN,
     near_full::{more_descriptors, more_local_ports},
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -228,7 +228,16 @@ impl FindingRule for ErrorCauses {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["stuck-connections", "retransmissions", "path-full", "acks-lost", CONNTRACK_FULL, LINK_DOWN, NEIGHBOR_CHANGES]
+        &[
+            "stuck-connections",
+            "retransmissions",
+            "path-full",
+            "acks-lost",
+            CONNTRACK_FULL,
+            CONNTRACK_REFUSED,
+            LINK_DOWN,
+            NEIGHBOR_CHANGES,
+        ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -242,10 +251,10 @@ impl FindingRule for ErrorCauses {
                 is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
             }
             // A full path drops SYNs, too, and a wrong neighbor entry loses all. A full table of connections drops nothing else.
-            "path-full" | CONNTRACK_FULL | NEIGHBOR_CHANGES if failure.stage == Stage::Connect => {
+            "path-full" | CONNTRACK_FULL | CONNTRACK_REFUSED | NEIGHBOR_CHANGES if failure.stage == Stage::Connect => {
                 matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
             }
-            CONNTRACK_FULL => false,
+            CONNTRACK_FULL | CONNTRACK_REFUSED => false,
             // The last bytes may have arrived.
             "acks-lost" => failure.cause == Cause::NeverAcknowledged,
             // On a path that loses much, answers also end within.

@@ -2,6 +2,8 @@
 //!
 //! Buffers, CPU and loss have their own rules, which see more than the connections.
 
+use std::net::{IpAddr, SocketAddr};
+
 use fathom_model::{
     Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity,
     names::tcp,
@@ -24,6 +26,8 @@ pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
 
 /// With fewer samples, a window that did not change tells nothing.
 const WINDOWS_MIN: usize = 5;
+/// Fewer segments that were sent again keep no window small.
+const RESENT_MIN: f64 = 1e-5;
 /// A window that grew by less did not grow to the end.
 const GROWN: f64 = 1.2;
 
@@ -149,13 +153,14 @@ impl FlowBottleneck {
     }
 
     fn next(&self, seen: &TestEvidence<'_>, path: &FlowPath) -> Option<NextStep> {
+        if self.0 == Bottleneck::CongestionWindow
+            && path.window == WindowShape::Constant
+            && let Some(peer) = &path.peer
+        {
+            let expected = "show whether the route locks the congestion window (cwnd lock)";
+            return Some(NextStep::new(format!("ip route get {peer}")).on(&path.sender).expected(expected));
+        }
         let (options, expected) = match self.0 {
-            Bottleneck::CongestionWindow if path.window == WindowShape::Constant => {
-                let peer = seen.hosts().find(|host| *host != path.sender)?;
-                let address = seen.run.hosts.get(peer)?.address.as_deref()?;
-                let expected = "show whether the route locks the congestion window (cwnd lock)";
-                return Some(NextStep::new(format!("ip route get {address}")).on(&path.sender).expected(expected));
-            }
             Bottleneck::CongestionWindow if path.window == WindowShape::Growing => {
                 ("--duration 30s", "show the rate of a window that has had the time to grow")
             }
@@ -196,15 +201,18 @@ impl WindowShape {
 
     /// Why the window is no larger, as the end of a sentence.
     fn text(self, seen: &TestEvidence<'_>, sender: &str) -> String {
-        let resent = most_resent(seen).filter(|(host, share)| *host == sender && *share > 0.0);
+        let resent = most_resent(seen).filter(|(host, share)| *host == sender && *share >= RESENT_MIN);
         match (self, resent) {
             (Self::Constant, _) => {
                 ", which never changed: something keeps congestion control from a larger window".to_owned()
             }
-            (_, Some((_, share))) => {
-                format!(", as congestion control reduces the window for losses ({} were retransmitted)", percent(share))
+            (Self::Growing, _) => ", and the window still grew at the end of the test".to_owned(),
+            (Self::Other, Some((_, share))) => {
+                format!(
+                    ", and {} were retransmitted, for which congestion control may reduce the window",
+                    percent(share)
+                )
             }
-            (Self::Growing, None) => ", and the window still grew at the end of the test".to_owned(),
             (Self::Other, None) => String::new(),
         }
     }
@@ -219,6 +227,8 @@ struct FlowPath {
     rate: Option<BitsPerSec>,
     idle: f64,
     window: WindowShape,
+    /// The address of the other end of the first connection.
+    peer: Option<IpAddr>,
 }
 
 impl FlowPath {
@@ -243,6 +253,7 @@ impl FlowPath {
                 let windows = samples.iter().filter_map(|sample| sample.values.get(tcp::CWND_SEGMENTS).copied());
                 WindowShape::of(&windows.collect::<Vec<_>>())
             }),
+            peer: held.first().and_then(|flow| Some(flow.id.split(' ').nth(1)?.parse::<SocketAddr>().ok()?.ip())),
         }
     }
 

@@ -15,7 +15,7 @@ use fathom_model::{
 
 use super::{
     FindingRule,
-    host_drops::CONNTRACK_FULL,
+    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED},
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{filter_of_datagrams, show_rules},
 };
@@ -54,6 +54,7 @@ impl FindingRule for NothingDone {
             "martian-packets",
             "filter-drops",
             CONNTRACK_FULL,
+            CONNTRACK_REFUSED,
             "ingress-filter-drops",
             "device-receive-drops",
             "device-send-drops",

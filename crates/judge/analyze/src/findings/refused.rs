@@ -18,7 +18,7 @@ impl FindingRule for RefusedDatagrams {
 
     // Its own kernel tells a host of a neighbor without an answer by the same message.
     fn effect_of(&self) -> &'static [&'static str] {
-        &["neighbor-unresolved", "no-route"]
+        &["neighbor-unresolved", "no-route", "device-forwarding"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -32,7 +32,9 @@ impl FindingRule for RefusedDatagrams {
         let hosts = seen.hosts().filter(|host| sender.is_none_or(|sender| sender == *host));
         let refused = hosts.map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
         let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
-        let by_device = seen.via().filter(|via| 2 * seen.growth(via, counter::ICMP_OUT_UNREACHABLE, None) >= n);
+        let told_by = |host: &str| seen.growth(host, counter::ICMP_OUT_UNREACHABLE, None);
+        let by_other = seen.hosts().filter(|other| *other != host).map(told_by).max().unwrap_or(0);
+        let by_device = seen.via().filter(|via| 2 * told_by(via) >= n && told_by(via) > by_other);
         let (on, next) = if let Some(device) = by_device {
             let routes = if seen.is_ipv6() { "ip -6 route" } else { "ip route" };
             let next = NextStep::new(format!("{routes}; nft list ruleset"));

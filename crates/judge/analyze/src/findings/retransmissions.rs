@@ -16,7 +16,7 @@ use super::{
     FindingRule,
     damaged_frames::DAMAGED_FRAMES,
     device::DEVICE_CORE_FULL,
-    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL},
+    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, CONNTRACK_REFUSED},
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{PacketFilter, show_rules},
     planned_event::PLANNED_EVENT,
@@ -85,6 +85,7 @@ impl FindingRule for Retransmissions {
             RING_DROPS,
             DAMAGED_FRAMES,
             CONNTRACK_FULL,
+            CONNTRACK_REFUSED,
             "latency-under-load",
             // A connection that a queue holds back lost little itself; the rest are overflows of that queue.
             "path-full",
@@ -101,7 +102,7 @@ impl FindingRule for Retransmissions {
         let counter = match cause {
             RING_DROPS => DEV_RX_MISSED,
             DAMAGED_FRAMES => DEV_RX_DAMAGED,
-            CONNTRACK_FULL => CONNTRACK_DROPPED,
+            CONNTRACK_FULL | CONNTRACK_REFUSED => CONNTRACK_DROPPED,
             _ => return false,
         };
         let on_cards =

@@ -35,7 +35,7 @@ impl FindingRule for SegmentationOff {
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         // Others who take little of a core that is full leave the test most of it.
         let leave_most = |host| seen.cores(host).first().is_some_and(|core| core.is_full() && core.others() <= LITTLE);
-        cause == "other-programs" && seen.hosts().any(leave_most)
+        cause == "other-programs" && seen.test.flows.iter().any(|flow| leave_most(flow.sender.as_str()))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

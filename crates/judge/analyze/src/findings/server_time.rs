@@ -255,6 +255,11 @@ pub(super) fn is_of_requests(seen: &TestEvidence<'_>) -> bool {
     }
 }
 
+/// Returns what tcpdump selects the segments to and from the server by: all of TCP, if its port is not known.
+pub(super) fn server_filter(seen: &TestEvidence<'_>) -> String {
+    seen.server_port().map_or_else(|| "tcp".to_owned(), |port| format!("tcp port {port}"))
+}
+
 /// Returns the option that has the number of connections or users of a closed load, and the number.
 pub(super) fn load_option(seen: &TestEvidence<'_>) -> Option<(&'static str, u64)> {
     ["connections", "users"].into_iter().find_map(|option| Some((option, seen.test.options.count(option)?)))
@@ -358,9 +363,8 @@ impl FindingRule for DelayedAck {
             }
             PauseCause::Server => return Vec::new(),
         };
-        let port = seen.server_port().map_or("port 80".to_owned(), |port| format!("port {port}"));
         let title = format!("responses stop for {} after their first part: {why}", pause.times.download);
-        let next = NextStep::new(format!("tcpdump -ni any tcp {port}")).on(&seen.test.from).expected(
+        let next = NextStep::new(format!("tcpdump -ni any {}", server_filter(seen))).on(&seen.test.from).expected(
             "show whether the rest follows the ACK at once; then set TCP_NODELAY in the server, or let it write head and body at once",
         );
         vec![pause.finding(seen, (self.id(), "delayed ack"), title).next(next)]

@@ -16,7 +16,7 @@ use super::{
     planned_event::PLANNED_EVENT,
     server_time::{
         MOST, ROUND_TRIPS_MIN, RequestTimes, SLOW, ServerTime, groups, is_of_requests, is_scheduled, load_option,
-        uses_few_cores,
+        server_filter, uses_few_cores,
     },
     stall::Stall,
 };
@@ -142,9 +142,8 @@ fn next(seen: &TestEvidence<'_>, may_be_lost: bool) -> NextStep {
         return NextStep::new(command)
             .expected("tell work from waiting: a server that is as often slow under this load is slow itself");
     }
-    let port = seen.server_port().unwrap_or(80);
-    NextStep::new(format!("tcpdump -ni any tcp port {port}")).on(from).expected(
-        "show when the ACK of a slow request comes: at once if the server works, with the answer if the request or its ACK waits on the way",
+    NextStep::new(format!("tcpdump -ni any {}", server_filter(seen))).on(from).expected(
+        "show, beside the same capture at the server, where the time of a slow request passes: in the server, or on one of the two ways",
     )
 }
 
@@ -265,11 +264,11 @@ mod tests {
     fn a_smaller_load_tells_a_slow_server_from_a_queue_and_a_capture_one_from_the_path() {
         let mut builder = with_slow(100, Nanos::from_millis(100));
         let command = |builder: &RunBuilder| builder.finding("slow-answers").unwrap().next.unwrap().command;
-        assert_eq!(command(&builder), "tcpdump -ni any tcp port 80", "this command takes no other load");
+        assert_eq!(command(&builder), "tcpdump -ni any tcp", "this command takes no other load");
         builder.run.command = "fathom http http://198.18.0.2/ --connections 10".to_owned();
         assert_eq!(command(&builder), "fathom http http://198.18.0.2/ --connections 1");
         builder.run.tests[0].options.set("connections", "1");
-        assert_eq!(command(&builder), "tcpdump -ni any tcp port 80", "it is the smallest load");
+        assert_eq!(command(&builder), "tcpdump -ni any tcp", "it is the smallest load");
     }
 
     #[test]

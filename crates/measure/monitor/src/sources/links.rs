@@ -78,7 +78,7 @@ impl Source for Links {
                 Err(why) => losses.add(why),
             }
         }
-        // Without a program the count is known to be zero, and so it is if there are more.
+        // The count of no device is 0, unless that of some device is unknown.
         if losses.is_empty() {
             out.value(host::DEV_XDP_DROPPED, "", 0);
         }

@@ -2,7 +2,7 @@
 //!
 //! Works only on the running system: another root has nothing to query.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{collections::BTreeMap, io, ops::RangeInclusive, path::Path};
 
 use fathom_model::names::host;
 use fathom_sys::netlink::sock_diag::{DiagSocket, DiagStates, SocketReader};
@@ -11,39 +11,57 @@ use super::{
     CounterSink, Source,
     socket::{Socket, cause},
 };
+use crate::procfs::{fields, number, read_short};
 
-/// More listeners than the server of a test has; those beyond are left out, so that a host with thousands does not displace other counters.
-const LISTENERS_MAX: usize = 64;
+/// More addresses than the server of a test listens on; those beyond are left out, so that a host with thousands does not displace other counters.
+const ADDRESSES_MAX: usize = 64;
+/// More listeners than a host has.
+const LISTENERS_MAX: usize = 4096;
+/// The ports that the kernel hands out. Who listens on one of them listens on another the next time.
+const LOCAL_PORTS: &str = "proc/sys/net/ipv4/ip_local_port_range";
+/// The kernel's default of them (Documentation/networking/ip-sysctl.rst).
+const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The source. Each sample asks in the network namespace of the thread that takes it.
 pub(super) struct Listeners {
     reader: Socket<SocketReader>,
-    /// The sockets with their addresses and drops, by cookie. One that dropped something stays when it is closed: several sockets may share an
-    /// address (`SO_REUSEPORT`), whose count must not fall.
-    known: BTreeMap<u64, (String, u64)>,
+    local_ports: Option<RangeInclusive<u16>>,
+    dropped: DropsByAddress,
 }
 
 impl Listeners {
     pub(super) const fn new() -> Self {
-        Self { reader: Socket::new(|| Ok(SocketReader::default())), known: BTreeMap::new() }
+        let dropped = DropsByAddress { all: BTreeMap::new(), open: BTreeMap::new(), is_begun: false, is_full: false };
+        Self { reader: Socket::new(|| Ok(SocketReader::default())), local_ports: None, dropped }
     }
+}
 
-    /// Takes the sockets of a dump, and returns the drops by address.
-    fn by_address(&mut self, sockets: &[DiagSocket]) -> BTreeMap<&str, u64> {
-        let is_open = |cookie: u64| sockets.iter().any(|socket| socket.cookie == cookie);
-        self.known.retain(|cookie, (_, n)| *n > 0 || is_open(*cookie));
-        for (socket, n) in sockets.iter().filter_map(|socket| Some((socket, socket.n_dropped?.into()))) {
-            if let Some((_, known)) = self.known.get_mut(&socket.cookie) {
-                *known = n;
-            } else if self.known.len() < LISTENERS_MAX {
-                self.known.insert(socket.cookie, (socket.local.to_string(), n));
+/// What the sockets of each address dropped since the first sample. Several may share one (`SO_REUSEPORT`), and the count of an address does not fall
+/// when one of them is closed.
+struct DropsByAddress {
+    all: BTreeMap<String, u64>,
+    /// What the open sockets had dropped in the last sample, by cookie.
+    open: BTreeMap<u64, u64>,
+    is_begun: bool,
+    /// Whether there was an address too many.
+    is_full: bool,
+}
+
+impl DropsByAddress {
+    fn take(&mut self, sockets: &[&DiagSocket]) {
+        let mut open = BTreeMap::new();
+        for (socket, n) in sockets.iter().filter_map(|socket| Some((socket, u64::from(socket.n_dropped?)))) {
+            // A socket that is new since the first sample began with nothing.
+            let before = self.open.get(&socket.cookie).copied().unwrap_or(if self.is_begun { 0 } else { n });
+            let address = socket.local.to_string();
+            if self.all.len() < ADDRESSES_MAX || self.all.contains_key(&address) {
+                *self.all.entry(address).or_default() += n.saturating_sub(before);
+            } else {
+                self.is_full = true;
             }
+            open.insert(socket.cookie, n);
         }
-        let mut dropped = BTreeMap::new();
-        for (address, n) in self.known.values() {
-            *dropped.entry(address.as_str()).or_default() += n;
-        }
-        dropped
+        (self.open, self.is_begun) = (open, true);
     }
 }
 
@@ -67,67 +85,124 @@ impl Source for Listeners {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(reader) = self.reader.below(root)? else { return Ok(()) };
+        let local_ports = match &mut self.local_ports {
+            Some(ports) => ports,
+            none => none.insert(local_ports(&read_short(&root.join(LOCAL_PORTS))?).unwrap_or(LOCAL_PORTS_USUAL)),
+        };
         let dump = reader.tcp(DiagStates::LISTENING, LISTENERS_MAX).map_err(cause)?;
-        if dump.sockets.is_empty() {
-            out.value(host::TCP_LISTENER_DROPPED, "", 0);
+        let is_lasting = |socket: &&DiagSocket| !local_ports.contains(&socket.local.port());
+        self.dropped.take(&dump.sockets.iter().filter(is_lasting).collect::<Vec<_>>());
+        for (address, n) in &self.dropped.all {
+            out.value(host::TCP_LISTENER_DROPPED, address, *n);
         }
-        for (address, n) in self.by_address(&dump.sockets) {
-            out.value(host::TCP_LISTENER_DROPPED, address, n);
+        if self.dropped.is_full || !dump.is_complete {
+            return Err(io::Error::other(format!(
+                "the drops of {ADDRESSES_MAX} listening addresses are read, not of more"
+            )));
+        }
+        if self.dropped.all.is_empty() {
+            out.value(host::TCP_LISTENER_DROPPED, "", 0);
         }
         Ok(())
     }
 }
 
+/// Returns the ports that the kernel hands out, by the text of its setting.
+fn local_ports(text: &[u8]) -> Option<RangeInclusive<u16>> {
+    let mut ports = fields(text).map(number);
+    Some(ports.next()??..=ports.next()??)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
-        net::{SocketAddr, TcpListener, TcpStream},
+        net::{SocketAddr, TcpStream},
         time::Duration,
     };
 
     use fathom_sys::{
         policy::AllowedPeers,
-        socket::{SockRef, listen},
+        socket::{listen, tcp_info::TcpState},
     };
 
     use super::*;
 
-    #[derive(Default)]
-    struct Values(BTreeMap<String, u64>);
-
-    impl CounterSink for Values {
-        fn value(&mut self, _: &'static str, of: &str, value: u64) {
-            assert_eq!(self.0.insert(of.to_owned(), value), None, "{of} twice");
-        }
+    fn dump(first_port: u16, n: u16) -> Vec<DiagSocket> {
+        let socket = |nth: u16| DiagSocket {
+            cookie: nth.into(),
+            state: TcpState::Listen,
+            local: ([0, 0, 0, 0], first_port + nth).into(),
+            peer: ([0, 0, 0, 0], 0).into(),
+            inode: 0,
+            uid: 0,
+            rx_queue: 0,
+            tx_queue: 0,
+            counts: None,
+            n_dropped: Some(0),
+        };
+        (0..n).map(socket).collect()
     }
 
-    fn dropped(source: &mut Listeners, address: SocketAddr) -> Option<u64> {
-        let mut values = Values::default();
-        source.sample(Path::new("/"), &mut values).unwrap();
-        values.0.get(&address.to_string()).copied()
+    #[test]
+    fn what_an_address_dropped_counts_from_the_first_sample_and_does_not_fall() {
+        let mut dropped = Listeners::new().dropped;
+        let mut both = dump(80, 2);
+        both[1].local = both[0].local;
+        let mut after = |counts: &[u32]| {
+            let sockets = both.iter_mut().zip(counts).map(|(socket, n)| {
+                socket.n_dropped = Some(*n);
+                &*socket
+            });
+            dropped.take(&sockets.collect::<Vec<_>>());
+            dropped.all.clone().into_iter().collect::<Vec<_>>()
+        };
+        let of = |n: u64| vec![("0.0.0.0:80".to_owned(), n)];
+        assert_eq!([after(&[7]), after(&[9]), after(&[9, 5])], [of(0), of(2), of(7)], "one may join later");
+        assert_eq!([after(&[10]), after(&[])], [of(8), of(8)]);
+    }
+
+    #[test]
+    fn a_host_with_many_listeners_is_watched_in_part() {
+        let mut dropped = Listeners::new().dropped;
+        let all = dump(1000, 100);
+        dropped.take(&all.iter().collect::<Vec<_>>());
+        assert_eq!((dropped.all.len(), dropped.is_full), (ADDRESSES_MAX, true));
+    }
+
+    #[test]
+    fn ports_of_the_kernel_are_read() {
+        assert_eq!(local_ports(b"32768\t60999\n"), Some(32768..=60999));
+        assert_eq!((local_ports(b""), local_ports(b"7")), (None, None));
+    }
+
+    /// Takes the value of one address.
+    struct Found<'a>(SocketAddr, &'a mut Option<u64>);
+
+    impl CounterSink for Found<'_> {
+        fn value(&mut self, _: &'static str, of: &str, value: u64) {
+            if of == self.0.to_string() {
+                *self.1 = Some(value);
+            }
+        }
     }
 
     #[test]
     fn a_listener_that_is_full_is_named_by_its_address() {
-        let listener = listen(([127, 0, 0, 1], 0).into(), 1, &AllowedPeers::anybody()).unwrap();
-        let address = SockRef::from(&listener).local_addr().unwrap().as_socket().unwrap();
+        // A port below those that the kernel hands out.
+        let free = |port: u16| listen(([127, 0, 0, 1], port).into(), 1, &AllowedPeers::anybody()).ok().zip(Some(port));
+        let (listener, port) = (20_000..30_000).find_map(free).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut source = Listeners::new();
-        assert_eq!(dropped(&mut source, address), Some(0));
+        let mut dropped = || {
+            let mut found = None;
+            // A machine with more listeners than are read is one to test on, too.
+            let _ = source.sample(Path::new("/"), &mut Found(address, &mut found));
+            found
+        };
+        assert_eq!(dropped(), Some(0));
         let wait = Duration::from_millis(50);
-        let clients: Vec<_> = (0..6).map(|_| TcpStream::connect_timeout(&address, wait)).collect();
-        let n_full = dropped(&mut source, address);
-        assert!(n_full.is_some_and(|n| n > 0));
-        drop((clients, listener));
-        assert_eq!(dropped(&mut source, address), n_full, "another socket may have its address");
-    }
-
-    #[test]
-    fn a_listener_that_dropped_nothing_ends_with_its_socket() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut source = Listeners::new();
-        assert_eq!(dropped(&mut source, address), Some(0));
+        let _clients: Vec<_> = (0..6).map(|_| TcpStream::connect_timeout(&address, wait)).collect();
+        assert!(dropped().is_some_and(|n| n > 0));
         drop(listener);
-        assert_eq!(dropped(&mut source, address), None);
     }
 }

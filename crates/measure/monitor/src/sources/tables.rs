@@ -128,7 +128,7 @@ fn unseen(root: &Path, error: &io::Error) -> String {
             format!("{error}: only the first network namespace of a machine shows its neighbor tables")
         }
         io::ErrorKind::PermissionDenied => {
-            format!("{error}: only root, or a program with CAP_SYS_PTRACE, may look at the first process")
+            format!("{error}: /proc shows the first process to root only (hidepid)")
         }
         _ => error.to_string(),
     }

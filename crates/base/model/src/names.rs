@@ -186,8 +186,7 @@ pub mod host {
     pub const TCP_LISTEN_OVERFLOWS: &str = "tcp_listen_overflows";
     /// Connections dropped by listening sockets for any reason (`TcpExt: ListenDrops`).
     pub const TCP_LISTEN_DROPS: &str = "tcp_listen_drops";
-    /// The same by listening address since the first sample (`INET_DIAG_SKMEMINFO`), without ports that the kernel handed out; instances:
-    /// `0.0.0.0:80`, …, or an empty one with 0 on a host without listeners.
+    /// The same by listening address since the first sample (`INET_DIAG_SKMEMINFO`); instances: `0.0.0.0:80`, …, or an empty one with 0 on a host without listeners.
     pub const TCP_LISTENER_DROPPED: &str = "tcp_listener_dropped";
     /// The number of times that the receive queue was pruned because a socket ran out of buffer (`TcpExt: PruneCalled`).
     pub const TCP_PRUNED: &str = "tcp_pruned";

@@ -118,9 +118,9 @@ impl FindingRule for ConnectDelays {
         let (short, title, next) = match place {
             SynLoss::AcceptQueue(at, n) => {
                 evidence.push(counter_evidence(at, host::TCP_LISTEN_OVERFLOWS, n));
-                // The address tells one server of a host from another, if most drops are its own.
+                // The address tells one server of a host from another, if nearly all drops are its own: else that of the test may be any.
                 let listener = seen.growth_by_instance(at, host::TCP_LISTENER_DROPPED).first().copied();
-                let listener = listener.filter(|(_, dropped)| 2 * dropped >= n);
+                let listener = listener.filter(|(_, dropped)| 10 * dropped >= 9 * n);
                 let (whose, n) = listener.map_or_else(
                     || ("the server".to_owned(), n),
                     |(address, dropped)| {

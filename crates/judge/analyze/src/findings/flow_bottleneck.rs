@@ -209,7 +209,7 @@ impl WindowShape {
             (Self::Growing, _) => ", and the window still grew at the end of the test".to_owned(),
             (Self::Other, Some((_, share))) => {
                 format!(
-                    ", and {} were retransmitted, for which congestion control may reduce the window",
+                    ", and {} of the segments were retransmitted, for which congestion control may reduce the window",
                     percent(share)
                 )
             }

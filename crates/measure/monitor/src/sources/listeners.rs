@@ -2,7 +2,7 @@
 //!
 //! Works only on the running system: another root has nothing to query.
 
-use std::{collections::BTreeMap, io, ops::RangeInclusive, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use fathom_model::names::host;
 use fathom_sys::netlink::sock_diag::{DiagSocket, DiagStates, SocketReader};
@@ -11,28 +11,22 @@ use super::{
     CounterSink, Source,
     socket::{Socket, cause},
 };
-use crate::procfs::{fields, number, read_short};
 
 /// More addresses than the server of a test listens on; those beyond are left out, so that a host with thousands does not displace other counters.
 const ADDRESSES_MAX: usize = 64;
 /// More listeners than a host has.
 const LISTENERS_MAX: usize = 4096;
-/// The ports that the kernel hands out. Who listens on one of them listens on another the next time.
-const LOCAL_PORTS: &str = "proc/sys/net/ipv4/ip_local_port_range";
-/// The kernel's default of them (Documentation/networking/ip-sysctl.rst).
-const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The source. Each sample asks in the network namespace of the thread that takes it.
 pub(super) struct Listeners {
     reader: Socket<SocketReader>,
-    local_ports: Option<RangeInclusive<u16>>,
     dropped: DropsByAddress,
 }
 
 impl Listeners {
     pub(super) const fn new() -> Self {
         let dropped = DropsByAddress { all: BTreeMap::new(), open: BTreeMap::new(), is_begun: false, is_full: false };
-        Self { reader: Socket::new(|| Ok(SocketReader::default())), local_ports: None, dropped }
+        Self { reader: Socket::new(|| Ok(SocketReader::default())), dropped }
     }
 }
 
@@ -48,7 +42,7 @@ struct DropsByAddress {
 }
 
 impl DropsByAddress {
-    fn take(&mut self, sockets: &[&DiagSocket]) {
+    fn take(&mut self, sockets: &[DiagSocket]) {
         let mut open = BTreeMap::new();
         for (socket, n) in sockets.iter().filter_map(|socket| Some((socket, u64::from(socket.n_dropped?)))) {
             // A socket that is new since the first sample began with nothing.
@@ -74,7 +68,7 @@ impl Source for Listeners {
         &[host::TCP_LISTENER_DROPPED]
     }
 
-    // Kernels before Linux 4.7 do not tell.
+    // Another root than that of the running system has no sockets to ask for.
     fn is_on_every_host(&self) -> bool {
         false
     }
@@ -85,13 +79,8 @@ impl Source for Listeners {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(reader) = self.reader.below(root)? else { return Ok(()) };
-        let local_ports = match &mut self.local_ports {
-            Some(ports) => ports,
-            none => none.insert(local_ports(&read_short(&root.join(LOCAL_PORTS))?).unwrap_or(LOCAL_PORTS_USUAL)),
-        };
         let dump = reader.tcp(DiagStates::LISTENING, LISTENERS_MAX).map_err(cause)?;
-        let is_lasting = |socket: &&DiagSocket| !local_ports.contains(&socket.local.port());
-        self.dropped.take(&dump.sockets.iter().filter(is_lasting).collect::<Vec<_>>());
+        self.dropped.take(&dump.sockets);
         for (address, n) in &self.dropped.all {
             out.value(host::TCP_LISTENER_DROPPED, address, *n);
         }
@@ -100,17 +89,16 @@ impl Source for Listeners {
                 "the drops of {ADDRESSES_MAX} listening addresses are read, not of more"
             )));
         }
-        if self.dropped.all.is_empty() {
-            out.value(host::TCP_LISTENER_DROPPED, "", 0);
+        match (self.dropped.all.is_empty(), dump.sockets.is_empty()) {
+            // Without a listener the count is known to be zero.
+            (true, true) => out.value(host::TCP_LISTENER_DROPPED, "", 0),
+            (true, false) => {
+                return Err(io::Error::other("kernels before Linux 4.7 do not tell what a listener dropped"));
+            }
+            (false, _) => {}
         }
         Ok(())
     }
-}
-
-/// Returns the ports that the kernel hands out, by the text of its setting.
-fn local_ports(text: &[u8]) -> Option<RangeInclusive<u16>> {
-    let mut ports = fields(text).map(number);
-    Some(ports.next()??..=ports.next()??)
 }
 
 #[cfg(test)]
@@ -122,7 +110,7 @@ mod tests {
 
     use fathom_sys::{
         policy::AllowedPeers,
-        socket::{listen, tcp_info::TcpState},
+        socket::{SockRef, listen, tcp_info::TcpState},
     };
 
     use super::*;
@@ -149,11 +137,10 @@ mod tests {
         let mut both = dump(80, 2);
         both[1].local = both[0].local;
         let mut after = |counts: &[u32]| {
-            let sockets = both.iter_mut().zip(counts).map(|(socket, n)| {
+            for (socket, n) in both.iter_mut().zip(counts) {
                 socket.n_dropped = Some(*n);
-                &*socket
-            });
-            dropped.take(&sockets.collect::<Vec<_>>());
+            }
+            dropped.take(&both[..counts.len()]);
             dropped.all.clone().into_iter().collect::<Vec<_>>()
         };
         let of = |n: u64| vec![("0.0.0.0:80".to_owned(), n)];
@@ -164,15 +151,8 @@ mod tests {
     #[test]
     fn a_host_with_many_listeners_is_watched_in_part() {
         let mut dropped = Listeners::new().dropped;
-        let all = dump(1000, 100);
-        dropped.take(&all.iter().collect::<Vec<_>>());
+        dropped.take(&dump(1000, 100));
         assert_eq!((dropped.all.len(), dropped.is_full), (ADDRESSES_MAX, true));
-    }
-
-    #[test]
-    fn ports_of_the_kernel_are_read() {
-        assert_eq!(local_ports(b"32768\t60999\n"), Some(32768..=60999));
-        assert_eq!((local_ports(b""), local_ports(b"7")), (None, None));
     }
 
     /// Takes the value of one address.
@@ -188,10 +168,8 @@ mod tests {
 
     #[test]
     fn a_listener_that_is_full_is_named_by_its_address() {
-        // A port below those that the kernel hands out.
-        let free = |port: u16| listen(([127, 0, 0, 1], port).into(), 1, &AllowedPeers::anybody()).ok().zip(Some(port));
-        let (listener, port) = (20_000..30_000).find_map(free).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let listener = listen(([127, 0, 0, 1], 0).into(), 1, &AllowedPeers::anybody()).unwrap();
+        let address = SockRef::from(&listener).local_addr().unwrap().as_socket().unwrap();
         let mut source = Listeners::new();
         let mut dropped = || {
             let mut found = None;

@@ -334,10 +334,10 @@ fn without_files(test: &CheckedTest, mut settings: Settings) -> Settings {
 /// Adds to the error of a trial that could not connect its hosts what their links and their counters say about it.
 fn explain_unreached(test: &CheckedTest, outcome: &mut TrialOutcome, hosts: &mut Hosts) {
     let (Some(Error::RoleFailed { host, failure }), Some(to)) = (&mut outcome.error, &test.to) else { return };
-    let mut of_host = test.pairs.iter().filter(|pair| pair.from == *host);
-    let names = match (of_host.next(), of_host.next()) {
-        _ if test.pairs.is_empty() => [test.from.clone(), to.clone()],
-        (Some(Pair { from, to: Some(to) }), None) => [from.clone(), to.clone()],
+    let of_host: Vec<&Pair> = test.pairs.iter().filter(|pair| pair.from == *host).collect();
+    let names = match of_host.as_slice() {
+        [] if test.pairs.is_empty() => [test.from.clone(), to.clone()],
+        [Pair { from, to: Some(to) }] => [from.clone(), to.clone()],
         // Of several pairs of a host, the error does not say which one could not connect.
         _ => return,
     };

@@ -461,7 +461,10 @@ fn a_datagram_is_as_long_as_the_real_ones_where_nobody_says_how_long() {
         let document: Value = serde_json::from_str(&ending.succeeded().stdout).unwrap();
         document["start"]["test_start"]["blksize"].as_u64().unwrap()
     });
-    assert_eq!(own, real);
+    // Half the widest window that the server has told so far (`tcp_bound_to_half_wnd`): in the SYN-ACK, or already in the acknowledgment of
+    // the cookie, which is later on a busy machine.
+    let half_windows = [65_483 / 2, 65_536 / 2];
+    assert!(half_windows.contains(&own) && half_windows.contains(&real), "{own}, iperf3 {real}");
 }
 
 #[test]

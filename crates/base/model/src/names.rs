@@ -22,6 +22,10 @@ pub mod host {
     pub const CPU_IDLE_NS: &str = "cpu_idle_ns";
     /// Time in which the processor slowed a core down because the core or its package was too hot; instances: `cpu0`, ….
     pub const CPU_TOO_HOT_NS: &str = "cpu_too_hot_ns";
+    /// The frequency that a core runs at, in kHz (`scaling_cur_freq`): a gauge; instances: `cpu0`, ….
+    pub const CPU_FREQUENCY_KHZ: &str = "cpu_frequency_khz";
+    /// The frequency in kHz that a core is made for, without a boost where one is known: a gauge that does not change.
+    pub const CPU_NOMINAL_FREQUENCY_KHZ: &str = "cpu_nominal_frequency_khz";
     /// Packets that a core took from its backlog or a device (`/proc/net/softnet_stat`); instances: `cpu0`, ….
     pub const SOFTNET_PROCESSED: &str = "softnet_processed";
     /// Packets dropped because a core's backlog was full.
@@ -309,7 +313,9 @@ pub mod host {
     pub const LAB_DEVICE_SOCKET: &str = "fathom-lab-device";
 
     /// The names that are no counts: their values rise and fall.
-    pub const GAUGES: [&str; 12] = [
+    pub const GAUGES: [&str; 14] = [
+        CPU_FREQUENCY_KHZ,
+        CPU_NOMINAL_FREQUENCY_KHZ,
         NFQUEUE_WAITING,
         QUEUE_INTERRUPT_CORE,
         QDISC_BACKLOG_BYTES,

@@ -1,22 +1,57 @@
 //! How much of what a test lacks a cause explains: its part of a budget of rate or of time.
 
-use fathom_model::{Limit, LimitKind, Unit, units::BitsPerSec};
+use fathom_model::{
+    Limit, LimitKind, Unit,
+    units::{BitsPerSec, percent},
+};
 
-use crate::evidence::TestEvidence;
+use crate::{evidence::TestEvidence, limits::is_rate};
 
 /// A cause that explains less than this part of what a test lacks is not why.
 pub(crate) const HALF: f64 = 0.5;
 /// A test that reaches this share of a limit lacks nothing that has to be explained.
 pub(crate) const REACHED: f64 = 0.9;
 
-/// The limits that a test could have reached; a promise is none.
+/// Returns the limits whose distance a cause has to explain: a promise that the rate missed, then those that the test could have reached, the
+/// nearest first.
 fn limits<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a Limit> {
+    missed_promise(seen).into_iter().chain(reachable(seen))
+}
+
+/// Returns the limits that are no promises, the nearest first.
+fn reachable<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a Limit> {
     seen.test.limits.iter().filter(|limit| limit.kind != LimitKind::Promise && limit.used.is_some())
+}
+
+/// Returns the promised rate that a test missed, if it asked for as much and the line, the layer below and fathom itself can do it.
+///
+/// It is what the test lacks, however much more a faster limit lets pass. A rate of the layer below or of fathom itself varies, so that
+/// [`REACHED`] of it must be enough.
+pub(crate) fn missed_promise<'a>(seen: &TestEvidence<'a>) -> Option<&'a Limit> {
+    let is_missed = |limit: &&Limit| {
+        let rate = seen.test.summaries.iter().find(|summary| summary.metric.name == limit.metric.as_str());
+        limit.kind == LimitKind::Promise
+            && rate.is_some_and(|rate| is_rate(&rate.metric))
+            && limit.used.is_some_and(|used| used < 1.0)
+    };
+    let lets_pass = |promise: &Limit, limit: &Limit| {
+        let part = if matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) { 1.0 } else { REACHED };
+        limit.metric != promise.metric || limit.value * part >= promise.value
+    };
+    let missed = seen.test.limits.iter().find(is_missed)?;
+    reachable(seen).all(|limit| lets_pass(missed, limit)).then_some(missed)
 }
 
 /// Returns true if a test is so close to a limit that it lacks hardly anything.
 pub(crate) fn reaches_a_limit(seen: &TestEvidence<'_>) -> bool {
-    limits(seen).any(|limit| limit.used.is_some_and(|used| used >= REACHED))
+    missed_promise(seen).is_none() && reachable(seen).any(|limit| limit.used.is_some_and(|used| used >= REACHED))
+}
+
+/// Returns the share of the nearest limit, or of a missed promise, that a test reaches, as in `61 % of line 941 Mbit/s`.
+pub(crate) fn reached(seen: &TestEvidence<'_>) -> Option<String> {
+    let limit = limits(seen).next()?;
+    let which = if limit.kind == LimitKind::Promise { "the promise " } else { "" };
+    Some(format!("{} of {which}{}", percent(limit.used?), limit.text))
 }
 
 /// Returns the part of the gap that a cause explains which took a share of the time, from 0 to 1.
@@ -37,6 +72,14 @@ pub(crate) fn explained_by_core(seen: &TestEvidence<'_>, own: f64) -> f64 {
     let used = limits(seen).find_map(|limit| limit.used).filter(|used| *used < 1.0);
     let part = used.map_or(own, |used| (1.0 - used / own.max(f64::EPSILON)) / (1.0 - used));
     part.clamp(0.0, 1.0)
+}
+
+/// Returns the part of the gap that a core explains which is full and runs at a part of its speed, from 0 to 1.
+///
+/// At its full speed, the test would reach more of its nearest limit in proportion. Without a limit, that is all that the test is known to lack.
+pub(crate) fn explained_by_speed(seen: &TestEvidence<'_>, part: f64) -> f64 {
+    let used = limits(seen).find_map(|limit| limit.used).filter(|used| *used < 1.0);
+    used.map_or(1.0 - part, |used| ((used / part).min(1.0) - used) / (1.0 - used)).clamp(0.0, 1.0)
 }
 
 /// Returns the part of the gap that a cause explains which lets a rate pass: what that rate lacks of what the test lacks.
@@ -87,6 +130,42 @@ mod tests {
         for (asked, own, explained, why) in cases {
             let found = with_stream(asked, |seen| explained_by_core(seen, own));
             assert!((found - explained).abs() < 1e-9, "{found}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_slow_core_explains_what_the_test_would_reach_at_full_speed() {
+        let explained = |asked, part| with_stream(asked, |seen| explained_by_speed(seen, part));
+        assert_eq!(explained(Some("40M"), 0.5), 1.0 / 3.0, "10 of the 30 Mbit/s that it lacks");
+        assert_eq!(explained(Some("40M"), 0.2), 1.0);
+        assert_eq!(explained(None, 0.4), 0.6);
+    }
+
+    #[test]
+    fn a_missed_promise_is_what_a_test_lacks_if_it_could_keep_it() {
+        let with = |options: &[(&str, &str)], metric: &str, promise: &str, look: &dyn Fn(&TestEvidence<'_>)| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1_250_000]);
+            let test = &mut builder.run.tests[0];
+            options.iter().for_each(|(name, value)| test.options.set(*name, *value));
+            test.expect.insert(metric.to_owned(), promise.to_owned());
+            let run = builder.analyzed();
+            look(&TestEvidence::new(&run, &run.tests[0], &AnalysisContext::default()));
+        };
+        let asked: &[_] = &[("rate", "40M")];
+        with(asked, "throughput_bps", ">= 20M", &|seen| {
+            assert_eq!(reached(seen).unwrap(), "50 % of the promise >= 20.0 Mbit/s");
+            assert_eq!(explained_by_time(seen, 0.25), Some(0.5), "the rest of 40 Mbit/s was not promised");
+            assert_eq!(explained_by_rate(seen, BitsPerSec::new(10e6).unwrap()), Some(1.0));
+            assert_eq!(explained_by_core(seen, 0.5), 0.0, "a whole core is enough for twice as much");
+        });
+        with(&[("rate", "10.5M")], "throughput_bps", ">= 10.2M", &|seen| assert!(!reaches_a_limit(seen)));
+        let cases = [
+            (asked, "throughput_bps", ">= 9M", "it is kept"),
+            (asked, "throughput_bps", ">= 50M", "less was asked for"),
+        ];
+        for (options, metric, promise, why) in cases {
+            with(options, metric, promise, &|seen| assert_eq!(missed_promise(seen), None, "{why}"));
         }
     }
 

@@ -30,7 +30,8 @@ pub(crate) fn headers(run: &Run, test: &TestRun) -> Headers {
     }
 }
 
-fn is_rate(metric: &Metric) -> bool {
+/// Returns true for a rate of which more is better.
+pub(crate) fn is_rate(metric: &Metric) -> bool {
     matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher
 }
 

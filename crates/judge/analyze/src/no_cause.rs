@@ -5,7 +5,7 @@
 use std::fmt::Display;
 
 use fathom_model::{
-    Derivation, Finding, Intervention, Layer, LimitKind, Metric, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
+    Derivation, Finding, Intervention, Layer, Metric, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
     names::{count, host as counter},
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -46,14 +46,13 @@ pub(crate) fn no_cause(seen: &TestEvidence<'_>) -> Option<NoCause> {
     if !is_of_rate || !is_known || is_explained(seen) {
         return None;
     }
-    let nearest = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
     let mut inspection = Inspection::default();
     for look in LOOKS {
         look(seen, &mut inspection);
     }
     Some(NoCause {
         parts: parts(seen),
-        reached: nearest.and_then(|limit| Some(format!("{} of {}", percent(limit.used?), limit.text))),
+        reached: gap::reached(seen),
         ruled_out: inspection.ruled_out,
         not_seen: inspection.not_seen,
         clue: waiting(seen).or_else(|| paced(seen)),

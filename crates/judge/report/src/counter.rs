@@ -9,6 +9,8 @@ const WORDS: &[(&str, &str)] = &[
     ("cpu_softirq_ns", "time in soft interrupts"),
     ("cpu_steal_ns", "time taken by the hypervisor"),
     ("cpu_too_hot_ns", "time slowed down because it was too hot"),
+    ("cpu_frequency_khz", "frequency in kHz"),
+    ("cpu_nominal_frequency_khz", "nominal frequency in kHz"),
     ("softnet_dropped", "dropped in the backlog"),
     ("softnet_processed", "packets processed"),
     ("dev_rx_frames", "frames received"),

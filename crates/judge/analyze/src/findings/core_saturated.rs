@@ -30,6 +30,7 @@ impl FindingRule for CoreSaturated {
         &[
             "local-shaper",
             "cpu-quota",
+            "low-frequency",
             "receive-window",
             "send-buffer",
             "other-programs",

@@ -48,7 +48,7 @@ impl FindingRule for GeneratorLimited {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs", FILTER_DROPS]
+        &["local-shaper", "cpu-quota", "low-frequency", "other-programs", FILTER_DROPS]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
@@ -169,7 +169,7 @@ impl FindingRule for OfferedTooLittle {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "other-programs", FILTER_DROPS]
+        &["local-shaper", "cpu-quota", "low-frequency", "other-programs", FILTER_DROPS]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {

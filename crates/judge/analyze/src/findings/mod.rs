@@ -34,6 +34,7 @@ mod link_mode;
 mod local_shaper;
 mod lost_by_report;
 mod lost_connects;
+mod low_frequency;
 mod martians;
 mod memory_pressure;
 mod mtu_mismatch;
@@ -158,6 +159,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &overload::Overload,
     &server_saturated::ServerSaturated,
     &one_core_receives::OneCoreReceives,
+    &low_frequency::LowFrequency,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,

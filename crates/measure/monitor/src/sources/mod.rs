@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 mod core_columns;
 mod cpu;
+mod frequency;
 mod interrupts;
 mod lab_device;
 mod links;
@@ -58,6 +59,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(martians::Martians::new()),
     || Box::new(throttling::Throttling::new()),
     || Box::new(thermal::Thermal::new()),
+    || Box::new(frequency::Frequency::new()),
     || Box::new(lab_device::LabDevice::new()),
     || Box::new(pressure::Pressure::new()),
     || Box::new(memory_events::MemoryEvents::new()),

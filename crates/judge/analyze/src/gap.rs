@@ -153,7 +153,7 @@ mod tests {
             builder.tcp_stream(&[1_250_000]);
             let test = &mut builder.run.tests[0];
             for (name, value) in options {
-                test.options.set(*name, *value);
+                test.options.set(name, *value);
             }
             test.expect.insert(metric.to_owned(), promise.to_owned());
             let run = builder.analyzed();

@@ -309,12 +309,32 @@ impl FindingRule for ErrorCauses {
                     causes.iter().map(|((host, cause), n)| text_evidence(host, cause.to_string(), of_attempts(*n))),
                 )
                 .explains(explained(seen, n_told))
-                .next(known.and_then(|known| (known.next)(seen, host))),
+                .next(known.map_or_else(|| next_of(seen, host, most), |known| (known.next)(seen, host))),
         ]
     }
 
     fn change(&self, finding: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {
         if finding.id == BLACK_HOLE { smaller_segments(seen) } else { None }
+    }
+}
+
+/// Returns the next step for a failure whose cause is not known: who holds the connection up. What a server answered is in the error itself.
+fn next_of(seen: &TestEvidence<'_>, host: &str, failure: &Failure) -> Option<NextStep> {
+    match failure.stage {
+        Stage::Connect | Stage::Proxy => {
+            let command = NextStep::new("ss -tn state syn-sent").on(host);
+            Some(command.expected("show, during the test, the addresses that do not answer"))
+        }
+        Stage::Read => {
+            let command = NextStep::new("ss -tn state established");
+            let shown =
+                "bytes in Recv-Q while the server does not read, in Send-Q while its answers do not get through";
+            Some(match seen.hosts().find(|other| *other != host) {
+                Some(other) => command.on(other).expected(format!("show, during the test, {shown}")),
+                None => command.expected(format!("show, during the test and at the other end, {shown}")),
+            })
+        }
+        _ => None,
     }
 }
 
@@ -411,6 +431,20 @@ mod tests {
     };
 
     use crate::run_builder::{RunBuilder, step, visits};
+
+    #[test]
+    fn an_error_whose_cause_is_not_known_says_where_to_look() {
+        let next = |error: &str| {
+            let mut builder = RunBuilder::new();
+            builder.http(1_000, 100);
+            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().errors.add(error, 500);
+            builder.finding(ERRORS).unwrap().next
+        };
+        let step = next("read: timeout").unwrap();
+        assert_eq!((step.command.as_str(), step.on.as_deref()), ("ss -tn state established", Some("target")));
+        assert_eq!(next("connect: timeout").unwrap().command, "ss -tn state syn-sent");
+        assert_eq!(next("status 503"), None, "the server says it");
+    }
 
     #[test]
     fn an_error_whose_cause_is_known_is_told_as_the_cause() {

@@ -61,7 +61,7 @@ const CASES: &[CaseRow] = &[
     (&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
     (&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
     (&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
-    (&["duplicate-address"], "b", "udp --rate 10M", &["martian-packets"]),
+    (&["duplicate-address"], "b", "udp --rate 10M", &["duplicate-address"]),
     (&["no-route"], "a", "tcp", &["no-route"]),
     (&["link-down"], "b", "udp --rate 10M", &["link-down"]),
     (&["link-down"], "a", "udp --test rr", &["link-down"]),
@@ -114,7 +114,22 @@ const CASES: &[CaseRow] = &[
     (&["few-nat-ports"], "a", "tcp --test crr --flows 40", &["conntrack-insert-failed"]),
     (&["ip-damage"], "b", "udp --rate 20M", &["bad-ip-checksums"]),
     (&["drop-all"], "a", "udp --rate 20M", &["qdisc-drops"]),
+    (&["loss", "permille=100"], "b", "probe --test rtt --count 200 --interval 10ms", &["loss"]),
+    (&["firewall", "permille=100"], "b", "probe --test rtt --count 200 --interval 10ms", &["filter-drops"]),
+    (&["silent-firewall", "permille=100"], "b", "probe --test rtt --count 200 --interval 10ms", &["loss"]),
+    (&["no-neighbor"], "a", "probe --test rtt --count 50", &["neighbor-unresolved"]),
+    (&["other-mac"], "a", "probe --test rtt --count 50", &["other-mac"]),
+    (&["reverse-path"], "b", "probe --test rtt --count 50", &["reverse-path-filter"]),
+    (&["duplicate-address"], "b", "probe --test rtt --count 50", &["duplicate-address"]),
+    (&["neighbor-flap"], "a", "probe --test rtt --count 200 --interval 10ms", &["neighbor-changes"]),
+    (&["link-flap"], "b", "probe --test rtt --count 200 --interval 10ms", &["link-down"]),
+    (&["link-down"], "b", "probe --test rtt --count 10", &["link-down"]),
+    (&["small-mtu"], "b", "probe --test mtu", &["mtu-mismatch"]),
+    (&["mtu-hole"], "b", "probe --test mtu", &["path-mtu-black-hole"]),
+    (&["impair:loss=5%"], "", "probe --test rtt --count 200 --interval 10ms", &["loss"]),
+    (&["impair:outage=500ms"], "", "probe --test rtt --count 200 --interval 10ms", &["outage"]),
     (&["nft:10,1/20"], "", "udp --rate 20M", &["device-rule"]),
+    (&["nft:10,1/20"], "", "probe --test rtt --count 400 --interval 5ms", &["loss"]),
     (&["policer:2k"], "", "udp --rate 100M", &["device-program"]),
     (&["squeeze"], "", "tcp --rate 100M", &["narrow-path"]),
     (&[TOO_FAST], "", "udp --rate 100G", &["offered-too-little"]),
@@ -166,6 +181,8 @@ const CASES: &[CaseRow] = &[
     (&[], "", "http --connections 1 --rate 200", &[]),
     (&[], "", "http --connections 40 --rate 500", &[]),
     (&[], "", "udp --rate 100M --topology mesh", &[]),
+    (&[], "", "probe", &[]),
+    (&[], "", "probe --topology mesh --test rtt", &[]),
     (&[], "", "http --engine xdp --connections 40 --rate 5000", &[]),
     (&[BOTH_OF_IPV6], "", "udp --rate 50M", &[]),
     (&[BOTH_OF_IPV6], "", "tcp --rate 300M", &[]),
@@ -233,7 +250,9 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     let only = std::env::args().skip(2).find(|word| !word.starts_with("--") && word.parse::<u64>().is_err());
     let program = program(root, if has("--ci") { "debug" } else { "release" })?;
     let busy = BusyPrograms::start(if has("--busy") { N_BUSY } else { 0 })?;
-    let is_wanted = |case: &&Case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()));
+    let is_wanted = |case: &&Case| {
+        only.as_ref().is_none_or(|only| format!("{}, {}", case.name(), case.test).contains(only.as_str()))
+    };
     let mut rows = Vec::new();
     let mut faults = Vec::new();
     let mut cases = cases(option("--seed")?, has)?;

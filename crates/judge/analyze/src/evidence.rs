@@ -702,15 +702,38 @@ impl<'a> TestEvidence<'a> {
         let resent = [counter::TCP_RETRANS_SEGMENTS, counter::TCP_SYN_RETRANS];
         let is_counted = || self.hosts().all(|host| resent.iter().all(|c| self.has_counter(host, c)));
         match self.test.layer {
-            Layer::Udp | Layer::Frames => self.packets_lost() == Some(0),
-            Layer::Path => false,
+            Layer::Udp | Layer::Frames | Layer::Path => self.packets_lost() == Some(0),
             _ if self.test.to.is_none() => false,
             _ => is_counted() && self.hosts().all(|host| resent.iter().all(|c| self.growth(host, c, None) == 0)),
         }
     }
 
-    /// Returns the number of packets that did not arrive, if all traffic goes one way.
+    /// Returns the probes of a series that had no answer; `None` for other tests. Those of the route, of sizes and of ports provoke losses on purpose,
+    /// and count no answers out of order.
+    pub(crate) fn probes_lost(&self) -> Option<u64> {
+        let is_of_series = |record: &Record| record.probe.is_some() && record.totals.contains_key(count::REORDERED);
+        let is_series = self.records(Side::Initiator).any(is_of_series);
+        is_series.then(|| self.total(Side::Initiator, count::TRANSACTIONS_LOST))
+    }
+
+    /// Returns true for a test whose packets are lost or refused on purpose, so that no counter of drops says anything.
+    pub(crate) fn provokes_losses(&self) -> bool {
+        self.test.layer == Layer::Path && self.probes_lost().is_none()
+    }
+
+    /// Returns true if nothing of a test arrived, or if no probe was answered.
+    pub(crate) fn got_nothing_through(&self) -> bool {
+        match self.probes_lost() {
+            Some(lost) => lost == self.total(Side::Initiator, count::SENT),
+            None => main_rate(self.test).is_some_and(|rate| rate.value == Some(0.0)),
+        }
+    }
+
+    /// Returns the number of packets that did not arrive, if all traffic goes one way, or of probes without an answer.
     pub(crate) fn packets_lost(&self) -> Option<u64> {
+        if let Some(lost) = self.probes_lost() {
+            return Some(lost);
+        }
         let (from, to) = self.one_way()?;
         Some(self.total(from, count::SENT).saturating_sub(self.total(to, count::RECEIVED)))
     }

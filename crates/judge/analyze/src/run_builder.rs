@@ -270,7 +270,8 @@ impl RunBuilder {
 
     /// Adds a test of probes, sent and answered, with their other results.
     pub(crate) fn probed(&mut self, (sent, answered): (u64, u64), probe: ProbeRecord) {
-        let totals = [(count::SENT, sent), (count::RECEIVED, answered), ("lost", sent - answered)];
+        let totals =
+            [(count::SENT, sent), (count::RECEIVED, answered), ("lost", sent - answered), (count::REORDERED, 0)];
         let totals = totals.map(|(name, n)| (name.to_owned(), n)).into();
         let asks = Record { totals, probe: Some(probe), ..record(Side::Initiator) };
         let lost = Derivation::proportion((Side::Initiator, "lost"), (Side::Initiator, count::SENT));

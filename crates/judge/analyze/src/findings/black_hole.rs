@@ -32,6 +32,10 @@ impl FindingRule for BlackHole {
         BLACK_HOLE
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[MTU_MISMATCH]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let mut found = seen.probes().filter_map(|(host, _, probe)| {
             let path_mtu = probe.path_mtu.as_ref()?;

@@ -16,7 +16,7 @@ use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
     connect_delays::are_connects_delayed,
-    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED},
+    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED},
     link_down::LINK_DOWN,
     near_full::{more_descriptors, more_local_ports},
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -237,6 +237,7 @@ impl FindingRule for ErrorCauses {
             CONNTRACK_REFUSED,
             LINK_DOWN,
             NEIGHBOR_CHANGES,
+            NEIGHBOR_UNRESOLVED,
         ]
     }
 
@@ -246,8 +247,8 @@ impl FindingRule for ErrorCauses {
         };
         let is_effect = |failure: &Failure| match cause {
             "stuck-connections" => is_unanswered(failure),
-            // The route goes down with its interface.
-            LINK_DOWN => {
+            // The route goes down with its interface, and a neighbor that does not answer makes an address unreachable.
+            LINK_DOWN | NEIGHBOR_UNRESOLVED => {
                 is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
             }
             // A full path drops SYNs, too, and a wrong neighbor entry loses all. A full table of connections drops nothing else.

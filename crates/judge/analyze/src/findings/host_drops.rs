@@ -360,8 +360,12 @@ impl FindingRule for HostDrops {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // A test of the path provokes refusals on purpose, and frames need no IP stack.
-        if matches!(seen.test.layer, Layer::Path | Layer::Frames) {
+        // Frames need no IP stack.
+        if seen.test.layer == Layer::Frames || seen.provokes_losses() {
+            return Vec::new();
+        }
+        // A probe may go to a port where nobody listens, whose refusal is its answer.
+        if seen.test.layer == Layer::Path && (self.id == NO_LISTENER.id || self.share_of == ShareOf::Connections) {
             return Vec::new();
         }
         // Segments of TCP are no fragments: these waited in vain for up to 30 s (`net.ipv4.ipfrag_time`), since a test before this one.
@@ -407,7 +411,9 @@ impl HostDrops {
         let (instance, _) = grown.first()?;
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
         // Single packets of other programs, or late ones of the test itself, are dropped on every host.
-        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN;
+        // A series of probes is short, and what it lost was dropped where about as many were.
+        let are_probes = seen.probes_lost().is_some_and(|lost| lost > 0 && (lost / 2..=2 * lost).contains(&n));
+        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN && !are_probes;
         // A connect to an address without a route fails at once, and sends nothing again.
         let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
         let has_failed = records.any(|record| !record.errors.is_empty());

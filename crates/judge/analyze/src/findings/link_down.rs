@@ -1,7 +1,7 @@
 //! The interface of a host was down.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity,
+    Finding, NextStep, Severity,
     names::{
         host as counter,
         interface_state::{DOWN, NO_CARRIER},
@@ -86,7 +86,7 @@ impl FindingRule for LinkFlaps {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if seen.test.layer == Layer::Path {
+        if seen.provokes_losses() {
             return Vec::new();
         }
         seen.hosts().filter_map(|host| flaps(seen, host)).collect()

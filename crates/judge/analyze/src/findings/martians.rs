@@ -7,6 +7,7 @@ use fathom_model::{Finding, Layer, NextStep, names::host};
 use super::{
     FindingRule,
     drops::{DropReport, packets_received},
+    duplicate_address::DUPLICATE_ADDRESS,
 };
 use crate::evidence::{TestEvidence, counter_evidence};
 
@@ -25,12 +26,12 @@ impl FindingRule for Martians {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["reverse-path-filter"]
+        &["reverse-path-filter", DUPLICATE_ADDRESS]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // A test of the path sends odd packets on purpose, and frames need no IP stack.
-        if matches!(seen.test.layer, Layer::Path | Layer::Frames) {
+        if seen.test.layer == Layer::Frames || seen.provokes_losses() {
             return Vec::new();
         }
         // The counter belongs to the machine. Which of its hosts dropped is not known then; most often it is the one that was sent to.

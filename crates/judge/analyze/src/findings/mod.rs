@@ -16,6 +16,7 @@ mod damaged_frames;
 mod device;
 mod disorder;
 mod drops;
+mod duplicate_address;
 mod errors;
 mod flow_bottleneck;
 mod flow_limited;
@@ -34,6 +35,7 @@ mod link_mode;
 mod local_shaper;
 mod lost_by_report;
 mod lost_connects;
+mod lost_probes;
 mod low_frequency;
 mod martians;
 mod memory_pressure;
@@ -109,6 +111,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &planned_event::PlannedEvent,
     &link_down::LinkDown,
     &link_down::LinkFlaps,
+    &duplicate_address::DuplicateAddress,
     &path_fault::PathFault,
     &errors::ErrorCauses,
     &server_failures::SERVER_FAILURES,
@@ -129,6 +132,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &fragments::FragmentsUnexpected,
     &fragments::FragmentsReassembled,
     &outage::Outage,
+    &lost_probes::LostProbes,
     &outage::LateStart,
     &outage::SilentStream,
     &device::RING,

@@ -27,7 +27,8 @@ impl FindingRule for MtuMismatch {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if seen.test.layer == Layer::Path {
+        // Of probes, only a search for the path MTU sends packets as large as the interface takes.
+        if seen.test.layer == Layer::Path && found_mtu(seen).is_none() {
             return Vec::new();
         }
         let mtu = |host| seen.environment(host)?.get(seen.interface(host), "mtu_bytes")?.parse::<u64>().ok();
@@ -45,15 +46,33 @@ impl FindingRule for MtuMismatch {
             end(from, *of_from),
             end(to, *of_to)
         );
-        let severity = if do_not_fit(seen, &ends) { Severity::HoldsBack } else { Severity::Remark };
+        let is_met = do_not_fit(seen, &ends) || is_limit_of_path(seen, *of_from, *of_to);
+        let severity = if is_met { Severity::HoldsBack } else { Severity::Remark };
         vec![seen.finding(self.id(), severity, "mtu differs", title).evidence(ends.iter().map(evidence)).next(
-            address.map(|address| {
-                NextStep::new(format!("fathom probe {address} --test mtu"))
-                    .on(from)
-                    .expected("show the largest packet that the path carries")
-            }),
+            if seen.test.layer == Layer::Path {
+                let small = if of_from < of_to { from } else { to };
+                let command = NextStep::new(format!("ip link show dev {}", seen.interface(small))).on(small);
+                Some(command.expected("show its MTU; give both ends the same one"))
+            } else {
+                address.map(|address| {
+                    NextStep::new(format!("fathom probe {address} --test mtu"))
+                        .on(from)
+                        .expected("show the largest packet that the path carries")
+                })
+            },
         )]
     }
+}
+
+/// Returns the path MTU that a test searched and found.
+fn found_mtu(seen: &TestEvidence<'_>) -> Option<u64> {
+    seen.probes().find_map(|(_, _, probe)| probe.path_mtu.as_ref()?.mtu_bytes)
+}
+
+/// Returns true if a search found about the MTU of the receiver, which takes less than the sender: a device may take the tag of a VLAN in addition.
+fn is_limit_of_path(seen: &TestEvidence<'_>, of_sender: u64, of_receiver: u64) -> bool {
+    const TAG: u64 = 4;
+    of_receiver < of_sender && found_mtu(seen).is_some_and(|mtu| (of_receiver..=of_receiver + TAG).contains(&mtu))
 }
 
 /// Returns true if the datagrams of a test are larger than what their receiver takes, and most of them are lost.

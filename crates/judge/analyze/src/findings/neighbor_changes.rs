@@ -61,7 +61,7 @@ impl NeighborChanges {
             .expected("show whether two Ethernet addresses answer; then two hosts have this address");
         let severity = match *n {
             _ if !of_test(of) => Severity::Remark,
-            _ if seen.test.layer == Layer::Path => Severity::Disturbs,
+            _ if seen.provokes_losses() => Severity::Disturbs,
             n if !costs(seen, host, n) => Severity::Remark,
             ..IN_TURNS => Severity::Disturbs,
             _ => Severity::HoldsBack,
@@ -82,6 +82,9 @@ impl NeighborChanges {
 
 /// Returns true if a test lost packets that a host sent, or its connections stood still about as often as the entry of the host was wrong.
 fn costs(seen: &TestEvidence<'_>, host: &str, n_changes: u64) -> bool {
+    if let Some(lost) = seen.probes_lost() {
+        return ratio(lost, seen.total(Side::Initiator, count::SENT)).is_some_and(|share| share >= LOSS_MIN);
+    }
     if seen.test.layer != Layer::Udp {
         // While the entry is wrong, nothing passes, ACKs included, until a timer sends again.
         let by_timers =

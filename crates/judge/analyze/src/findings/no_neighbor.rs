@@ -7,14 +7,12 @@ use fathom_model::{
 
 use super::{
     FindingRule,
+    duplicate_address::DUPLICATE_ADDRESS,
     host_drops::{NEIGHBOR_UNRESOLVED, PACKETS_MIN},
     link_down::LINK_DOWN,
     planned_event::PLANNED_EVENT,
 };
-use crate::{
-    evidence::{TestEvidence, counter_evidence},
-    summaries::main_rate,
-};
+use crate::evidence::{TestEvidence, counter_evidence};
 
 /// Looks for the neighbor that a test is sent to and that nobody answered for, where the test got nothing through: one that waits for an answer
 /// before it sends more loses so few packets that none of them is dropped for want of room, which has a rule of its own.
@@ -29,13 +27,13 @@ impl FindingRule for NoNeighbor {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &[LINK_DOWN, PLANNED_EVENT]
+        // A host answers nobody to whom it has no route back.
+        &[LINK_DOWN, DUPLICATE_ADDRESS, "reverse-path-filter", "martian-packets", PLANNED_EVENT]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let is_nothing = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
         let is_told = seen.machines().any(|host| seen.growth(host, UNRESOLVED_PACKETS, None) >= PACKETS_MIN);
-        if !is_nothing || is_told || matches!(seen.test.layer, Layer::Path | Layer::Frames) {
+        if !seen.got_nothing_through() || is_told || seen.test.layer == Layer::Frames || seen.provokes_losses() {
             return Vec::new();
         }
         seen.hosts().find_map(|host| self.on_host(seen, host)).into_iter().collect()

@@ -29,6 +29,45 @@ const CAME: std::ops::Range<f64> = 0.9..1.5;
 /// The counter in its evidence if errors are the reason.
 const ERRORS: &str = "errors";
 
+/// The causes by which nothing arrives.
+pub(super) const NOTHING_DONE_BY: &[&str] = &[
+    "link-down",
+    "no-route",
+    "address-not-local",
+    "other-mac",
+    "duplicate-address",
+    NEIGHBOR_CHANGES,
+    "neighbor-unresolved",
+    "reverse-path-filter",
+    "martian-packets",
+    "filter-drops",
+    CONNTRACK_FULL,
+    CONNTRACK_REFUSED,
+    "ingress-filter-drops",
+    "device-receive-drops",
+    "device-send-drops",
+    "qdisc-drops",
+    "device-rule",
+    "device-program",
+    "device-conntrack",
+    "device-packet-queue",
+    "device-forwarding",
+    "device-queue",
+    "device-output",
+    "device-drops",
+    "no-listener",
+    "path-mtu-black-hole",
+    "fragments-dropped",
+    "mtu-mismatch",
+    "time-exceeded",
+    "ports",
+    "descriptors",
+    "connect-delays",
+    "resets",
+    "memory-pressure",
+    "gone-early",
+];
+
 /// Returns true if the finding says that a test did nothing because of errors.
 pub(super) fn explains_errors(finding: &Finding) -> bool {
     finding.id == NOTHING_DONE && finding.evidence.iter().any(|shown| shown.counter == ERRORS)
@@ -43,42 +82,7 @@ impl FindingRule for NothingDone {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &[
-            "link-down",
-            "no-route",
-            "address-not-local",
-            "other-mac",
-            NEIGHBOR_CHANGES,
-            "neighbor-unresolved",
-            "reverse-path-filter",
-            "martian-packets",
-            "filter-drops",
-            CONNTRACK_FULL,
-            CONNTRACK_REFUSED,
-            "ingress-filter-drops",
-            "device-receive-drops",
-            "device-send-drops",
-            "qdisc-drops",
-            "device-rule",
-            "device-program",
-            "device-conntrack",
-            "device-packet-queue",
-            "device-forwarding",
-            "device-queue",
-            "device-output",
-            "device-drops",
-            "no-listener",
-            "path-mtu-black-hole",
-            "fragments-dropped",
-            "mtu-mismatch",
-            "time-exceeded",
-            "ports",
-            "descriptors",
-            "connect-delays",
-            "resets",
-            "memory-pressure",
-            "gone-early",
-        ]
+        NOTHING_DONE_BY
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

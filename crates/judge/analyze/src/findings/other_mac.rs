@@ -14,7 +14,7 @@ const PACKETS_MIN: u64 = 10;
 /// Looks for a wrong or stale neighbor entry: of the sender, or of the last router.
 ///
 /// A switch floods frames for others to every port, so only about as many as the test lost are the test's. Only UDP counts what it lost in a
-/// direction. A card that is not promiscuous drops such frames itself, and nothing counts them there.
+/// direction, and probes those without an answer. A card that is not promiscuous drops such frames itself, and nothing counts them there.
 pub(crate) struct OtherMac;
 
 impl FindingRule for OtherMac {
@@ -27,7 +27,8 @@ impl FindingRule for OtherMac {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if seen.test.layer != Layer::Udp || !seen.test.links.is_empty() {
+        let is_counted = seen.test.layer == Layer::Udp || seen.probes_lost().is_some();
+        if !is_counted || !seen.test.links.is_empty() {
             return Vec::new();
         }
         seen.hosts().filter_map(|host| self.on_host(seen, host)).collect()

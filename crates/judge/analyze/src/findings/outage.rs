@@ -8,7 +8,8 @@ use fathom_model::{
 use fathom_statistics::mean;
 
 use super::{
-    FindingRule, neighbor_changes::NEIGHBOR_CHANGES, other_programs::OtherPrograms, planned_event::PLANNED_EVENT,
+    FindingRule, lost_probes::are_single, neighbor_changes::NEIGHBOR_CHANGES, other_programs::OtherPrograms,
+    planned_event::PLANNED_EVENT, unexplained_loss::LOSS,
 };
 use crate::{
     evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
@@ -23,6 +24,15 @@ pub(crate) struct Outage;
 impl FindingRule for Outage {
     fn id(&self) -> &'static str {
         "outage"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["link-down", NEIGHBOR_CHANGES, "neighbor-unresolved", "filter-drops", LOSS, PLANNED_EVENT]
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // Of those that a rule drops by chance, some are in a row.
+        cause == "filter-drops" && !are_single(seen)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

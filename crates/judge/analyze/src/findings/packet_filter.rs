@@ -41,9 +41,9 @@ impl<'a> PacketFilter<'a> {
     }
 }
 
-/// Returns the filter that dropped about as many datagrams as a test lost. Super-buffers (`--gso`) count once, so that it is not found there.
+/// Returns the filter that dropped about as many datagrams, or probes, as a test lost. Super-buffers (`--gso`) count once, so that it is not found there.
 pub(super) fn filter_of_datagrams<'a>(seen: &TestEvidence<'a>, n_lost: u64) -> Option<PacketFilter<'a>> {
-    if seen.test.layer != Layer::Udp {
+    if seen.test.layer != Layer::Udp && seen.probes_lost().is_none() {
         return None;
     }
     let about_as_many = n_lost / 2..=n_lost.saturating_mul(2);

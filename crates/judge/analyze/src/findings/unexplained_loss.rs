@@ -79,6 +79,7 @@ impl FindingRule for UnexplainedLoss {
             BAD_IP_CHECKSUMS,
             NEIGHBOR_CHANGES,
             "address-not-local",
+            "duplicate-address",
             "other-mac",
             "martian-packets",
             NEIGHBOR_UNRESOLVED,

@@ -9,7 +9,7 @@ use fathom_model::{
     units::{Nanos, counted, grouped},
 };
 
-use super::FindingRule;
+use super::{FindingRule, nothing_done::NOTHING_DONE_BY};
 use crate::evidence::{TestEvidence, has_answers, text_evidence};
 
 /// The time for which a Linux router tries to resolve a host's address before it reports the host as unreachable.
@@ -26,6 +26,10 @@ fn ends<'a>((host, _, probe): &(&'a str, &'a Record, &'a ProbeRecord)) -> (&'a s
 impl FindingRule for Unreachable {
     fn id(&self) -> &'static str {
         "unreachable"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        NOTHING_DONE_BY
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -55,6 +55,14 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| cores.is_set(core)).collect())
 }
 
+/// Returns true if a CPU quota of a control group (`cpu.max`, `cpu.cfs_quota_us`) gives this process less than the cores on which the calling
+/// thread may run. A quota below one core is not seen where it may run on one core alone.
+#[must_use]
+pub fn has_quota() -> bool {
+    let n_given = std::thread::available_parallelism().map(usize::from);
+    n_given.is_ok_and(|n_given| allowed_cores().is_ok_and(|cores| n_given < cores.len()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,6 +35,8 @@ struct LiveGenerator {
     /// The content of each page before the program writes to it.
     frame: Vec<u8>,
     batch: u32,
+    /// The program runs of one system call.
+    n_runs: u32,
     /// A netlink socket in the device's namespace.
     netlink: Netlink,
     name: String,
@@ -48,6 +50,9 @@ struct LiveGenerator {
 const BATCH: u32 = 64;
 /// The batch at low rates, so that a frame waits at most a few microseconds for the rest of its batch.
 const BATCH_SPARSE: u32 = 16;
+/// The program runs of one system call under a CPU quota: about 50 ms. Since Linux 6.18 a thread is not throttled before it leaves the kernel, but
+/// all others of its control group are, so that none could end a longer call.
+const RUNS_UNDER_QUOTA: u32 = 1 << 18;
 /// The gap from which the small batch is used. At higher rates a small batch costs more than it gains: 64 runs take about 10 µs,
 /// and as many frames become due in that time.
 const SPARSE: Nanos = Nanos(1_000);
@@ -83,7 +88,9 @@ impl Backend for LiveFrames {
         let batch = if is_sparse { BATCH_SPARSE } else { BATCH };
         let netlink = Netlink::open().map_err(system)?;
         let cores = affinity::allowed_cores().map_err(system)?;
-        Ok(Box::new(LiveGenerator { program, maps, frame, batch, netlink, name: port.name.clone(), cores, span: None }))
+        let n_runs = if affinity::has_quota() { RUNS_UNDER_QUOTA } else { u32::MAX };
+        let name = port.name.clone();
+        Ok(Box::new(LiveGenerator { program, maps, frame, batch, n_runs, netlink, name, cores, span: None }))
     }
 }
 
@@ -121,7 +128,7 @@ impl Generator for LiveGenerator {
     fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         let thread = Interruptible::current()?;
         let (is_done, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
-        let live = bpf::LiveRun { n_runs: u32::MAX, batch: self.batch, from: None };
+        let live = bpf::LiveRun { n_runs: self.n_runs, batch: self.batch, from: None };
         let mut warden =
             WorkerMonitor { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
         thread::scope(|scope| {

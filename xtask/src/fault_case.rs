@@ -116,7 +116,10 @@ impl Case {
     /// Expects the names that are as true beside busy programs: threads that share one core with them wait for it, and where a fault takes
     /// CPU too, they are a second one.
     pub(crate) fn beside_busy_programs(&mut self) {
-        if self.expected == [CORE] {
+        // A sender of frames needs a core of its own.
+        if !self.expected.is_empty() && self.test.starts_with("packet") {
+            self.expected.push(&["offered-too-little", "other-programs"]);
+        } else if self.expected == [CORE] {
             self.expected = vec![&["core-saturated", "other-programs"]];
         } else if self.expected == [SERVER_CORE] {
             self.expected = vec![&["server-saturated", "other-programs"]];

@@ -17,7 +17,7 @@ impl FindingRule for IncompleteTrials {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["path-mtu-black-hole", "resets", "memory-pressure"]
+        &["path-mtu-black-hole", "resets", "memory-pressure", "link-down"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -28,6 +28,7 @@ use crate::{
     evidence::{TestEvidence, counter_evidence, explained_ratio},
     same_way::{carried_bits, share_a_limit},
     summaries::main_rate,
+    window::record_of,
 };
 
 /// A smaller share appears only in the table.
@@ -274,7 +275,7 @@ impl LossShape {
         let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max)).map(rounded);
         let bursts = merged(seen, distribution::LOSS_BURST);
         let Some(longest) = longest.or_else(|| bursts.max()).filter(|n| *n > 0) else {
-            return Self::without_runs(seen, share);
+            return Self::without_runs(seen, n, share);
         };
         // Runs are of all losses. The longest may be one of those that a place counted, such as a socket whose reader waited for a core:
         // the rest has no shape of its own then.
@@ -306,7 +307,10 @@ impl LossShape {
 
     /// Finds the pattern of a test that does not record which ones are lost, such as one of frames: those that arrive have waited in the queue,
     /// or other tests met the same limit.
-    fn without_runs(seen: &TestEvidence<'_>, share: f64) -> Self {
+    fn without_runs(seen: &TestEvidence<'_>, n: u64, share: f64) -> Self {
+        if let Some((longest, span)) = longest_silence(seen, n) {
+            return Self::Outage { longest, span };
+        }
         let delay = all_alike(&merged(seen, distribution::LATENCY)).filter(|_| share >= EVEN_SHARE_MIN);
         match delay {
             Some(delay) => Self::FullQueue { delay },
@@ -433,6 +437,33 @@ fn lost_in_outages(seen: &TestEvidence<'_>, bursts: &Histogram, longest: u64) ->
     }
 }
 
+/// Returns the longest time in which nothing arrived before something did, and the packets sent in it, if such times explain most of a loss.
+///
+/// Known to an interval of the record at either end, which is a few tens of milliseconds.
+fn longest_silence(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u64, Nanos)> {
+    let (from, to) = seen.one_way()?;
+    let mut longest = (0, Nanos::ZERO);
+    let mut lost = 0;
+    for trial in seen.trials() {
+        let Some(((_, sender), (_, receiver))) = record_of(trial, from).zip(record_of(trial, to)) else { continue };
+        let sent = sender.totals.get(count::SENT).copied().unwrap_or(0);
+        let Some(arrived) = receiver.timeline.counters.get(count::RECEIVED) else { continue };
+        let mut silent_since = Nanos::ZERO;
+        let begins = std::iter::once(&Nanos::ZERO).chain(&receiver.timeline.end_ns);
+        for ((begin, end), _) in begins.zip(&receiver.timeline.end_ns).zip(arrived).filter(|(_, n)| **n > 0) {
+            let span = begin.since(silent_since);
+            silent_since = *end;
+            if span >= OUTAGE {
+                let share = ratio(span.0, sender.measured_ns.1.0).unwrap_or(0.0).min(1.0);
+                let n = rounded(share * approximate(sent));
+                lost += n;
+                longest = longest.max((n, span));
+            }
+        }
+    }
+    (lost >= n_lost / 2 && longest.0 > 0).then_some(longest)
+}
+
 /// Returns how long this many datagrams take to send.
 fn time_of(seen: &TestEvidence<'_>, n: u64) -> Nanos {
     let sent = seen.one_way().map_or(0, |(from, _)| seen.total(from, count::SENT));
@@ -459,7 +490,7 @@ mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::{
-        Better, Derivation, Metric, Side,
+        Better, Derivation, Metric, Side, Timeline,
         metric::{MetricName, UnitAndSense},
         names::host,
     };
@@ -479,6 +510,26 @@ mod tests {
             builder.context.metrics.get_mut("udp_stream").unwrap().push(metric);
         }
         builder
+    }
+
+    #[test]
+    fn without_runs_of_losses_the_time_in_which_nothing_arrived_is_an_outage() {
+        let found = |arrived: [u64; 10]| {
+            let n = arrived.iter().sum();
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, n)]);
+            let end_ns = (1..=10).map(|tenth| Nanos::from_millis(100 * tenth)).collect();
+            let counters = [(count::RECEIVED.to_owned(), arrived.to_vec())].into();
+            let receiver = builder.run.tests[0].trials[0].records.get_mut("target").unwrap();
+            receiver.timeline = Timeline { end_ns, counters };
+            builder.analyzed().findings.into_iter().find(|found| [LOSS, "outage"].contains(&found.id.as_str())).unwrap()
+        };
+        let outage = found([0, 0, 0, 0, 100, 100, 100, 100, 100, 100]);
+        assert_eq!(outage.id, "outage");
+        assert!(outage.title.contains("about 400 ms without any"), "{}", outage.title);
+        assert_eq!(found([60; 10]).id, LOSS);
+        assert_eq!(found([100, 100, 0, 0, 0, 0, 0, 0, 0, 100]).id, "outage");
+        assert_eq!(found([100, 100, 100, 100, 100, 0, 0, 0, 0, 0]).id, LOSS, "it may have ended early");
     }
 
     #[test]

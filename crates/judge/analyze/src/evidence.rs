@@ -729,12 +729,13 @@ impl<'a> TestEvidence<'a> {
         }
     }
 
-    /// Returns the number of packets that did not arrive, if all traffic goes one way, or of probes without an answer.
+    /// Returns the number of datagrams or frames that did not arrive, if all traffic goes one way, or of probes without an answer.
     pub(crate) fn packets_lost(&self) -> Option<u64> {
         if let Some(lost) = self.probes_lost() {
             return Some(lost);
         }
-        let (from, to) = self.one_way()?;
+        // A schedule of requests counts what it sent too, of which nothing arrives but the answers.
+        let (from, to) = self.one_way().filter(|_| matches!(self.test.layer, Layer::Udp | Layer::Frames))?;
         Some(self.total(from, count::SENT).saturating_sub(self.total(to, count::RECEIVED)))
     }
 

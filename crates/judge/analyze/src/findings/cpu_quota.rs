@@ -7,7 +7,7 @@ use fathom_model::{
     units::{Nanos, approximate, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, server_time::is_scheduled};
 use crate::{
     evidence::{Program, TestEvidence, counter_evidence, ratio_evidence, text_evidence},
     gap,
@@ -25,7 +25,7 @@ impl FindingRule for CpuQuota {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if seen.reached_target() || seen.test.layer == Layer::Path {
+        if (seen.reached_target() && !are_answers_late(seen)) || seen.test.layer == Layer::Path {
             return Vec::new();
         }
         let mut stopped: Vec<(&str, f64)> =
@@ -36,6 +36,13 @@ impl FindingRule for CpuQuota {
         let of_fathom = stopped.into_iter().map(|(host, share)| self.on_host(seen, host, share));
         StoppedServer::of(seen).map(|server| server.finding(self.id(), seen)).into_iter().chain(of_fathom).collect()
     }
+}
+
+/// Returns true for a schedule that is kept although its answers wait for the next period of a quota (100 ms, unless its owner set another one).
+fn are_answers_late(seen: &TestEvidence<'_>) -> bool {
+    const LATE: u64 = 10_000_000;
+    let response = seen.distribution(Side::Initiator, distribution::RESPONSE_TIME).quantile(0.99);
+    is_scheduled(seen) && response.is_some_and(|p99| p99 >= LATE)
 }
 
 /// Returns the share of the measured time in which quotas stopped a host, at most, if that holds a test back.

@@ -27,6 +27,7 @@ mod generator_limited;
 mod host_drops;
 mod incomplete;
 mod interval_too_wide;
+mod late_requests;
 mod latency_under_load;
 mod limit;
 mod link;
@@ -167,6 +168,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
+    &late_requests::LateRequests,
     &server_time::DelayedAck,
     &server_time::ServerTime,
     &slow_answers::SlowAnswers,

@@ -454,7 +454,7 @@ pub mod count {
     pub const BYTES_RECEIVED: &str = "bytes_received";
     /// Complete exchanges: a request and its complete response.
     pub const TRANSACTIONS: &str = "transactions";
-    /// Requests in datagrams without an answer in time.
+    /// Requests in datagrams without an answer in time, and probes without any.
     pub const TRANSACTIONS_LOST: &str = "lost";
     /// Requests with a response, whatever its status.
     pub const REQUESTS: &str = "requests";

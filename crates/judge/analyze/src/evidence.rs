@@ -296,12 +296,21 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns the mean of a gauge over the measured time.
     pub(crate) fn mean_value(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
+        self.mean_in_trials(&self.trials, host, gauge, of)
+    }
+
+    /// Returns the mean of a gauge of a core, in the trials by which the cores of a host are judged.
+    pub(crate) fn mean_of_core(&self, host: &str, gauge: &str, core: &str) -> Option<u64> {
+        self.mean_in_trials(&self.trials_of_cores(host), host, gauge, core)
+    }
+
+    fn mean_in_trials(&self, trials: &[&'a Trial], host: &str, gauge: &str, of: &str) -> Option<u64> {
         let of_trial = |trial: &&'a Trial| {
             let (record, (first, last)) = self.measured_samples(trial, host)?;
             let series = record.series_of(gauge).find(|series| series.of == of)?;
             Some((first..=last).filter_map(|sample| series.at(sample)).map(approximate).collect::<Vec<_>>())
         };
-        let values: Vec<f64> = self.trials.iter().filter_map(of_trial).flatten().collect();
+        let values: Vec<f64> = trials.iter().filter_map(of_trial).flatten().collect();
         fathom_statistics::mean(&values).map(fathom_model::units::rounded)
     }
 
@@ -697,7 +706,7 @@ impl<'a> TestEvidence<'a> {
         Some(OfferedLoad { host: self.host_of(side)?, side, sent, intended, share: ratio(sent, intended)? })
     }
 
-    /// Returns true if the test lacks none of its packets: datagrams by their count, segments because none had to be sent again.
+    /// Returns true if the test lacks none of its packets: datagrams and probes by their count, segments because none had to be sent again.
     pub(crate) fn lost_nothing(&self) -> bool {
         let resent = [counter::TCP_RETRANS_SEGMENTS, counter::TCP_SYN_RETRANS];
         let is_counted = || self.hosts().all(|host| resent.iter().all(|c| self.has_counter(host, c)));
@@ -708,12 +717,19 @@ impl<'a> TestEvidence<'a> {
         }
     }
 
-    /// Returns the probes of a series that had no answer; `None` for other tests. Those of the route, of sizes and of ports provoke losses on purpose,
-    /// and count no answers out of order.
+    /// Returns the records of a series of probes, of each pair of hosts; none for other tests. Those of the route, of sizes and of ports provoke
+    /// losses on purpose, and count no answers out of order.
+    pub(crate) fn series(&self) -> impl Iterator<Item = (&'a str, &'a Record, &'a ProbeRecord)> {
+        let records = self.trials.iter().copied().flat_map(host_records);
+        let probes = records.filter_map(|(host, record)| Some((host, record, record.probe.as_ref()?)));
+        probes.filter(|(_, record, _)| record.totals.contains_key(count::REORDERED))
+    }
+
+    /// Returns the probes of series that had no answer at all; `None` for other tests.
     pub(crate) fn probes_lost(&self) -> Option<u64> {
-        let is_of_series = |record: &Record| record.probe.is_some() && record.totals.contains_key(count::REORDERED);
-        let is_series = self.records(Side::Initiator).any(is_of_series);
-        is_series.then(|| self.total(Side::Initiator, count::TRANSACTIONS_LOST))
+        let lost =
+            self.series().map(|(_, record, _)| record.totals.get(count::TRANSACTIONS_LOST).copied().unwrap_or(0));
+        lost.reduce(u64::saturating_add)
     }
 
     /// Returns true for a test whose packets are lost or refused on purpose, so that no counter of drops says anything.
@@ -724,7 +740,10 @@ impl<'a> TestEvidence<'a> {
     /// Returns true if nothing of a test arrived, or if no probe was answered.
     pub(crate) fn got_nothing_through(&self) -> bool {
         match self.probes_lost() {
-            Some(lost) => lost == self.total(Side::Initiator, count::SENT),
+            Some(lost) => {
+                let sent = self.series().filter_map(|(_, record, _)| record.totals.get(count::SENT));
+                lost > 0 && lost == sent.sum::<u64>()
+            }
             None => main_rate(self.test).is_some_and(|rate| rate.value == Some(0.0)),
         }
     }
@@ -761,7 +780,9 @@ impl<'a> TestEvidence<'a> {
         let full = |limit: &Limit| {
             matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) && limit.used.is_some_and(|used| used >= 0.98)
         };
-        self.test.limits.iter().any(full) && self.packets_lost().unwrap_or(0) == 0
+        // A schedule of requests that is kept says nothing about their times.
+        let is_of_times = matches!(self.test.layer, Layer::App | Layer::Http) && self.offered().is_some();
+        !is_of_times && self.test.limits.iter().any(full) && self.packets_lost().unwrap_or(0) == 0
     }
 
     /// Returns the main rate of each trial in every interval of its measured part, and the counter that it is of.

@@ -2,15 +2,19 @@
 
 use fathom_model::{
     Limit, LimitKind, Unit,
+    finding::PromiseOutcome,
     units::{BitsPerSec, percent},
 };
 
-use crate::{evidence::TestEvidence, limits::is_rate};
+use crate::{evidence::TestEvidence, judged_promise::find_promise, limits::is_rate, promise::Relation};
 
 /// A cause that explains less than this part of what a test lacks is not why.
 pub(crate) const HALF: f64 = 0.5;
 /// A test that reaches this share of a limit lacks nothing that has to be explained.
 pub(crate) const REACHED: f64 = 0.9;
+
+/// A rate that was asked for is kept from this share on.
+const KEPT: f64 = 0.98;
 
 /// Returns the limits whose distance a cause has to explain: a promise that the rate missed, then those that the test could have reached, the
 /// nearest first.
@@ -28,18 +32,27 @@ fn reachable<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a Limit> {
 /// It is what the test lacks, however much more a faster limit lets pass. A rate of the layer below or of fathom itself varies, so that
 /// [`REACHED`] of it must be enough.
 pub(crate) fn missed_promise<'a>(seen: &TestEvidence<'a>) -> Option<&'a Limit> {
+    // The rate that was asked for may be in another unit.
+    if reachable(seen).any(|limit| limit.kind == LimitKind::Asked && limit.used.is_some_and(|used| used >= KEPT)) {
+        return None;
+    }
     let is_missed = |limit: &&Limit| {
-        let rate = seen.test.summaries.iter().find(|summary| summary.metric.name == limit.metric.as_str());
-        limit.kind == LimitKind::Promise
-            && rate.is_some_and(|rate| is_rate(&rate.metric))
-            && limit.used.is_some_and(|used| used < 1.0)
+        let promises = seen.test.expect.iter().filter_map(|(name, text)| find_promise(seen.test, name, text).ok());
+        let mut of_rate =
+            promises.filter(|(rate, _)| is_rate(&rate.metric) && rate.metric.name == limit.metric.as_str());
+        let is_broken = of_rate.any(|(rate, promise)| {
+            let outcome = rate.value.map(|value| promise.judge(value, rate.confidence.as_ref()));
+            matches!(promise.relation, Relation::AtLeast | Relation::MoreThan)
+                && outcome == Some(PromiseOutcome::Broken)
+        });
+        limit.kind == LimitKind::Promise && is_broken
     };
     let lets_pass = |promise: &Limit, limit: &Limit| {
         let part = if matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) { 1.0 } else { REACHED };
         limit.metric != promise.metric || limit.value * part >= promise.value
     };
-    let missed = seen.test.limits.iter().find(is_missed)?;
-    reachable(seen).all(|limit| lets_pass(missed, limit)).then_some(missed)
+    let can_be_kept = |promise: &&Limit| reachable(seen).all(|limit| lets_pass(promise, limit));
+    seen.test.limits.iter().filter(is_missed).find(can_be_kept)
 }
 
 /// Returns true if a test is so close to a limit that it lacks hardly anything.
@@ -50,8 +63,11 @@ pub(crate) fn reaches_a_limit(seen: &TestEvidence<'_>) -> bool {
 /// Returns the share of the nearest limit, or of a missed promise, that a test reaches, as in `61 % of line 941 Mbit/s`.
 pub(crate) fn reached(seen: &TestEvidence<'_>) -> Option<String> {
     let limit = limits(seen).next()?;
-    let which = if limit.kind == LimitKind::Promise { "the promise " } else { "" };
-    Some(format!("{} of {which}{}", percent(limit.used?), limit.text))
+    let reached = percent(limit.used?);
+    Some(match limit.kind {
+        LimitKind::Promise => format!("{reached} of the promised {}", limit.text.trim_start_matches(['>', '=', ' '])),
+        _ => format!("{reached} of {}", limit.text),
+    })
 }
 
 /// Returns the part of the gap that a cause explains which took a share of the time, from 0 to 1.
@@ -161,7 +177,7 @@ mod tests {
         };
         let asked: &[_] = &[("rate", "40M")];
         with(asked, "throughput_bps", ">= 20M", &|seen| {
-            assert_eq!(reached(seen).unwrap(), "50 % of the promise >= 20.0 Mbit/s");
+            assert_eq!(reached(seen).unwrap(), "50 % of the promised 20.0 Mbit/s");
             assert_eq!(explained_by_time(seen, 0.25), Some(0.5), "the rest of 40 Mbit/s was not promised");
             assert_eq!(explained_by_rate(seen, BitsPerSec::new(10e6).unwrap()), Some(1.0));
             assert!(explained_by_core(seen, 0.5) < 1e-9, "a whole core is enough for twice as much");
@@ -169,6 +185,7 @@ mod tests {
         with(&[("rate", "10.5M")], "throughput_bps", ">= 10.2M", &|seen| assert!(!reaches_a_limit(seen)));
         let cases = [
             (asked, "throughput_bps", ">= 9M", "it is kept"),
+            (asked, "throughput_bps", "<= 20M", "it is kept"),
             (asked, "throughput_bps", ">= 50M", "less was asked for"),
         ];
         for (options, metric, promise, why) in cases {

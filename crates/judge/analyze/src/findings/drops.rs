@@ -56,7 +56,11 @@ impl DropReport<'_> {
             return None;
         }
         let explains = explained_ratio(self.n, seen.packets_lost());
-        let is_cause = (share >= SEVERITY_MIN || costs_time) && explains.is_none_or(|explains| explains >= CAUSE);
+        // A series of probes is short beside the packets of others: only about as many drops as it lost, two at least, are its own.
+        let is_of_others =
+            seen.probes_lost().is_some_and(|lost| lost < 2 || !(lost / 2..=lost.saturating_mul(2)).contains(&self.n));
+        let is_cause =
+            !is_of_others && (share >= SEVERITY_MIN || costs_time) && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
         Some(

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use fathom_model::{Finding, Layer, NextStep, Severity};
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, text_evidence};
+use crate::{
+    evidence::{TestEvidence, text_evidence},
+    path::place_on_path,
+};
 
 /// The id of this finding.
 pub(super) const DUPLICATE_ADDRESS: &str = "duplicate-address";
@@ -25,18 +28,21 @@ impl FindingRule for DuplicateAddress {
         if seen.test.layer == Layer::Frames {
             return Vec::new();
         }
-        let own = |host: &str| seen.run.hosts.get(host)?.address.as_ref()?.parse::<IpAddr>().ok();
+        let own = |host: &str| place_on_path(seen.run, seen.test, host).0?.parse::<IpAddr>().ok();
         let has = |host: &str, address: Option<IpAddr>| address.and_then(|address| interface_with(seen, host, address));
         let of_host = |owner| {
-            let address = own(owner).filter(|address| !address.is_loopback())?;
+            // The address of a service, which is translated on its way, is on no interface of its owner.
+            let address =
+                own(owner).filter(|address| !address.is_loopback() && has(owner, Some(*address)).is_some())?;
             let is_twin = |host: &&str| *host != owner && has(owner, own(host)).is_none();
             seen.hosts().filter(is_twin).find_map(|host| Some((owner, host, address, has(host, Some(address))?)))
         };
         let Some((owner, host, address, interface)) = seen.hosts().find_map(of_host) else { return Vec::new() };
-        let title = format!(
-            "{host} has the address of {owner}, {address}, on its {interface} too: it sends nothing to {owner} and takes nothing from it"
-        );
-        let severity = if seen.got_nothing_through() { Severity::HoldsBack } else { Severity::Remark };
+        let is_cause = seen.got_nothing_through();
+        let so =
+            if is_cause { format!(": it sends nothing to {owner} and takes nothing from it") } else { String::new() };
+        let title = format!("{host} has the address of {owner}, {address}, on its {interface} too{so}");
+        let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
         vec![
             seen.finding(self.id(), severity, "same address", title)
                 .evidence([text_evidence(host, format!("addresses {interface}"), address)])
@@ -80,6 +86,7 @@ mod tests {
         assert_eq!(finding.severity, Severity::Invalidates, "nothing was measured");
         assert_eq!(found(1_000, (alone, "198.18.0.1 198.18.0.2")).unwrap().severity, Severity::Remark);
         assert_eq!(found(0, (alone, "198.18.0.2")), None);
+        assert_eq!(found(0, ("127.0.0.1", "198.18.0.1 198.18.0.2")), None, "a service, whose address is translated");
         assert_eq!(found(0, ("198.18.0.1 198.18.0.2", "198.18.0.1 198.18.0.2")), None, "one network namespace");
     }
 }

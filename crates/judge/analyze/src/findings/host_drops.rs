@@ -48,9 +48,26 @@ const BEFORE_CONNECTIONS: [&HostDrops; 12] = [
     &ACCEPT_QUEUE,
 ];
 
+/// The places that can drop single packets of any protocol.
+const OF_PACKETS: [&HostDrops; 8] =
+    [&FILTER, &INGRESS_FILTER, &REVERSE_PATH, &NO_ROUTE, &NEIGHBOR, &NEIGHBOR_TABLE, &NOT_LOCAL, &IP_CHECKSUM];
+
 /// Returns the drops of a host at these places: each with its description, its number and the next step.
 pub(super) fn before_connections(seen: &TestEvidence<'_>, host: &str) -> impl Iterator<Item = (String, u64, NextStep)> {
-    BEFORE_CONNECTIONS.into_iter().filter_map(move |place| {
+    drops_at(&BEFORE_CONNECTIONS, seen, host)
+}
+
+/// Returns the drops of packets of any protocol on a host: each with its description, its number and the next step.
+pub(super) fn of_packets(seen: &TestEvidence<'_>, host: &str) -> impl Iterator<Item = (String, u64, NextStep)> {
+    drops_at(&OF_PACKETS, seen, host)
+}
+
+fn drops_at(
+    places: &'static [&HostDrops],
+    seen: &TestEvidence<'_>,
+    host: &str,
+) -> impl Iterator<Item = (String, u64, NextStep)> {
+    places.iter().filter_map(move |place| {
         let grown = place.grown(seen, host);
         let (instance, _) = grown.first()?;
         let n = grown.iter().map(|(_, n)| n).sum();
@@ -411,9 +428,8 @@ impl HostDrops {
         let (instance, _) = grown.first()?;
         let n: u64 = grown.iter().map(|(_, n)| n).sum();
         // Single packets of other programs, or late ones of the test itself, are dropped on every host.
-        // A series of probes is short, and what it lost was dropped where about as many were.
-        let are_probes = seen.probes_lost().is_some_and(|lost| lost > 0 && (lost / 2..=2 * lost).contains(&n));
-        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN && !are_probes;
+        // Of a series of probes, few are lost.
+        let is_noise = self.share_of == ShareOf::Packets && n < PACKETS_MIN && seen.probes_lost().is_none();
         // A connect to an address without a route fails at once, and sends nothing again.
         let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
         let has_failed = records.any(|record| !record.errors.is_empty());

@@ -1,21 +1,17 @@
 //! Some probes of a series had no answer, between others that had one.
 
-use std::collections::BTreeMap;
-
 use fathom_model::{
-    Finding, NextStep, Severity, Side,
+    Finding, NextStep, Record, Severity,
     names::count::{SENT, TRANSACTIONS_LOST},
-    units::{grouped, percent, ratio},
+    probe::{OutageRecord, ProbeRecord},
+    units::{approximate, grouped, percent, ratio},
 };
 
 use super::{
     FindingRule,
     drops::BACKLOG_OVERFLOW,
-    host_drops::{BAD_IP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, before_connections},
-    link_down::LINK_DOWN,
-    neighbor_changes::NEIGHBOR_CHANGES,
+    host_drops::{BAD_IP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, of_packets},
     packet_filter::{PacketFilter, filter_of_datagrams},
-    planned_event::PLANNED_EVENT,
     unexplained_loss::LOSS,
 };
 use crate::evidence::{TestEvidence, counter_evidence};
@@ -24,19 +20,50 @@ use crate::evidence::{TestEvidence, counter_evidence};
 const MATTERS: u64 = 2;
 /// At one probe in a thousand and above, loss matters.
 const HOLDS_BACK: f64 = 1e-3;
+/// So many probes in a row are lost by chance in fewer than one series of a hundred.
+const CHANCE: f64 = 0.01;
+/// The notes of a series whose loss says nothing: a host that limits how many it answers, and answers that found no room here.
+const NO_LOSS: [&str; 2] = ["answers-limited", "probe-unheard"];
+/// The probes that an ICMP error refused, which counts them as lost too and is told with the errors.
+const REFUSED: &str = "refused";
 
-/// Looks at the loss of probes. Those that are lost in a row are an outage, which has a finding of its own.
+/// Looks at the probes that were lost one by one. Those that were lost in a row are an outage, which has a finding of its own.
 pub(crate) struct LostProbes;
 
-/// Returns the probes of a series that were lost, and how many of them in outages.
-fn lost(seen: &TestEvidence<'_>) -> Option<(u64, u64)> {
-    let n_in_outages = seen.probes().flat_map(|(_, _, probe)| &probe.outages).map(|outage| outage.n_probes).sum();
-    Some((seen.probes_lost()?, n_in_outages))
+/// Returns the outages of a series that are none by chance: some of many scattered losses are in a row.
+pub(super) fn outages<'a>(record: &Record, probe: &'a ProbeRecord) -> impl Iterator<Item = &'a OutageRecord> {
+    let (n_sent, n_lost) = (total(record, SENT), total(record, TRANSACTIONS_LOST));
+    probe.outages.iter().filter(move |outage| {
+        // Of all others, this share was lost.
+        let share = ratio(n_lost.saturating_sub(outage.n_probes), n_sent).unwrap_or(0.0).min(1.0);
+        let length = i32::try_from(outage.n_probes).unwrap_or(i32::MAX);
+        approximate(n_sent) * share.powi(length) < CHANCE
+    })
 }
 
-/// Returns true if most of the probes that were lost are single ones: a few in a row are no outage then, but chance.
-pub(super) fn are_single(seen: &TestEvidence<'_>) -> bool {
-    lost(seen).is_some_and(|(n, n_in_outages)| 2 * n_in_outages < n)
+fn total(record: &Record, name: &str) -> u64 {
+    record.totals.get(name).copied().unwrap_or(0)
+}
+
+/// The series of probes from a host to a target in a trial.
+struct ScatteredLoss<'a> {
+    from: &'a str,
+    target: &'a str,
+    n_sent: u64,
+    n_scattered: u64,
+}
+
+/// Returns the series that lost most probes one by one, while others were answered.
+fn worst_series<'a>(seen: &TestEvidence<'a>) -> Option<ScatteredLoss<'a>> {
+    let of_series = |(from, record, probe): (&'a str, &'a Record, &'a ProbeRecord)| {
+        let says_nothing = record.notes.iter().any(|note| NO_LOSS.contains(&note.id.as_str()));
+        let (n_sent, n_lost) = (total(record, SENT), total(record, TRANSACTIONS_LOST));
+        let in_outages: u64 = outages(record, probe).map(|outage| outage.n_probes).sum();
+        let n_scattered = n_lost.saturating_sub(in_outages).saturating_sub(total(record, REFUSED));
+        let loss = ScatteredLoss { from, target: &probe.target, n_sent, n_scattered };
+        (n_lost < n_sent && n_scattered > 0 && !says_nothing).then_some(loss)
+    };
+    seen.series().filter_map(of_series).max_by_key(|loss| loss.n_scattered)
 }
 
 impl FindingRule for LostProbes {
@@ -45,7 +72,7 @@ impl FindingRule for LostProbes {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        // A place that counts what it drops tells more.
+        // A place that counts about as many drops tells more.
         &[
             "filter-drops",
             "ingress-filter-drops",
@@ -60,77 +87,44 @@ impl FindingRule for LostProbes {
             BAD_IP_CHECKSUMS,
             CONNTRACK_FULL,
             CONNTRACK_REFUSED,
-            NEIGHBOR_CHANGES,
             NEIGHBOR_UNRESOLVED,
-            LINK_DOWN,
-            PLANNED_EVENT,
         ]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let n_sent = seen.total(Side::Initiator, SENT);
-        let Some((n, _)) = lost(seen).filter(|(n, _)| *n > 0 && *n < n_sent && are_single(seen)) else {
-            return Vec::new();
-        };
-        let Some(worst) = worst_pair(seen) else { return Vec::new() };
-        let PairLoss { from, target, .. } = worst;
-        let share = ratio(worst.n_lost, worst.n_sent).unwrap_or(0.0);
-        let filter = filter_of_datagrams(seen, n);
+        let Some(ScatteredLoss { from, target, n_sent, n_scattered }) = worst_series(seen) else { return Vec::new() };
+        let filter = filter_of_datagrams(seen, n_scattered);
+        let n = filter.as_ref().map_or(n_scattered, |filter| n_scattered.min(filter.n_dropped));
+        let share = ratio(n, n_sent).unwrap_or(0.0);
         let of_pair = if seen.test.links.is_empty() { String::new() } else { format!(" of {from} to {target}") };
-        let of = format!("{} of {} probes{of_pair} ({})", grouped(worst.n_lost), grouped(worst.n_sent), percent(share));
+        let of = format!("{} of {} probes{of_pair} ({})", grouped(n), grouped(n_sent), percent(share));
         let place = place_of(seen, n);
         let title = match (&filter, &place, seen.hosts().count()) {
-            (Some(filter), ..) => format!("a packet filter on {} dropped {of}, one here and one there", filter.host),
-            (None, Some((place, _)), _) => format!("{of} were lost, one here and one there: {place}"),
-            (None, None, 1) => {
-                format!("{of} had no answer, one here and one there; only the counters of {from} were read")
-            }
-            (None, None, _) => {
-                format!("{of} were lost, one here and one there, where no counter of these hosts shows it")
-            }
+            (Some(filter), ..) => format!("a packet filter on {} dropped {of}, scattered", filter.host),
+            (None, Some((place, _)), _) => format!("{of} were lost, scattered: {place}"),
+            (None, None, 1) => format!("{of} had no answer, scattered; only the counters of {from} were read"),
+            (None, None, _) => format!("{of} were lost, scattered, where no counter of these hosts shows it"),
         };
-        let evidence = [(SENT, worst.n_sent), ("without an answer", worst.n_lost)];
+        let evidence = [(SENT, n_sent), ("without an answer, scattered", n_scattered)];
         let evidence = evidence.map(|(name, n)| counter_evidence(from, name, n));
         let route = NextStep::new(format!("fathom probe {target} --test route"))
             .on(from)
             .expected("show the hop from which on packets are lost");
-        let severity =
-            if worst.n_lost >= MATTERS && share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
+        let severity = if n >= MATTERS && share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
         vec![
-            seen.finding(self.id(), severity, "loss", title)
+            seen.finding(self.id(), severity, "lost probes", title)
                 .next(filter.as_ref().map(PacketFilter::next).or(place.map(|(_, next)| next)).unwrap_or(route))
                 .evidence(evidence.into_iter().chain(filter.map(|filter| filter.evidence()))),
         ]
     }
 }
 
-/// Returns a place, of the hosts or of a device between them, that dropped about as many packets as a test lost probes, and the next step there.
+/// Returns the place, of the hosts or of a device between them, that dropped most nearly as many packets as a test lost probes, and the next step
+/// there; `None` if that is less than half of them or more than twice as many.
 fn place_of(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(String, NextStep)> {
-    let mut drops = seen.hosts().chain(seen.via()).flat_map(|host| before_connections(seen, host));
-    let (place, _, next) = drops.find(|(_, n, _)| (n_lost / 2..=2 * n_lost).contains(n))?;
-    Some((place, next))
-}
-
-/// The probes from a host to a target, in all trials.
-struct PairLoss<'a> {
-    from: &'a str,
-    target: &'a str,
-    n_sent: u64,
-    n_lost: u64,
-}
-
-/// Returns the pair of hosts that lost most probes.
-fn worst_pair<'a>(seen: &TestEvidence<'a>) -> Option<PairLoss<'a>> {
-    let mut pairs: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
-    for (from, record, probe) in seen.probes() {
-        let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
-        let (n_sent, n_lost) = pairs.entry((from, probe.target.as_str())).or_default();
-        *n_sent += total(SENT);
-        *n_lost += total(TRANSACTIONS_LOST);
-    }
-    let worst = pairs.into_iter().max_by_key(|(_, (_, n_lost))| *n_lost)?;
-    let ((from, target), (n_sent, n_lost)) = worst;
-    Some(PairLoss { from, target, n_sent, n_lost })
+    let drops = seen.hosts().chain(seen.via()).flat_map(|host| of_packets(seen, host));
+    let about_as_many = drops.filter(|(_, n, _)| (n_lost / 2..=n_lost.saturating_mul(2)).contains(n));
+    about_as_many.min_by_key(|(_, n, _)| n.abs_diff(n_lost)).map(|(place, _, next)| (place, next))
 }
 
 #[cfg(test)]
@@ -138,6 +132,7 @@ mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::{
+        Note,
         names::host::{IP_IN_DELIVERS, IP_IN_RECEIVES, NFT_DROPPED},
         probe::{OutageRecord, ProbeRecord},
         units::Nanos,
@@ -170,13 +165,39 @@ mod tests {
         let finding = series((200, 180), &[3]).finding(LOSS).unwrap();
         assert_eq!(
             finding.title,
-            "20 of 200 probes (10 %) were lost, one here and one there, where no counter of these hosts shows it"
+            "20 of 200 probes (10 %) were lost, scattered, where no counter of these hosts shows it"
         );
         assert_eq!(said(&series((200, 180), &[3])), [LOSS], "three in a row happen by chance");
-        assert_eq!(said(&series((200, 180), &[15])), ["outage"]);
+        assert_eq!(said(&series((200, 180), &[20])), ["outage"]);
+        assert_eq!(said(&series((200, 180), &[15])), ["outage", LOSS], "and five beside it");
+        assert_eq!(said(&series((200, 197), &[3])), ["outage"], "three in a row and no other");
         assert_eq!(said(&series((200, 199), &[])), Vec::<String>::new(), "a single one is a remark");
         assert_eq!(series((200, 200), &[]).finding(LOSS), None);
         assert_eq!(series((200, 0), &[]).finding(LOSS), None, "which is told otherwise");
+    }
+
+    #[test]
+    fn probes_that_are_not_lost_on_the_path_are_no_loss() {
+        let with = |note: Option<&str>, n_refused: u64| {
+            let mut builder = series((200, 150), &[]);
+            builder.total("client", REFUSED, n_refused);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.notes.extend(note.map(|id| Note::new(id, "so many were not answered")));
+            builder.finding(LOSS).is_some()
+        };
+        assert!(with(None, 0));
+        assert!(!with(Some("answers-limited"), 0));
+        assert!(!with(Some("probe-unheard"), 0));
+        assert!(!with(None, 50), "a router said so");
+    }
+
+    #[test]
+    fn drops_of_others_are_not_why_probes_are_lost() {
+        for (lost, dropped) in [(2, 12), (100, 12), (1, 1)] {
+            let mut builder = series((200, 200 - lost), &[]);
+            builder.host_counter("client", (NFT_DROPPED, "filter in 4"), dropped);
+            assert!(!said(&builder).contains(&"filter-drops".to_owned()), "{lost} lost, {dropped} dropped");
+        }
     }
 
     #[test]

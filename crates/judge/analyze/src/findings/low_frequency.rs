@@ -18,6 +18,11 @@ const AS_MADE: f64 = 0.9;
 /// A core that the test uses less than this share of the time tells nothing: what is idle runs slowly on purpose.
 const USED_MIN: f64 = 0.1;
 
+/// Governors that do not raise the frequency with the load.
+const SLOW_GOVERNORS: [&str; 2] = ["powersave", "userspace"];
+/// Drivers whose governors only give the processor a hint (`Documentation/admin-guide/pm/intel_pstate.rst`, `amd-pstate.rst`).
+const LEAVE_IT: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
+
 /// Compares the frequency of the busiest core of each host with the one that it is made for.
 pub(crate) struct LowFrequency;
 
@@ -40,10 +45,14 @@ impl FindingRule for LowFrequency {
         "low-frequency"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["too-hot"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let slow_core = |host| {
             let core = seen.cores(host).into_iter().next()?;
-            let khz = |gauge| seen.mean_value(host, gauge, &core.core).map(approximate).filter(|khz| *khz > 0.0);
+            let khz = |gauge| seen.mean_of_core(host, gauge, &core.core).map(approximate).filter(|khz| *khz > 0.0);
             let (current, nominal) = (khz(CPU_FREQUENCY_KHZ)?, khz(CPU_NOMINAL_FREQUENCY_KHZ)?);
             Some(SlowCore { host, core, current, nominal })
         };
@@ -57,19 +66,23 @@ fn finding(id: &'static str, seen: &TestEvidence<'_>, slow: &SlowCore<'_>) -> Fi
     let SlowCore { host, core: load, .. } = slow;
     let core = &load.core;
     let explained = load.is_full_of_own_work().then(|| gap::explained_by_speed(seen, slow.part()));
-    let is_cause = explained.is_some_and(|part| part >= gap::HALF) && !gap::reaches_a_limit(seen);
+    let is_cause =
+        slow.part() < gap::HALF && explained.is_some_and(|part| part >= gap::HALF) && !gap::reaches_a_limit(seen);
     let costs = if load.is_full() { "and has no idle time left" } else { "so that all its work takes longer" };
     let title = format!(
-        "{core} of {host} runs at {} of the {} that it is made for, {costs}: {}",
+        "{core} of {host} runs at {}, below its nominal {}, {costs}: {}",
         gigahertz(slow.current),
         gigahertz(slow.nominal),
-        governor(seen, host).unwrap_or_else(|| "its power settings or its cooling keep it slow".to_owned()),
+        slow_governor(seen, host).map_or_else(
+            || "its power settings or its cooling keep it slow".to_owned(),
+            |name| format!("its governor is {name}")
+        ),
     );
     let next = NextStep::new(format!("grep . /sys/devices/system/cpu/{core}/cpufreq/scaling_*")).on(host).expected(
         "show a scaling_governor other than performance, or a scaling_max_freq that is low; otherwise the power settings of its firmware come next",
     );
     let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
-    seen.finding(id, severity, "low frequency", title)
+    seen.finding(id, severity, "slow core", title)
         .evidence([
             text_evidence(host, format!("{CPU_FREQUENCY_KHZ} {core}"), gigahertz(slow.current)),
             text_evidence(host, format!("{CPU_NOMINAL_FREQUENCY_KHZ} {core}"), gigahertz(slow.nominal)),
@@ -79,10 +92,11 @@ fn finding(id: &'static str, seen: &TestEvidence<'_>, slow: &SlowCore<'_>) -> Fi
         .next(next)
 }
 
-/// Returns the governor of a host in words, unless it lets the cores run as fast as they can.
-fn governor(seen: &TestEvidence<'_>, host: &str) -> Option<String> {
-    let name = seen.environment(host)?.get("cpu", "governor").filter(|name| *name != "performance")?;
-    Some(format!("its governor is {name}"))
+/// Returns the governor of a host if it keeps full cores slow. With a driver that leaves the frequency to the processor, `powersave` does not.
+fn slow_governor<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<&'a str> {
+    let fact = |name| seen.environment(host)?.get("cpu", name);
+    let leaves_it = fact("frequency_driver").is_some_and(|driver| LEAVE_IT.contains(&driver));
+    fact("governor").filter(|name| SLOW_GOVERNORS.contains(name) && !leaves_it)
 }
 
 fn gigahertz(khz: f64) -> String {
@@ -110,12 +124,14 @@ mod tests {
         let finding = found(1_200, 100, "powersave").unwrap();
         assert_eq!(
             finding.title,
-            "cpu0 of target runs at 1.20 GHz of the 3.00 GHz that it is made for, and has no idle time left: its governor is powersave"
+            "cpu0 of target runs at 1.20 GHz, below its nominal 3.00 GHz, and has no idle time left: its governor is powersave"
         );
         assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(0.6)));
         let finding = found(2_400, 100, "performance").unwrap();
         assert_eq!(finding.severity, Severity::Remark, "a fifth more would not be much");
         assert!(finding.title.ends_with("its power settings or its cooling keep it slow"), "{}", finding.title);
+        let explains_most = found(1_600, 100, "performance").unwrap();
+        assert_eq!(explains_most.severity, Severity::Remark, "as fast as all cores at once may be");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::count,
+    probe::PathMtuRecord,
     units::{Bytes, ratio},
 };
 
@@ -64,15 +65,19 @@ impl FindingRule for MtuMismatch {
     }
 }
 
-/// Returns the path MTU that a test searched and found.
-fn found_mtu(seen: &TestEvidence<'_>) -> Option<u64> {
-    seen.probes().find_map(|(_, _, probe)| probe.path_mtu.as_ref()?.mtu_bytes)
+/// Returns the result of a search for the path MTU that found one.
+fn found_mtu<'a>(seen: &TestEvidence<'a>) -> Option<&'a PathMtuRecord> {
+    seen.probes().find_map(|(_, _, probe)| probe.path_mtu.as_ref().filter(|found| found.mtu_bytes.is_some()))
 }
 
 /// Returns true if a search found about the MTU of the receiver, which takes less than the sender: a device may take the tag of a VLAN in addition.
 fn is_limit_of_path(seen: &TestEvidence<'_>, of_sender: u64, of_receiver: u64) -> bool {
     const TAG: u64 = 4;
-    of_receiver < of_sender && found_mtu(seen).is_some_and(|mtu| (of_receiver..=of_receiver + TAG).contains(&mtu))
+    // A router with a smaller link says that a packet is too big; on one link, it vanishes.
+    let is_silent = |found: &PathMtuRecord| found.vanishing_from_bytes.is_some() && found.too_big.is_empty();
+    let is_that_of = |mtu: u64| (of_receiver..=of_receiver.saturating_add(TAG)).contains(&mtu);
+    of_receiver < of_sender
+        && found_mtu(seen).is_some_and(|found| is_silent(found) && found.mtu_bytes.is_some_and(is_that_of))
 }
 
 /// Returns true if the datagrams of a test are larger than what their receiver takes, and most of them are lost.

@@ -8,8 +8,8 @@ use fathom_model::{
 use fathom_statistics::mean;
 
 use super::{
-    FindingRule, lost_probes::are_single, neighbor_changes::NEIGHBOR_CHANGES, other_programs::OtherPrograms,
-    planned_event::PLANNED_EVENT, unexplained_loss::LOSS,
+    FindingRule, link_down::LINK_DOWN, lost_probes::outages, neighbor_changes::NEIGHBOR_CHANGES,
+    other_programs::OtherPrograms, planned_event::PLANNED_EVENT,
 };
 use crate::{
     evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
@@ -27,19 +27,25 @@ impl FindingRule for Outage {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["link-down", NEIGHBOR_CHANGES, "neighbor-unresolved", "filter-drops", LOSS, PLANNED_EVENT]
-    }
-
-    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // Of those that a rule drops by chance, some are in a row.
-        cause == "filter-drops" && !are_single(seen)
+        // A place that counts about as many drops tells more.
+        &[
+            LINK_DOWN,
+            NEIGHBOR_CHANGES,
+            "neighbor-unresolved",
+            "filter-drops",
+            "ingress-filter-drops",
+            "reverse-path-filter",
+            "martian-packets",
+            "other-mac",
+            "qdisc-drops",
+        ]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Without a single answer the target is unreachable, which is a separate finding.
         let answered = seen.probes().filter(|(_, record, _)| has_answers(record));
         let outages: Vec<_> =
-            answered.flat_map(|(host, _, probe)| probe.outages.iter().map(move |o| (host, probe, o))).collect();
+            answered.flat_map(|(host, record, probe)| outages(record, probe).map(move |o| (host, probe, o))).collect();
         // An outage that lasted to the end counts as the longest.
         let longest = outages.iter().max_by_key(|(_, _, outage)| (outage.length_ns.is_none(), outage.length_ns));
         let Some((host, probe, outage)) = longest else { return Vec::new() };
@@ -259,7 +265,9 @@ mod tests {
             [(1, "for 1.00 s from one on"), (2, "for 3.00 s from two on; 2"), (3, "to the end from three on; 3")];
         for (n, words) in told {
             let mut builder = RunBuilder::new();
-            builder.probed((100, 50), ProbeRecord { outages: outages[..n].to_vec(), ..ProbeRecord::default() });
+            let n_lost = 5 * u64::try_from(n).unwrap();
+            builder
+                .probed((100, 100 - n_lost), ProbeRecord { outages: outages[..n].to_vec(), ..ProbeRecord::default() });
             let title = builder.finding("outage").unwrap().title;
             assert!(title.contains(words), "{title}");
         }

@@ -1,7 +1,7 @@
 //! Datagrams or frames were lost where no host has a counter.
 
 use fathom_model::{
-    Finding, Histogram, Layer, NextStep, Severity, Side, Summary, Unit,
+    Finding, Histogram, Layer, NextStep, Severity, Side, Summary, Timeline, Unit,
     names::{count, distribution, host},
     units::{BitsPerSec, Nanos, approximate, grouped, percent, ratio, rounded},
 };
@@ -37,6 +37,8 @@ const REPORT_MIN: f64 = 1e-4;
 const HOLDS_BACK: f64 = 1e-3;
 /// A gap of at least this length is an outage and not a burst.
 const OUTAGE: Nanos = Nanos::from_millis(100);
+/// Fewer packets without an arrival between them are those of a slow sender.
+const OUTAGE_PACKETS_MIN: u64 = 10;
 /// The metric of the most packets lost in a row.
 const LOSS_BURST_MAX: &str = "loss_burst_max";
 /// The finding of a loss without a pattern that names its cause.
@@ -437,31 +439,33 @@ fn lost_in_outages(seen: &TestEvidence<'_>, bursts: &Histogram, longest: u64) ->
     }
 }
 
-/// Returns the longest time in which nothing arrived before something did, and the packets sent in it, if such times explain most of a loss.
+/// Returns the longest time in which nothing arrived before something did, and the packets sent in it, if they are most of a loss.
 ///
-/// Known to an interval of the record at either end, which is a few tens of milliseconds.
+/// Known to an interval of the record at either end, which is a few tens of milliseconds: the time on both hosts begins with the trial.
 fn longest_silence(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u64, Nanos)> {
     let (from, to) = seen.one_way()?;
     let mut longest = (0, Nanos::ZERO);
-    let mut lost = 0;
     for trial in seen.trials() {
         let Some(((_, sender), (_, receiver))) = record_of(trial, from).zip(record_of(trial, to)) else { continue };
-        let sent = sender.totals.get(count::SENT).copied().unwrap_or(0);
-        let Some(arrived) = receiver.timeline.counters.get(count::RECEIVED) else { continue };
         let mut silent_since = Nanos::ZERO;
-        let begins = std::iter::once(&Nanos::ZERO).chain(&receiver.timeline.end_ns);
-        for ((begin, end), _) in begins.zip(&receiver.timeline.end_ns).zip(arrived).filter(|(_, n)| **n > 0) {
-            let span = begin.since(silent_since);
-            silent_since = *end;
-            if span >= OUTAGE {
-                let share = ratio(span.0, sender.measured_ns.1.0).unwrap_or(0.0).min(1.0);
-                let n = rounded(share * approximate(sent));
-                lost += n;
-                longest = longest.max((n, span));
+        for (begin, end, n) in intervals(&receiver.timeline, count::RECEIVED) {
+            if n > 0 {
+                let span = begin.since(silent_since);
+                let within = |(since, until, _): &(Nanos, Nanos, u64)| *since >= silent_since && *until <= begin;
+                let sent: u64 = intervals(&sender.timeline, count::SENT).filter(within).map(|(.., n)| n).sum();
+                longest = if span >= OUTAGE { longest.max((sent, span)) } else { longest };
+                silent_since = end;
             }
         }
     }
-    (lost >= n_lost / 2 && longest.0 > 0).then_some(longest)
+    (longest.0 >= (n_lost / 2).max(OUTAGE_PACKETS_MIN)).then_some(longest)
+}
+
+/// Returns the beginning and the end of each interval of a record, with the growth of a counter in it.
+fn intervals(timeline: &Timeline, counter: &str) -> impl Iterator<Item = (Nanos, Nanos, u64)> {
+    let growth = timeline.counters.get(counter).into_iter().flatten();
+    let begins = std::iter::once(&Nanos::ZERO).chain(&timeline.end_ns);
+    begins.zip(&timeline.end_ns).zip(growth).map(|((begin, end), n)| (*begin, *end, *n))
 }
 
 /// Returns how long this many datagrams take to send.
@@ -490,7 +494,7 @@ mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::{
-        Better, Derivation, Metric, Side, Timeline,
+        Better, Derivation, Metric, Side,
         metric::{MetricName, UnitAndSense},
         names::host,
     };
@@ -518,10 +522,12 @@ mod tests {
             let n = arrived.iter().sum();
             let mut builder = RunBuilder::new();
             builder.udp_stream(&[(1_000, n)]);
-            let end_ns = (1..=10).map(|tenth| Nanos::from_millis(100 * tenth)).collect();
+            let end_ns: Vec<Nanos> = (1..=10).map(|tenth| Nanos::from_millis(100 * tenth)).collect();
             let counters = [(count::RECEIVED.to_owned(), arrived.to_vec())].into();
-            let receiver = builder.run.tests[0].trials[0].records.get_mut("target").unwrap();
-            receiver.timeline = Timeline { end_ns, counters };
+            let sent = [(count::SENT.to_owned(), vec![100; 10])].into();
+            let records = &mut builder.run.tests[0].trials[0].records;
+            records.get_mut("client").unwrap().timeline = Timeline { end_ns: Vec::clone(&end_ns), counters: sent };
+            records.get_mut("target").unwrap().timeline = Timeline { end_ns, counters };
             builder.analyzed().findings.into_iter().find(|found| [LOSS, "outage"].contains(&found.id.as_str())).unwrap()
         };
         let outage = found([0, 0, 0, 0, 100, 100, 100, 100, 100, 100]);

@@ -32,6 +32,11 @@ impl FindingRule for Unreachable {
         NOTHING_DONE_BY
     }
 
+    fn stands_beside(&self, _: &str, seen: &TestEvidence<'_>) -> bool {
+        // Between other pairs of hosts, something passed: what kept these from it is not known to keep all.
+        !seen.test.links.is_empty() && !seen.got_nothing_through()
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let probes: Vec<_> =
             seen.probes().filter(|(_, record, _)| record.totals.contains_key(count::RECEIVED)).collect();

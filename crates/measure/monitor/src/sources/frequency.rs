@@ -21,10 +21,13 @@ const NOMINAL: [(&str, u64); 3] =
     [("cpufreq/base_frequency", 1), ("acpi_cppc/nominal_freq", 1_000), ("cpufreq/cpuinfo_max_freq", 1)];
 /// On x86, Linux 4.13 to 5.17 waits 10 ms for the frequency of each core, and firmware may take as long.
 const READING_MAX: Nanos = Nanos::from_millis(5);
+/// A thread may lose its core while it reads, but hardly at each of so many.
+const CORES_TRIED: usize = 2;
 
 pub(super) struct Frequency {
     /// `None` before the first sample.
     cores: Option<Vec<Core>>,
+    clock: fn() -> Nanos,
 }
 
 struct Core {
@@ -35,7 +38,18 @@ struct Core {
 
 impl Frequency {
     pub(super) const fn new() -> Self {
-        Self { cores: None }
+        Self { cores: None, clock: clock::now }
+    }
+
+    /// Returns true if each of the first cores makes its reader wait.
+    fn makes_wait(&self, cores: &[Core]) -> bool {
+        let tried = cores.iter().take(CORES_TRIED);
+        !cores.is_empty()
+            && tried.fold(true, |is_slow, core| {
+                let begun = (self.clock)();
+                let _ = read_number(&core.current);
+                is_slow && (self.clock)().since(begun) > READING_MAX
+            })
     }
 }
 
@@ -57,21 +71,19 @@ impl Source for Frequency {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
-        let cores = self.cores.get_or_insert_with(|| cores(root));
-        let begun = clock::now();
-        for (n_read, core) in cores.iter().enumerate() {
+        if self.cores.is_none() {
+            let cores = cores(root);
+            // Others are not sampled late for it.
+            if self.makes_wait(&cores) {
+                self.cores = Some(Vec::new());
+                return Err(io::Error::other("the kernel waits for the frequency of each core, so that none is read"));
+            }
+            self.cores = Some(cores);
+        }
+        for core in self.cores.iter().flatten() {
             if let Some(khz) = read_number(&core.current) {
                 out.value(host::CPU_FREQUENCY_KHZ, &core.name, khz);
                 out.value(host::CPU_NOMINAL_FREQUENCY_KHZ, &core.name, core.nominal_khz);
-            }
-            // Others are not sampled late for it.
-            if clock::now().since(begun) > READING_MAX {
-                cores.clear();
-                return Err(io::Error::other(format!(
-                    "reading {} took more than {} ms, so they are not sampled",
-                    if n_read == 0 { "the first one".to_owned() } else { format!("{} of them", n_read + 1) },
-                    READING_MAX.0 / 1_000_000
-                )));
             }
         }
         Ok(())
@@ -106,9 +118,18 @@ fn read_number(file: &File) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::BTreeSet,
+        sync::atomic::{AtomicU64, Ordering},
+    };
 
     use super::*;
+
+    /// A clock by which each reading takes 10 ms.
+    fn slow_clock() -> Nanos {
+        static TIME: AtomicU64 = AtomicU64::new(0);
+        Nanos(TIME.fetch_add(10_000_000, Ordering::Relaxed))
+    }
 
     #[derive(Default)]
     struct Values(BTreeSet<(&'static str, String, u64)>);
@@ -147,6 +168,11 @@ mod tests {
             ]
         });
         assert_eq!(values.0, expected.collect(), "of the fourth, nothing says how fast it should be");
+        let mut slow = Frequency { clock: slow_clock, ..Frequency::new() };
+        let mut none = Values::default();
+        assert!(slow.sample(root.path(), &mut none).is_err(), "once");
+        slow.sample(root.path(), &mut none).unwrap();
+        assert!(none.0.is_empty(), "a value of the first sample would be that of a core at rest");
         write("cpu0", "cpufreq/scaling_cur_freq", "2400000\n");
         source.sample(root.path(), &mut values).unwrap();
         assert!(values.0.contains(&(host::CPU_FREQUENCY_KHZ, "cpu0".to_owned(), 2_400_000)));

@@ -236,12 +236,14 @@ fn a_device_with_its_own_commands_is_started_set_counted_and_stopped() {
     let told = fs::read_to_string(&log).unwrap();
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!((lines.first(), lines.last()), (Some(&"start"), Some(&"stop")), "{told}");
-    for round in lines[1..lines.len() - 1].chunks(3) {
+    // A trial that ended in silence, as on a busy machine, is looked at again after the last round.
+    let (rounds, again) = lines[1..lines.len() - 1].split_at(4 * 3);
+    for round in rounds.chunks(3) {
         let mut sorted = round.to_vec();
         sorted.sort_unstable();
         assert_eq!(sorted, ["set 1", "set 20", "set 300"], "every value once in every round: {told}");
     }
-    assert_eq!(lines.len(), 2 + 4 * 3);
+    assert!(again.len() <= 3 && again.iter().all(|line| rounds.contains(line)), "{told}");
     assert_eq!((run.comparisons.len(), run.sweeps.len(), run.sweeps[0].curves.len()), (3, 1, 2));
     let points: Vec<&str> = run.sweeps[0].curves[1].points.iter().map(|point| point.at.as_str()).collect();
     assert_eq!(points, ["1", "20", "300"]);

@@ -91,6 +91,13 @@ pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
 }
 
+/// Reads an open file of /sys that holds a single number; `None` if it holds something else or cannot be read.
+pub(crate) fn read_number(file: &File) -> Option<u64> {
+    let mut text = [0; 32];
+    let size = file.read_at(&mut text, 0).ok()?;
+    number(fields(&text[..size]).next()?)
+}
+
 /// Parses a decimal integer; `None` for anything else, including numbers that are too large.
 pub(crate) fn number<N: FromStr>(field: &[u8]) -> Option<N> {
     str::from_utf8(field).ok()?.parse().ok()

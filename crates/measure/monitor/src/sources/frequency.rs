@@ -4,7 +4,6 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt as _,
     path::Path,
 };
 
@@ -12,7 +11,7 @@ use fathom_model::{names::host, units::Nanos};
 use fathom_sys::clock;
 
 use super::{CounterSink, Source};
-use crate::procfs::{fields, number};
+use crate::procfs::read_number;
 
 const CORES: &str = "sys/devices/system/cpu";
 /// Where the frequency stands that a core keeps under load, and the kHz of its unit, the best first: Intel's base frequency; that of the
@@ -108,12 +107,6 @@ fn nominal(core: &Path) -> Option<u64> {
     let read =
         |(file, unit): &(&str, u64)| Some(read_number(&File::open(core.join(file)).ok()?)?.saturating_mul(*unit));
     NOMINAL.iter().filter_map(read).find(|khz| *khz > 0)
-}
-
-fn read_number(file: &File) -> Option<u64> {
-    let mut text = [0; 32];
-    let size = file.read_at(&mut text, 0).ok()?;
-    number(fields(&text[..size]).next()?)
 }
 
 #[cfg(test)]

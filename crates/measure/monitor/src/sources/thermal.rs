@@ -4,14 +4,13 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt as _,
     path::Path,
 };
 
 use fathom_model::names::host;
 
 use super::{CounterSink, Source};
-use crate::procfs::{fields, number};
+use crate::procfs::read_number;
 
 const CORES: &str = "sys/devices/system/cpu";
 /// The core itself, and all cores of its package.
@@ -67,12 +66,6 @@ fn cores(root: &Path) -> Vec<(String, Vec<File>)> {
         Some((name, files.collect::<Vec<_>>()))
     });
     cores.filter(|(_, files)| !files.is_empty()).collect()
-}
-
-fn read_number(file: &File) -> Option<u64> {
-    let mut text = [0; 32];
-    let size = file.read_at(&mut text, 0).ok()?;
-    number(fields(&text[..size]).next()?)
 }
 
 #[cfg(test)]

@@ -14,8 +14,12 @@ use crate::{
 
 /// Fewer late requests than this share of all are told by the table alone.
 const SHARE_MIN: f64 = 0.01;
+/// Fewer are none at all.
+const LATE_MIN: u64 = 10;
 /// If more waited for a connection, the 99th percentile of the lag is theirs.
 const WAITED_MAX: f64 = 0.01;
+/// Any machine is late by less at times, so that it is a remark.
+const DISTURBS: Nanos = Nanos::from_millis(10);
 /// A shorter lag is the precision of a schedule.
 const LAG_MIN: Nanos = Nanos::from_millis(1);
 
@@ -44,8 +48,9 @@ impl FindingRule for LateRequests {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Users who come late have a row of their own, and a search judges each of its trials.
-        if seen.test.users.is_some() || seen.test.curve.is_some() {
+        // Users who come late have a row of their own, a search judges each of its trials, and a replay tells how it kept its recording.
+        let is_replay = seen.records(Side::Initiator).any(|record| record.replay.is_some());
+        if seen.test.users.is_some() || seen.test.curve.is_some() || is_replay {
             return Vec::new();
         }
         let total = |counter| seen.total(Side::Initiator, counter);
@@ -54,20 +59,23 @@ impl FindingRule for LateRequests {
         let share = of_all(n_late);
         let p99 = |name| seen.distribution(Side::Initiator, name).quantile(0.99).map(Nanos);
         let times = p99(distribution::SCHEDULE_LAG).zip(p99(distribution::RESPONSE_TIME));
-        let Some((lag, response)) = times.filter(|_| share >= SHARE_MIN && of_all(n_waited) < WAITED_MAX) else {
+        let Some((lag, response)) =
+            times.filter(|_| n_late >= LATE_MIN && share >= SHARE_MIN && of_all(n_waited) < WAITED_MAX)
+        else {
             return Vec::new();
         };
         if lag < LAG_MIN || ratio(lag.0, response.0).is_none_or(|part| part < HALF) {
             return Vec::new();
         }
         let from = seen.test.from.as_str();
+        let severity = if lag >= DISTURBS { Severity::Disturbs } else { Severity::Remark };
         let title = format!(
             "{} of the requests left late because {from} had no time for them: the p99 of the delay before sending is {lag}, and that of the \
              response times {response}",
             percent(share)
         );
         vec![
-            seen.finding(self.id(), Severity::Disturbs, "sent late", title)
+            seen.finding(self.id(), severity, "sent late", title)
                 .evidence([
                     counter_evidence(from, count::LATE_OWN_CPU, n_late),
                     text_evidence(from, format!("{} p99", distribution::SCHEDULE_LAG), lag),

@@ -107,7 +107,7 @@ impl FindingRule for LostProbes {
         };
         let evidence = [(SENT, n_sent), ("without an answer, scattered", n_scattered)];
         let evidence = evidence.map(|(name, n)| counter_evidence(from, name, n));
-        let route = NextStep::new(format!("fathom probe {target} --test route"))
+        let route = NextStep::new(format!("fathom probe {target} --test route --allow {target}"))
             .on(from)
             .expected("show the hop from which on packets are lost");
         let severity = if n >= MATTERS && share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };

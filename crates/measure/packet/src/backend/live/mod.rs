@@ -21,7 +21,7 @@ use fathom_sys::{
 };
 
 use super::{Backend, Generator, OutputDevice, WorkerLoad, require_bypass, unsupported};
-use monitor::{WorkerMonitor, count_progress};
+use monitor::{PollGaps, WorkerMonitor, count_progress};
 use program::ProgramMaps;
 
 /// Frames built by an XDP program.
@@ -35,7 +35,7 @@ struct LiveGenerator {
     /// The content of each page before the program writes to it.
     frame: Vec<u8>,
     batch: u32,
-    /// The program runs of one system call.
+    /// The program runs of the first system call.
     n_runs: u32,
     /// A netlink socket in the device's namespace.
     netlink: Netlink,
@@ -50,9 +50,13 @@ struct LiveGenerator {
 const BATCH: u32 = 64;
 /// The batch at low rates, so that a frame waits at most a few microseconds for the rest of its batch.
 const BATCH_SPARSE: u32 = 16;
-/// The program runs of one system call under a CPU quota: about 50 ms. Since Linux 6.18 a thread is not throttled before it leaves the kernel, but
-/// all others of its control group are, so that none could end a longer call.
+/// The program runs of one system call under a CPU quota that stops the process: about 50 ms. Since Linux 6.18 a thread is not throttled before it
+/// leaves the kernel, but all others of its control group are, so that none could end a longer call.
 const RUNS_UNDER_QUOTA: u32 = 1 << 18;
+/// Each call costs 20 ms, so that calls grow by this factor while the quota stops nobody.
+const GROWTH: u32 = 4;
+/// A monitor that did not run for so long, ten times its own interval, was stopped by the quota.
+const STOPPED: Nanos = Nanos::from_millis(20);
 /// The gap from which the small batch is used. At higher rates a small batch costs more than it gains: 64 runs take about 10 µs,
 /// and as many frames become due in that time.
 const SPARSE: Nanos = Nanos(1_000);
@@ -128,9 +132,15 @@ impl Generator for LiveGenerator {
     fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         let thread = Interruptible::current()?;
         let (is_done, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
-        let live = bpf::LiveRun { n_runs: self.n_runs, batch: self.batch, from: None };
-        let mut warden =
-            WorkerMonitor { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
+        let mut live = bpf::LiveRun { n_runs: self.n_runs, batch: self.batch, from: None };
+        let gaps = PollGaps::new(clock::now());
+        let mut warden = WorkerMonitor {
+            maps: &self.maps,
+            netlink: &mut self.netlink,
+            name: &self.name,
+            cores: &self.cores,
+            gaps: &gaps,
+        };
         thread::scope(|scope| {
             let watch = threads::start_within(scope, "frame-counters", || {
                 let watched = warden.watch(worker);
@@ -145,6 +155,9 @@ impl Generator for LiveGenerator {
             let mut outcome = Ok(LiveRunEnd::Complete);
             while outcome.is_ok() && !is_done.load(Ordering::Acquire) {
                 outcome = self.program.run_live(&self.frame, &live);
+                let was_stopped = gaps.take_longest(clock::now()) > STOPPED;
+                let is_short = was_stopped && self.n_runs == RUNS_UNDER_QUOTA;
+                live.n_runs = if is_short { RUNS_UNDER_QUOTA } else { live.n_runs.saturating_mul(GROWTH) };
             }
             has_returned.store(true, Ordering::Release);
             let watched = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

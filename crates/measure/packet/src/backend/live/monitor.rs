@@ -1,6 +1,9 @@
 //! The monitor of a worker that is in the kernel for the whole trial: reports its progress and ends it.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use fathom_engine::WorkerHandle;
 use fathom_model::units::Nanos;
@@ -16,6 +19,31 @@ pub(super) struct WorkerMonitor<'a> {
     pub(super) netlink: &'a mut Netlink,
     pub(super) name: &'a str,
     pub(super) cores: &'a [usize],
+    pub(super) gaps: &'a PollGaps,
+}
+
+/// The times in which a monitor did not run, for its worker to read.
+#[derive(Debug)]
+pub(super) struct PollGaps {
+    last_ns: AtomicU64,
+    longest_ns: AtomicU64,
+}
+
+impl PollGaps {
+    pub(super) const fn new(now: Nanos) -> Self {
+        Self { last_ns: AtomicU64::new(now.0), longest_ns: AtomicU64::new(0) }
+    }
+
+    fn note(&self, now: Nanos) {
+        let gap = now.since(Nanos(self.last_ns.swap(now.0, Ordering::Relaxed)));
+        self.longest_ns.fetch_max(gap.0, Ordering::Relaxed);
+    }
+
+    /// Returns the longest gap since the last call, including one that lasts.
+    pub(super) fn take_longest(&self, now: Nanos) -> Nanos {
+        let lasting = now.since(Nanos(self.last_ns.load(Ordering::Relaxed)));
+        lasting.max(Nanos(self.longest_ns.swap(0, Ordering::Relaxed)))
+    }
 }
 
 /// Short enough that an interval of 100 ms is exact to 2 %.
@@ -39,6 +67,7 @@ impl WorkerMonitor<'_> {
             let state = self.maps.state()?;
             count_progress(worker, &state);
             let now = clock::now();
+            self.gaps.note(now);
             if state.done.is_some() || deadline.is_some_and(|deadline| now > deadline) {
                 return Ok(());
             }

@@ -48,6 +48,9 @@ const CASES: &[CaseRow] = &[
     (&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
     (&["loss", "permille=200"], "a", "tcp", &["acks-lost"]),
     (&["loss", "permille=100"], "a", "tcp", &["acks-lost"]),
+    // One segment in a thousand costs little but the time until it is sent again.
+    (&["loss", "permille=1"], "b", "tcp --test rr --flows 4", &["retransmissions"]),
+    (&["loss", "permille=1"], "a", "http --connections 10", &["retransmissions"]),
     (&["firewall"], "b", "tcp", &["filter-drops"]),
     (&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
     (&["silent-firewall"], "b", "tcp", &["retransmissions"]),
@@ -69,6 +72,7 @@ const CASES: &[CaseRow] = &[
     (&["link-down"], "b", "http --connections 20", &["link-down"]),
     (&["link-flap"], "b", "udp --rate 20M", &["link-down"]),
     (&["link-flap"], "b", "tcp --rate 300M", &["link-down"]),
+    (&["link-flap"], "b", "udp --test down --rate 20M", &["link-down"]),
     (&["no-neighbor"], "a", "udp --rate 10M", &["neighbor-unresolved"]),
     (&["no-neighbor"], "a", "udp --test rr", &["neighbor-unresolved"]),
     (&["no-neighbor"], "a", "tcp --test crr", &["neighbor-unresolved"]),
@@ -83,6 +87,7 @@ const CASES: &[CaseRow] = &[
     (&["backlog"], "b", "tcp", &["backlog-overflow"]),
     // Few are lost, but among them are SYNs, which wait for a second.
     (&["backlog"], "b", "http --connections 20", &["connect-delays", "backlog-overflow"]),
+    (&["backlog"], "b", "tcp --test rr --flows 4", &["backlog-overflow"]),
     (&["fragment-loss"], "b", "udp --rate 50M --size 4000B", &["loss", "reassembly-fails"]),
     (&["small-mtu"], "b", "udp --rate 10M", &["mtu-mismatch"]),
     (&["no-offload"], "a", "tcp", &["segmentation-off"]),
@@ -100,6 +105,7 @@ const CASES: &[CaseRow] = &[
     (&["syn-loss"], "b", "tcp --test crr --flows 50", &["connect-delays"]),
     (&["resets"], "b", "tcp", &["resets"]),
     (&["resets"], "b", "http --connections 50", &["resets"]),
+    (&["resets"], "b", "http --connections 10 --per-connection 1", &["resets"]),
     (&[BUFFER], "", "udp --rate 200M --buffer 4096", &["udp-receive-buffer"]),
     (&["quota"], "a", "tcp", &["cpu-quota"]),
     (&["quota", "cores=0.2"], "b", "tcp", &["cpu-quota"]),
@@ -165,6 +171,7 @@ const CASES: &[CaseRow] = &[
     (&["impair:corrupt=1%"], "", "udp --rate 50M", &["bad-checksums"]),
     (&["impair:corrupt=2%"], "", "tcp", &["bad-tcp-checksums", "device-core-full"]),
     (&["impair:corrupt=2%"], "", "tcp --congestion cubic", &["bad-tcp-checksums"]),
+    (&["impair:corrupt=2%"], "", "tcp --test cc --flows 4", &["bad-tcp-checksums"]),
     (&["impair:reorder=2%"], "", "udp --rate 50M", &["reordering"]),
     (&["impair:duplicate=2%"], "", "udp --rate 50M", &["duplicates"]),
     (&["impair:rst=0.5%"], "", "http --connections 20", &["resets"]),
@@ -181,7 +188,12 @@ const CASES: &[CaseRow] = &[
     // A thread passes on each frame, and has no time left for more.
     (&["impair"], "", "tcp", &["device-core-full"]),
     (&["impair"], "", "udp --rate 20M", &[]),
-    (&["impair:delay=10ms"], "", "tcp --test rr", &[]),
+    // What waits for each answer goes as fast as the distance lets it.
+    (&["impair:delay=10ms"], "", "tcp --test rr", &["round-trip"]),
+    (&["impair:delay=20ms"], "", "tcp --test cc --flows 4", &["round-trip"]),
+    (&["impair:delay=20ms"], "", "udp --test rr --flows 4", &["round-trip"]),
+    (&["impair:delay=5ms"], "", "http --connections 10", &["round-trip"]),
+    (&["impair:delay=5ms"], "", "http --connections 10 --rate 200", &[]),
     // It costs no rate: sockets are freed at once.
     (&["time-wait"], "b", "tcp --test crr --flows 20", &["time-wait-overflow"]),
     (&[], "", "tcp --rate 1G", &[]),

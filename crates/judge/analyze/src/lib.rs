@@ -52,6 +52,7 @@ mod tested;
 
 // Findings, what proves or refutes them, and the verdict.
 mod change;
+mod closed_load;
 mod effect;
 mod findings;
 mod no_cause;

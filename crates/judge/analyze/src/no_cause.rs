@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use fathom_model::{
     Derivation, Finding, Intervention, Layer, Metric, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
-    names::{count, host as counter},
+    names::{count, distribution, host as counter},
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 use fathom_statistics::{mean, stdev};
@@ -311,8 +311,12 @@ fn other_programs(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 /// Returns the clue of a closed load: what is in flight waits for its answers, although neither end is full.
 fn waiting(seen: &TestEvidence<'_>) -> Option<String> {
     let test = seen.test;
-    let is_median = |metric: &Metric| matches!(metric.from, Derivation::Quantile { q, .. } if (q - 0.5).abs() < 1e-9);
-    let median = test.summaries.iter().find(|summary| is_median(&summary.metric))?;
+    let median_of = |name: &str| {
+        let is_median = |metric: &Metric| matches!(&metric.from, Derivation::Quantile { q, distribution, .. } if (q - 0.5).abs() < 1e-9 && distribution == name);
+        test.summaries.iter().find(|summary| is_median(&summary.metric))
+    };
+    // That of the whole: opening a connection is a part of it.
+    let median = [distribution::TOTAL_TIME, distribution::SERVICE_TIME].into_iter().find_map(median_of)?;
     let is_closed = is_rate_of(test, &[count::REQUESTS, count::TRANSACTIONS]) && test.options.text("rate").is_none();
     let (what, n) = ["connections", "flows"].iter().find_map(|name| Some((name, test.options.count(name)?)))?;
     is_closed.then_some(())?;

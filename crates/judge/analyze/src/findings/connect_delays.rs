@@ -1,7 +1,7 @@
 //! Connections waited for the retransmission of a SYN.
 
 use fathom_model::{
-    Evidence, Finding, Histogram, Layer, NextStep, Severity, Side, Stage,
+    Cause, Evidence, Failure, Finding, Histogram, Layer, NextStep, Severity, Side, Stage,
     names::{count, distribution, host},
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -11,7 +11,8 @@ use super::{
     device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{
-        ACCEPT_QUEUE_STEP, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, SYN_QUEUE_STEP, larger_table,
+        ACCEPT_QUEUE_STEP, BAD_TCP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, SYN_QUEUE_STEP,
+        larger_table,
     },
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -22,6 +23,7 @@ use super::{
     slow_answers::above,
 };
 use crate::{
+    closed_load::ClosedLoad,
     evidence::{TestEvidence, counter_evidence, text_evidence},
     gap,
 };
@@ -88,6 +90,7 @@ impl FindingRule for ConnectDelays {
             NEIGHBOR_UNRESOLVED,
             CONNTRACK_REFUSED,
             DEVICE_CORE_FULL,
+            BAD_TCP_CHECKSUMS,
         ]
     }
 
@@ -102,6 +105,7 @@ impl FindingRule for ConnectDelays {
                 SynLoss::Unknown => false,
             },
             FILTER_DROPS => !is_of(host::NFT_DROPPED),
+            BAD_TCP_CHECKSUMS => !is_of(host::TCP_IN_CSUM_ERRORS),
             BACKLOG_OVERFLOW => !is_of(host::SOFTNET_DROPPED),
             CONNTRACK_FULL | CONNTRACK_REFUSED => !is_of(host::CONNTRACK_DROPPED),
             _ => false,
@@ -194,7 +198,10 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let times = seen.distribution(Side::Initiator, distribution::CONNECT_TIME);
     let service = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
     let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
-    let has_failed = records.any(|record| record.errors.iter().any(|(failure, _)| failure.stage == Stage::Connect));
+    // A refused one waited for nothing.
+    let has_waited =
+        |failure: &Failure| failure.stage == Stage::Connect && !matches!(failure.cause, Cause::Refused | Cause::Reset);
+    let has_failed = records.any(|record| record.errors.keys().any(has_waited));
     // A test that opens no connections in its measured part waits for none: the SYNs are those of other programs.
     if connections == 0 && times.count() == 0 && !has_failed {
         return None;
@@ -206,7 +213,9 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let delayed = if n_late == 0 && is_long && times.count() > 0 && !has_failed { 0 } else { n_late.max(again) };
     let sum = |times: &Histogram| times.mean().unwrap_or(0.0) * approximate(times.count());
     let worked = sum(&service) + sum(&times);
-    let waited = approximate(delayed) * approximate(SYN_TIMEOUT.0);
+    // A SYN that is refused in a wrong way is sent again at once (`tcp_rcv_synsent_state_process` of Linux).
+    let waited_max = ClosedLoad::of(seen).map_or(f64::INFINITY, |load| load.waited(seen));
+    let waited = (approximate(delayed) * approximate(SYN_TIMEOUT.0)).min(waited_max);
     let share = ratio(delayed, connections.max(delayed))?;
     // Without times, one connection in a hundred is enough.
     let holds_back = if worked > 0.0 { waited >= HOLDS_BACK * worked } else { share >= 0.01 };

@@ -9,6 +9,7 @@ use fathom_model::{
 use super::{FindingRule, device::DEVICE_CORE_FULL, link_down::LINK_DOWN};
 use crate::{
     change::{Change, larger_datagram_buffer, lower_rate},
+    closed_load::TimerWaits,
     evidence::{TestEvidence, counter_evidence, explained_ratio},
     gap,
 };
@@ -36,31 +37,37 @@ pub(super) struct DropReport<'a> {
 
 impl DropReport<'_> {
     pub(super) fn into_finding(self, seen: &TestEvidence<'_>) -> Option<Finding> {
-        self.weighed(seen, false)
+        self.weighed(seen, None)
     }
 
     /// The same for a place that drops hardly any packets of others: a few of a test's transactions may take much of its time.
     pub(super) fn into_finding_by_time(self, seen: &TestEvidence<'_>) -> Option<Finding> {
-        let is_most = |lost: u64| (lost / 2..=lost.saturating_mul(2)).contains(&self.n);
-        let costs_time = seen.transaction_loss().is_some_and(|lost| lost.holds_back() && is_most(lost.n));
-        self.weighed(seen, costs_time)
+        let is_most = |lost: u64, most: u64| (lost / 2..=lost.saturating_mul(most)).contains(&self.n);
+        let of_datagrams = seen.transaction_loss().filter(|lost| lost.holds_back() && is_most(lost.n, 2));
+        // Lost ACKs cost no time, nor what later segments ask for again.
+        let of_timers = || TimerWaits::of(seen).filter(|waits| is_most(waits.n, 10));
+        let waited = of_datagrams.map(|lost| lost.waited).or_else(|| of_timers().map(|waits| waits.share));
+        self.weighed(seen, waited)
     }
 
-    fn weighed(self, seen: &TestEvidence<'_>, costs_time: bool) -> Option<Finding> {
+    /// Weighs the drops by their number, or by the share of its time that a test waited for what was dropped.
+    fn weighed(self, seen: &TestEvidence<'_>, waited: Option<f64>) -> Option<Finding> {
         // Some drivers omit packets from one counter that another includes; a share of such counters would be meaningless.
         let share_known = ratio(self.n, self.of).filter(|share| *share <= 1.0);
         let share = share_known.unwrap_or(1.0);
         // A test that accounts for every packet reports every drop.
         let accounted = seen.packets_lost().is_some_and(|lost| lost > 0);
-        if self.n == 0 || (share < REPORT_MIN && !accounted) {
+        if self.n == 0 || (share < REPORT_MIN && !accounted && waited.is_none()) {
             return None;
         }
-        let explains = explained_ratio(self.n, seen.packets_lost());
+        let by_time = || waited.and_then(|share| gap::explained_by_time(seen, share));
+        let explains = explained_ratio(self.n, seen.packets_lost()).or_else(by_time);
         // A series of probes is short beside the packets of others: only about as many drops as it lost, two at least, are its own.
         let is_of_others =
             seen.probes_lost().is_some_and(|lost| lost < 2 || !(lost / 2..=lost.saturating_mul(2)).contains(&self.n));
-        let is_cause =
-            !is_of_others && (share >= SEVERITY_MIN || costs_time) && explains.is_none_or(|explains| explains >= CAUSE);
+        let is_cause = !is_of_others
+            && (share >= SEVERITY_MIN || waited.is_some())
+            && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
         Some(
@@ -137,9 +144,13 @@ impl FindingRule for UdpReceiveBuffer {
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
-        // A link that comes back fills the buffer once, which is little of what was lost while it was down.
-        let takes_most =
-            || full_buffer(seen, "").and_then(|found| found.explains).is_some_and(|share| share >= gap::HALF);
+        // A link that comes back fills the buffer once, which is little of what was lost, or could not be sent, while it was down.
+        let takes_most = || {
+            let dropped = full_buffer(seen, "").and_then(|found| found.explains).filter(|share| *share >= gap::HALF);
+            let records = seen.trials().iter().flat_map(|trial| trial.records.values());
+            let n_unsent: u64 = records.flat_map(|record| record.errors.values()).sum();
+            dropped.is_some() && seen.packets_lost().is_some_and(|lost| lost > n_unsent)
+        };
         // A buffer that the test made small is the cause even if the reader lacks time.
         small_buffer(seen).is_some() || (cause == LINK_DOWN && takes_most())
     }

@@ -30,6 +30,8 @@ use crate::{
     window::host_of,
 };
 
+/// A part of the error of a receiver of datagrams whose sender could not tell it that it had ended.
+const NO_END_MARK: &str = "no mark of the end";
 /// The id of this rule's findings.
 pub(crate) const ERRORS: &str = "errors";
 /// If at least one operation in a hundred fails, the value of the test is less meaningful than it looks.
@@ -249,7 +251,8 @@ impl FindingRule for ErrorCauses {
             "stuck-connections" => is_unanswered(failure),
             // The route goes down with its interface, and a neighbor that does not answer makes an address unreachable.
             LINK_DOWN | NEIGHBOR_UNRESOLVED => {
-                is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if words.contains("unreachable"))
+                let is_lost = |words: &str| words.contains("unreachable") || words.contains(NO_END_MARK);
+                is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if is_lost(words))
             }
             // A full path drops SYNs, too, and a wrong neighbor entry loses all. A full table of connections drops nothing else.
             "path-full" | CONNTRACK_FULL | CONNTRACK_REFUSED | NEIGHBOR_CHANGES if failure.stage == Stage::Connect => {
@@ -272,6 +275,10 @@ impl FindingRule for ErrorCauses {
         let known_of = |failure: &Failure| KNOWN.iter().find(|known| known.cause == failure.cause);
         let named = causes.iter().filter(|(_, n)| *n == n_most).find(|((_, failure), _)| known_of(failure).is_some());
         let (host, most) = named.map_or((host, most), |((host, failure), _)| (host, failure));
+        // What resets connections also refuses some before they are open.
+        let reset = causes.iter().filter(|((_, failure), _)| failure.cause == Cause::Reset).max_by_key(|(_, n)| **n);
+        let reset = reset.filter(|(_, n)| most.cause == Cause::Refused && 2 * **n >= *n_most);
+        let (host, most) = reset.map_or((host, most), |((host, failure), _)| (host, failure));
         let n_attempts = n_attempts(seen, n_errors);
         let share = n_attempts.and_then(|n_all| ratio(n_errors, n_all));
         // Streams count bytes, so a share of failed operations does not exist for them.
@@ -293,7 +300,8 @@ impl FindingRule for ErrorCauses {
         let counted = if n_errors == 1 {
             format!("1 error{of}: `{most}`")
         } else {
-            format!("{} errors{of}, most often `{most}`", grouped(n_errors))
+            let how_often = if reset.is_some() { "among them" } else { "most often" };
+            format!("{} errors{of}, {how_often} `{most}`", grouped(n_errors))
         };
         let (id, short) = known.map_or((self.id(), "errors"), |known| (known.id, known.short));
         let counted = format!("{counted}{}", at_addresses(seen, most));
@@ -461,6 +469,32 @@ mod tests {
         );
         assert!(finding.next.unwrap().command.contains("ip_local_port_range"));
         assert_eq!(builder.finding("errors"), None);
+    }
+
+    #[test]
+    fn what_resets_connections_also_refuses_some() {
+        let told = |n_reset: u64| {
+            let mut builder = RunBuilder::new();
+            builder.http(1_000, 100);
+            builder.total("client", count::CONNECTIONS, 20_000);
+            builder.host_counter("client", (TCP_SYN_RETRANS, ""), 400);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            let mut times = Histogram::new();
+            times.record_n(fathom_model::units::Nanos::from_millis(98).0, 1_000);
+            record.distributions.insert(fathom_model::names::distribution::SERVICE_TIME.to_owned(), times);
+            record.errors.add("connect: connection refused", 302);
+            record.errors.add("read: connection reset by peer", n_reset);
+            let delays = builder.finding("connect-delays");
+            (["resets", "no-listener"].map(|id| builder.finding(id).map(|finding| finding.title)), delays)
+        };
+        let ([resets, refused], delays) = told(296);
+        assert!(resets.unwrap().ends_with("among them `read: connection reset by peer`"));
+        assert_eq!(
+            (refused, delays),
+            (None, None),
+            "SYNs were sent again at once: answers took nearly all of the time"
+        );
+        assert!(told(20).0[1].is_some(), "a server that is away for a while");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
 /// The id of the finding about new connections that connection tracking refused.
 pub(super) const CONNTRACK_REFUSED: &str = "conntrack-insert-failed";
 
+/// The id of the finding about damaged segments.
+pub(super) const BAD_TCP_CHECKSUMS: &str = "bad-tcp-checksums";
 /// The id of the finding about damaged headers of IP.
 pub(super) const BAD_IP_CHECKSUMS: &str = "bad-ip-checksums";
 
@@ -251,7 +253,7 @@ fn damaged_frames(seen: &TestEvidence<'_>, host: &str) -> NextStep {
 
 /// Damaged segments.
 pub(crate) const TCP_CHECKSUM: HostDrops = HostDrops {
-    id: "bad-tcp-checksums",
+    id: BAD_TCP_CHECKSUMS,
     short: "bad checksum",
     counter: host::TCP_IN_CSUM_ERRORS,
     share_of: ShareOf::Packets,
@@ -370,8 +372,9 @@ impl FindingRule for HostDrops {
     fn effect_of(&self) -> &'static [&'static str] {
         // Means of events: a rule that drops everything, a link that is down.
         match self.id {
-            "no-route" => &[PLANNED_EVENT, LINK_DOWN],
-            "filter-drops" | NEIGHBOR_UNRESOLVED => &[PLANNED_EVENT],
+            "filter-drops" => &[PLANNED_EVENT],
+            // An interface that comes up again knows no neighbor.
+            "no-route" | NEIGHBOR_UNRESOLVED => &[PLANNED_EVENT, LINK_DOWN],
             _ => &[],
         }
     }

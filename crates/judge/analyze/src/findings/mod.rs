@@ -65,6 +65,7 @@ mod reception;
 mod refused;
 mod retransmissions;
 mod ring_drops;
+mod round_trip;
 mod rule;
 mod scan;
 mod segmentation_off;
@@ -223,6 +224,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &flow_bottleneck::FlowBottleneck(Bottleneck::CongestionWindow),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Queue),
     &full_of_requests::FullOfRequests,
+    &round_trip::RoundTrip,
     &flow_bottleneck::FlowBottleneck(Bottleneck::Pacing),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Application),
     &link::LinkFull,

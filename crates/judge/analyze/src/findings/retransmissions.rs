@@ -21,10 +21,13 @@ use super::{
     packet_filter::{PacketFilter, show_rules},
     planned_event::PLANNED_EVENT,
     ring_drops::RING_DROPS,
+    stall::{STALL, is_of_many},
 };
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
+    closed_load::TimerWaits,
     evidence::{TestEvidence, counter_evidence},
+    gap,
     resent::{LOSS_MATTERS, most_resent},
     segment_loss::{Carried, Way, ways},
 };
@@ -62,12 +65,15 @@ const DROPS: [(&str, &str); 19] = [
 /// The short name of a finding whose segments found no room in an accept queue.
 const LISTEN_QUEUE: &str = "listen queue";
 
+/// The id of this rule's findings.
+pub(super) const RETRANSMISSIONS: &str = "retransmissions";
+
 /// Compares retransmitted with sent segments on each host, and derives the reason from the counters.
 pub(crate) struct Retransmissions;
 
 impl FindingRule for Retransmissions {
     fn id(&self) -> &'static str {
-        "retransmissions"
+        RETRANSMISSIONS
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
@@ -94,10 +100,14 @@ impl FindingRule for Retransmissions {
             NEIGHBOR_CHANGES,
             "targets-lost-by-event",
             PLANNED_EVENT,
+            STALL,
         ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        if cause == STALL {
+            return !is_of_many(seen);
+        }
         // These places drop single packets. If they are few, most were lost elsewhere.
         let counter = match cause {
             RING_DROPS => DEV_RX_MISSED,
@@ -117,8 +127,9 @@ impl FindingRule for Retransmissions {
         if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) {
             return Vec::new();
         }
-        let worst = most_resent(seen);
-        let Some((host, share)) = worst.filter(|(_, share)| *share > LOSS_MATTERS) else { return Vec::new() };
+        let waits = TimerWaits::of(seen);
+        let worst = most_resent(seen).filter(|(_, share)| *share > LOSS_MATTERS || waits.is_some() && *share > 0.0);
+        let Some((host, share)) = worst else { return Vec::new() };
         let always = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS];
         let counters = always.into_iter().chain([TCP_DSACK_SEGMENTS, TCP_LOSS_PROBES, TCP_REORDERINGS]);
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
@@ -126,8 +137,12 @@ impl FindingRule for Retransmissions {
         let reason = ResendReason::of(seen, host);
         let needless = matches!(reason, ResendReason::Needless(..));
         let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
+        let waited = waits.as_ref().map_or_else(String::new, |waits| {
+            format!("; waiting until they were sent again took {} of the time", percent(waits.share))
+        });
+        let reason_text = reason.text(seen);
         let title =
-            format!("{} of the TCP segments of {host} were retransmitted, {}", percent(share), reason.text(seen));
+            format!("{} of the TCP segments of {host} were retransmitted, {reason_text}{waited}", percent(share));
         let shown = shown.map(|(counter, n)| counter_evidence(host, counter, n));
         let (short, place, next) = match &reason {
             ResendReason::Dropped(drops) if drops.counter == TCP_LISTEN_OVERFLOWS => {
@@ -146,6 +161,7 @@ impl FindingRule for Retransmissions {
         vec![
             seen.finding(self.id(), severity, short, title)
                 .evidence(shown.chain(place))
+                .explains(waits.and_then(|waits| gap::explained_by_time(seen, waits.share)))
                 .next((!needless).then_some(next)),
         ]
     }
@@ -321,6 +337,38 @@ mod tests {
         let words = "0.50 % of the TCP segments of client were retransmitted, they were lost where no counter of these hosts shows it";
         assert_eq!(finding.title, words);
         assert_eq!((finding.evidence[0].value.as_str(), finding.severity), ("1,000", Severity::HoldsBack));
+    }
+
+    #[test]
+    fn few_losses_hold_back_what_waits_for_their_timers() {
+        let with_timeouts = |n_timeouts: u64, n_slow: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(10_000, 4);
+            builder.host_counter("client", (TCP_OUT_SEGMENTS, ""), 100_000);
+            builder.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), 10);
+            builder.host_counter("client", (TCP_TIMEOUTS, ""), n_timeouts);
+            builder.host_counter("target", (SOFTNET_DROPPED, "cpu1"), 10);
+            builder.host_counter("target", (fathom_model::names::host::SOFTNET_PROCESSED, "cpu1"), 2_000_000);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            let mut times = fathom_model::Histogram::new();
+            times.record_n(fathom_model::units::Nanos::from_micros(100).0, 10_000);
+            times.record_n(fathom_model::units::Nanos::from_millis(210).0, n_slow);
+            record.distributions.insert(fathom_model::names::distribution::SERVICE_TIME.to_owned(), times);
+            builder
+        };
+        let builder = with_timeouts(10, 10);
+        let finding = builder.finding("backlog-overflow").unwrap();
+        assert_eq!((finding.severity, finding.explains.map(percent).as_deref()), (Severity::HoldsBack, Some("75 %")));
+        let finding = builder.finding("retransmissions").unwrap();
+        assert_eq!(finding.severity, Severity::Remark);
+        assert!(
+            finding
+                .title
+                .ends_with("in the backlog of a core; waiting until they were sent again took 75 % of the time"),
+            "{}",
+            finding.title
+        );
+        assert_eq!(with_timeouts(0, 10).finding("retransmissions"), None, "a server that is slow at times");
     }
 
     #[test]

@@ -12,8 +12,12 @@ use fathom_model::{
     units::{Nanos, approximate, percent, ratio, rounded},
 };
 
-use super::{FindingRule, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT};
+use super::{
+    FindingRule, drops::BACKLOG_OVERFLOW, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT,
+    retransmissions::RETRANSMISSIONS,
+};
 use crate::{
+    closed_load::{ClosedLoad, TimerWaits},
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
     window::{MeasuredWindow, rates, record_of},
@@ -30,24 +34,40 @@ const HOLDS_BACK: f64 = 0.2;
 /// A wait of fewer than this many times p99 is visible in the percentiles.
 const HIDDEN_FACTOR: u64 = 10;
 
+/// So many connections or more wait for lost segments at the same time only if the path lost all for a while, unless chance makes them.
+const MANY: u64 = 5;
+const BY_CHANCE: f64 = 0.01;
+
 /// If so few requests are due in a silence on average, it may be one by chance.
 const DUE_MIN: f64 = 10.0;
+
+/// The id of this rule's findings.
+pub(super) const STALL: &str = "stall";
 
 /// Compares the longest wait of each trial with its percentiles and with the intervals without any answer.
 pub(crate) struct Stall;
 
 impl FindingRule for Stall {
     fn id(&self) -> &'static str {
-        "stall"
+        STALL
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["other-programs", "connect-delays", "latency-under-load", "link-down", NEIGHBOR_CHANGES, PLANNED_EVENT]
+        &[
+            "other-programs",
+            "connect-delays",
+            "latency-under-load",
+            "link-down",
+            NEIGHBOR_CHANGES,
+            PLANNED_EVENT,
+            BACKLOG_OVERFLOW,
+            RETRANSMISSIONS,
+        ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         if cause != "other-programs" {
-            return false;
+            return cause == RETRANSMISSIONS && is_of_many(seen);
         }
         // Other programs take many short times, which the percentiles show. A long silence in every round is the target's own.
         let stalls = stall_waits(seen);
@@ -89,6 +109,14 @@ impl FindingRule for Stall {
                 .next(next),
         ]
     }
+}
+
+/// Returns true if so many wait for their answers at once that single lost segments do not silence all of them.
+pub(super) fn is_of_many(seen: &TestEvidence<'_>) -> bool {
+    let Some(load) = ClosedLoad::of(seen) else { return true };
+    // Each of them waits for this share of the time.
+    let share = TimerWaits::of(seen).map_or(0.0, |waits| waits.share);
+    load.at_once >= MANY && share.powf(approximate(load.at_once)) < BY_CHANCE
 }
 
 /// Suggests the same requests on a schedule, at a rate that leaves the target time to recover.

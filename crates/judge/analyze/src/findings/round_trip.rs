@@ -1,0 +1,128 @@
+//! A load that waits for each answer goes as fast as the distance lets it.
+
+use fathom_model::{
+    Finding, Layer, NextStep, Severity, Side,
+    names::distribution,
+    units::{Nanos, approximate, grouped, percent, rounded},
+};
+
+use super::{FindingRule, planned_event::PLANNED_EVENT};
+use crate::{
+    closed_load::ClosedLoad,
+    evidence::{TestEvidence, text_evidence},
+    gap,
+};
+
+/// Within a room, a round trip of wires and devices is shorter. The rest of it is the work of hosts, which has other names.
+const DISTANCE: Nanos = Nanos::from_millis(1);
+
+/// Compares the shortest round trip of the path with the time of each request.
+pub(crate) struct RoundTrip;
+
+impl FindingRule for RoundTrip {
+    fn id(&self) -> &'static str {
+        "round-trip"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[PLANNED_EVENT]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let found = ClosedLoad::of(seen).and_then(|load| Some((shortest(seen)?, load)));
+        let Some((trip, load)) = found.filter(|(trip, _)| *trip >= DISTANCE) else { return Vec::new() };
+        let n_trips = if load.connects_each { 2 } else { 1 };
+        let share = load.share_of(Nanos(trip.0.saturating_mul(n_trips))).unwrap_or(0.0);
+        let Some(each) = load.time_of_each().filter(|_| share >= gap::HALF && !seen.reached_target()) else {
+            return Vec::new();
+        };
+        let trips =
+            if n_trips == 1 { format!("a round trip of {trip}") } else { format!("{n_trips} round trips of {trip}") };
+        let most = rounded(approximate(load.at_once) / (approximate(n_trips) * trip.as_secs_f64()));
+        let title = format!(
+            "the path is long: {trips} {} {} of the {each} that each exchange takes; with {} at once, there can be no more than {} per second",
+            if n_trips == 1 { "is" } else { "are" },
+            percent(share),
+            grouped(load.at_once),
+            grouped(most),
+        );
+        let from = &seen.test.from;
+        let next = seen.repeat_with_option(load.option, &(load.at_once.saturating_mul(2)).to_string());
+        vec![
+            seen.finding(self.id(), Severity::HoldsBack, "round trip", title)
+                .evidence([
+                    text_evidence(from, "shortest round trip", trip),
+                    text_evidence(from, "time of each exchange", each),
+                ])
+                .explains(gap::explained_by_time(seen, share))
+                .next(next.map(|command| {
+                    NextStep::new(command).expected("carry twice as many, if only the distance holds them back")
+                })),
+        ]
+    }
+}
+
+/// Returns the shortest round trip of the path: at most that of a handshake, in which no program takes part. With datagrams, that of a responder of
+/// fathom which answers at once.
+fn shortest(seen: &TestEvidence<'_>) -> Option<Nanos> {
+    let least = |name| seen.distribution(Side::Initiator, name).min().map(Nanos);
+    let answer = least(distribution::SERVICE_TIME);
+    if seen.test.layer == Layer::Udp {
+        let waits = ["delay", "stall"].iter().any(|option| seen.test.options.text(option).is_some());
+        return answer.filter(|_| seen.test.to.is_some() && !waits);
+    }
+    // All handshakes may have waited for another SYN.
+    let connect = least(distribution::CONNECT_TIME)?;
+    Some(answer.map_or(connect, |answer| answer.min(connect)))
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Histogram;
+
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    /// So many requests in a second over ten connections, which took this long to connect.
+    fn requests(n: u64, connect_ms: u64, n_connects: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(n, 10);
+        builder.run.command = "fathom http http://198.18.0.2/".to_owned();
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        for (name, millis, n) in
+            [(distribution::CONNECT_TIME, connect_ms, n_connects), (distribution::SERVICE_TIME, 10_000 / n, n)]
+        {
+            let mut times = Histogram::new();
+            times.record_n(Nanos::from_millis(millis).0, n);
+            record.distributions.insert(name.to_owned(), times);
+        }
+        builder
+    }
+
+    #[test]
+    fn a_long_path_holds_back_what_waits_for_each_answer() {
+        let finding = requests(240, 40, 10).finding("round-trip").unwrap();
+        assert_eq!(
+            finding.title,
+            "the path is long: a round trip of 40.0 ms is 96 % of the 41.7 ms that each exchange takes; with 10 at once, there can be no more than 250 per \
+             second"
+        );
+        assert_eq!(finding.explains, Some(0.96));
+        assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --connections 20");
+    }
+
+    #[test]
+    fn a_handshake_before_each_request_is_a_second_round_trip() {
+        let title = requests(120, 40, 120).finding("round-trip").unwrap().title;
+        assert!(title.starts_with("the path is long: 2 round trips of 40.0 ms are 96 % of the 83.3 ms"), "{title}");
+    }
+
+    #[test]
+    fn a_near_server_or_a_slow_one_is_not_far() {
+        assert_eq!(requests(10_000, 0, 10).finding("round-trip"), None, "near");
+        assert_eq!(requests(100, 40, 10).finding("round-trip"), None, "slow");
+        let mut paced = requests(240, 40, 10);
+        paced.run.tests[0].options.set("rate", "240");
+        assert_eq!(paced.finding("round-trip"), None, "on a schedule");
+    }
+}

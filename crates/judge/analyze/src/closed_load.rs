@@ -68,7 +68,7 @@ impl ClosedLoad {
     }
 
     /// Returns the nanoseconds of all its time that passed in no unit that ended before a timer would.
-    pub(crate) fn waited(&self, seen: &TestEvidence<'_>) -> f64 {
+    fn waited(&self, seen: &TestEvidence<'_>) -> f64 {
         let whole = whole_times(seen);
         let fast = whole.buckets().filter(|(low, ..)| *low < NEARLY_TIMER.0);
         let of_bucket = |(low, high, n)| approximate(n) * f64::midpoint(approximate(low), approximate(high));

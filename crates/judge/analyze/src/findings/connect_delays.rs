@@ -23,7 +23,6 @@ use super::{
     slow_answers::above,
 };
 use crate::{
-    closed_load::ClosedLoad,
     evidence::{TestEvidence, counter_evidence, text_evidence},
     gap,
 };
@@ -197,11 +196,10 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let connections = seen.total(Side::Initiator, count::CONNECTIONS);
     let times = seen.distribution(Side::Initiator, distribution::CONNECT_TIME);
     let service = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
-    let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
+    let errors = || seen.trials().iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors);
     // A refused one waited for nothing.
-    let has_waited =
-        |failure: &Failure| failure.stage == Stage::Connect && !matches!(failure.cause, Cause::Refused | Cause::Reset);
-    let has_failed = records.any(|record| record.errors.keys().any(has_waited));
+    let is_reset = |failure: &Failure| matches!(failure.cause, Cause::Refused | Cause::Reset);
+    let has_failed = errors().any(|(failure, _)| failure.stage == Stage::Connect && !is_reset(failure));
     // A test that opens no connections in its measured part waits for none: the SYNs are those of other programs.
     if connections == 0 && times.count() == 0 && !has_failed {
         return None;
@@ -210,12 +208,13 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     // Within two timeouts, some that wait for another SYN get their connection. If none did and none failed, other programs sent them again.
     let rounds = u64::try_from(seen.trials().len()).unwrap_or(u64::MAX);
     let is_long = seen.measured_time().0 >= 2 * SYN_TIMEOUT.0.saturating_mul(rounds);
-    let delayed = if n_late == 0 && is_long && times.count() > 0 && !has_failed { 0 } else { n_late.max(again) };
+    // After some resets the kernel sends a SYN again at once (`tcp_rcv_synsent_state_process`).
+    let n_reset: u64 = errors().filter(|(failure, _)| is_reset(failure)).map(|(_, n)| n).sum();
+    let is_none = n_late == 0 && times.count() > 0 && !has_failed && (is_long || 2 * n_reset >= again);
+    let delayed = if is_none { 0 } else { n_late.max(again) };
     let sum = |times: &Histogram| times.mean().unwrap_or(0.0) * approximate(times.count());
     let worked = sum(&service) + sum(&times);
-    // A SYN that is refused in a wrong way is sent again at once (`tcp_rcv_synsent_state_process` of Linux).
-    let waited_max = ClosedLoad::of(seen).map_or(f64::INFINITY, |load| load.waited(seen));
-    let waited = (approximate(delayed) * approximate(SYN_TIMEOUT.0)).min(waited_max);
+    let waited = approximate(delayed) * approximate(SYN_TIMEOUT.0);
     let share = ratio(delayed, connections.max(delayed))?;
     // Without times, one connection in a hundred is enough.
     let holds_back = if worked > 0.0 { waited >= HOLDS_BACK * worked } else { share >= 0.01 };

@@ -66,6 +66,10 @@ const CASES: &[CaseRow] = &[
     (&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
     (&["duplicate-address"], "b", "udp --rate 10M", &["duplicate-address"]),
     (&["no-route"], "a", "tcp", &["no-route"]),
+    // The way back is missing.
+    (&["no-route"], "b", "http --connections 10", &["no-route"]),
+    (&["no-route"], "b", "udp --test rr", &["no-route"]),
+    (&["no-route"], "b", "tcp --test crr", &["no-route"]),
     (&["link-down"], "b", "udp --rate 10M", &["link-down"]),
     (&["link-down"], "a", "udp --test rr", &["link-down"]),
     (&["link-down"], "c3", "tcp --rate 300M", &["link-down"]),

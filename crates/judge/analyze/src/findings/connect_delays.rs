@@ -3,7 +3,7 @@
 use fathom_model::{
     Cause, Evidence, Failure, Finding, Histogram, Layer, NextStep, Severity, Side, Stage,
     names::{count, distribution, host},
-    units::{Nanos, approximate, grouped, percent, ratio},
+    units::{Nanos, approximate, counted, grouped, percent, ratio},
 };
 
 use super::{
@@ -11,8 +11,8 @@ use super::{
     device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{
-        ACCEPT_QUEUE_STEP, BAD_TCP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, SYN_QUEUE_STEP,
-        larger_table,
+        ACCEPT_QUEUE_STEP, BAD_TCP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, NO_ROUTE_ID,
+        SYN_QUEUE_STEP, larger_table,
     },
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -66,6 +66,8 @@ enum SynLoss<'a> {
     AcceptQueue(&'a str, u64),
     /// The SYN queue of this host, so often.
     SynQueue(&'a str, u64),
+    /// The kernel of this host dropped so many although its server had room.
+    NoWayBack(&'a str, u64),
     /// Another place that counts what it drops.
     Counted(Drops<'a>),
     /// No host of the test counted it.
@@ -100,7 +102,7 @@ impl FindingRule for ConnectDelays {
             // An interface without a carrier, or without the address of its neighbor, drops the packets unseen.
             LINK_DOWN | NEIGHBOR_UNRESOLVED => match &place {
                 SynLoss::Counted(drops) => !is_of_device(drops),
-                SynLoss::AcceptQueue(..) | SynLoss::SynQueue(..) => true,
+                SynLoss::AcceptQueue(..) | SynLoss::SynQueue(..) | SynLoss::NoWayBack(..) => true,
                 SynLoss::Unknown => false,
             },
             FILTER_DROPS => !is_of(host::NFT_DROPPED),
@@ -118,6 +120,7 @@ impl FindingRule for ConnectDelays {
         let mut evidence = vec![counter_evidence(from, host::TCP_SYN_RETRANS, again)];
         evidence.extend(connect_time(seen, from));
         let waits = format!("{} of the connections waited a second or more for another SYN", percent(share));
+        let id = if matches!(place, SynLoss::NoWayBack(..)) { NO_ROUTE_ID } else { self.id() };
         let (short, title, next) = match place {
             SynLoss::AcceptQueue(at, n) => {
                 evidence.push(counter_evidence(at, host::TCP_LISTEN_OVERFLOWS, n));
@@ -141,6 +144,11 @@ impl FindingRule for ConnectDelays {
                 let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(SYN_QUEUE_STEP);
                 ("syn queue", title, next)
             }
+            SynLoss::NoWayBack(at, n) => {
+                evidence.push(counter_evidence(at, host::TCP_LISTEN_DROPS, n));
+                let title = format!("{}: {waits}", without_way_back(at, from, n));
+                ("no route", title, show_route(seen, at, from))
+            }
             SynLoss::Counted(Drops { n, host: at, counter, place }) => {
                 evidence.push(counter_evidence(at, counter, n));
                 // Hosts of one machine have its cores in common.
@@ -162,10 +170,7 @@ impl FindingRule for ConnectDelays {
             }
         };
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, short, title)
-                .evidence(evidence)
-                .explains(explained(seen))
-                .next(next),
+            seen.finding(id, Severity::HoldsBack, short, title).evidence(evidence).explains(explained(seen)).next(next),
         ]
     }
 }
@@ -199,7 +204,9 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let errors = || seen.trials().iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors);
     // A refused one waited for nothing.
     let is_reset = |failure: &Failure| matches!(failure.cause, Cause::Refused | Cause::Reset);
-    let has_failed = errors().any(|(failure, _)| failure.stage == Stage::Connect && !is_reset(failure));
+    let has_waited = |failure: &Failure| failure.stage == Stage::Connect && !is_reset(failure);
+    let n_failed: u64 = errors().filter(|(failure, _)| has_waited(failure)).map(|(_, n)| n).sum();
+    let has_failed = n_failed > 0;
     // A test that opens no connections in its measured part waits for none: the SYNs are those of other programs.
     if connections == 0 && times.count() == 0 && !has_failed {
         return None;
@@ -210,8 +217,14 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let is_long = seen.measured_time().0 >= 2 * SYN_TIMEOUT.0.saturating_mul(rounds);
     // After some resets the kernel sends a SYN again at once (`tcp_rcv_synsent_state_process`).
     let n_reset: u64 = errors().filter(|(failure, _)| is_reset(failure)).map(|(_, n)| n).sum();
-    let is_none = n_late == 0 && times.count() > 0 && !has_failed && (is_long || 2 * n_reset >= again);
-    let delayed = if is_none { 0 } else { n_late.max(again) };
+    let is_none = n_late == 0 && times.count() > 0 && !has_failed && is_long;
+    let delayed = if is_none {
+        0
+    } else if 2 * n_reset >= again {
+        n_late + n_failed
+    } else {
+        n_late.max(again)
+    };
     let sum = |times: &Histogram| times.mean().unwrap_or(0.0) * approximate(times.count());
     let worked = sum(&service) + sum(&times);
     let waited = approximate(delayed) * approximate(SYN_TIMEOUT.0);
@@ -233,6 +246,9 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     match (queue(host::TCP_LISTEN_OVERFLOWS), queue(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
+        (None, None) if let Some((host, n)) = most_without_way_back(seen, again.div_ceil(2)) => {
+            SynLoss::NoWayBack(host, n)
+        }
         (None, None) => {
             // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
             let is_enough = |drops: &Drops<'_>| !is_of_device(drops) && 2 * drops.n >= again;
@@ -244,6 +260,33 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
             tracking.or_else(most).map_or(SynLoss::Unknown, SynLoss::Counted)
         }
     }
+}
+
+/// Returns the host whose listening sockets dropped most SYNs although their queues had room, and their number, if they are so many.
+///
+/// The kernel drops a SYN there for which it has no route back (`tcp_conn_request` of Linux), or no memory. IPv6 counts it nowhere else.
+pub(super) fn most_without_way_back<'a>(seen: &TestEvidence<'a>, least: u64) -> Option<(&'a str, u64)> {
+    let of_host = |host: &'a str| {
+        let [dropped, full_accept, full_syn] =
+            [host::TCP_LISTEN_DROPS, host::TCP_LISTEN_OVERFLOWS, host::TCP_SYN_QUEUE_DROPS]
+                .map(|counter| seen.growth(host, counter, None));
+        (host, dropped.saturating_sub(full_accept + full_syn))
+    };
+    seen.hosts().map(of_host).max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0 && *n >= least)
+}
+
+/// The words for SYNs that were dropped although there was room.
+pub(super) fn without_way_back(at: &str, from: &str, n: u64) -> String {
+    format!(
+        "{at} dropped {} of {from} though its server had room for them: {at} has no route back to {from}, or no memory for connections",
+        counted(n, "SYN")
+    )
+}
+
+/// Shows the route of a host to another one.
+pub(super) fn show_route(seen: &TestEvidence<'_>, at: &str, to: &str) -> NextStep {
+    let address = seen.run.hosts.get(to).and_then(|host| host.address.as_deref()).unwrap_or("ADDRESS");
+    NextStep::new(format!("ip route get {address}")).on(at).expected("show the route, or that there is none")
 }
 
 /// Returns true if a device counted drops: it counts what it drops of others and for many reasons.
@@ -275,6 +318,23 @@ fn connect_time(seen: &TestEvidence<'_>, from: &str) -> Option<Evidence> {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_server_with_room_that_drops_syns_has_no_way_back() {
+        let told = |n_overflows: u64| {
+            let mut builder = RunBuilder::new();
+            builder.http(0, 10);
+            builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), 30);
+            builder.host_counter("target", (host::TCP_LISTEN_DROPS, ""), 30);
+            builder.host_counter("target", (host::TCP_LISTEN_OVERFLOWS, ""), n_overflows);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("connect: unanswered", 10);
+            ["connect-delays", "no-route"].map(|id| builder.finding(id).map(|finding| finding.title))
+        };
+        let [None, Some(title)] = told(0) else { panic!("it is the route") };
+        assert!(title.starts_with("target dropped 30 SYNs of client though its server had room for them: "), "{title}");
+        assert!(matches!(told(30), [Some(_), None]), "it is the accept queue");
+    }
 
     #[test]
     fn a_syn_of_another_program_delays_no_stream() {

@@ -6,7 +6,10 @@ use fathom_model::{
     Cause, Failure, Finding, Layer, NextStep, Record, Severity, Stage, Trial,
     names::{
         count, fact,
-        host::{ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS},
+        host::{
+            ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NEIGHBOR_UNRESOLVED as NEIGHBOR_DROPPED, NFT_DROPPED, TCP_OUT_RESETS,
+            UDP_NO_PORTS,
+        },
     },
     run::Completeness,
     units::{grouped, percent, ratio},
@@ -15,8 +18,8 @@ use fathom_model::{
 use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
-    connect_delays::are_connects_delayed,
-    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED},
+    connect_delays::{are_connects_delayed, show_route},
+    host_drops::{CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, NO_ROUTE_ID},
     link_down::LINK_DOWN,
     near_full::{more_descriptors, more_local_ports},
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -125,6 +128,32 @@ const KNOWN: &[KnownCause] = &[
         },
     },
 ];
+
+/// The kernel has no way for what a host sends, as the words of its error say.
+static WITHOUT_ROUTE: KnownCause = KnownCause {
+    cause: Cause::Other(String::new()),
+    id: NO_ROUTE_ID,
+    short: "no route",
+    always_matters: true,
+    title: |_, host| format!("{host} has no route to the other end"),
+    next: |seen, host| {
+        let other = seen.hosts().find(|other| *other != host)?;
+        Some(show_route(seen, host, other))
+    },
+};
+
+/// Returns true if a host had no route for what it sent. An unreachable host may also be one that ICMP told of, its own for a neighbor that does not
+/// answer.
+fn is_without_route(seen: &TestEvidence<'_>, host: &str, failure: &Failure) -> bool {
+    let Cause::Other(words) = &failure.cause else { return false };
+    let is_told = || seen.growth(host, ICMP_IN_UNREACHABLE, None) + seen.growth(host, NEIGHBOR_DROPPED, None) > 0;
+    let can_tell = || seen.has_counter(host, ICMP_IN_UNREACHABLE);
+    match words.as_str() {
+        "network unreachable" => true,
+        "host unreachable" => can_tell() && !is_told(),
+        _ => false,
+    }
+}
 
 /// Returns the number of errors of a cause on hosts.
 fn errors_of(seen: &TestEvidence<'_>, cause: &Cause, is_wanted: impl Fn(&str) -> bool) -> u64 {
@@ -285,7 +314,7 @@ impl FindingRule for ErrorCauses {
         let is_nothing_done = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
-        let known = known_of(most);
+        let known = known_of(most).or_else(|| is_without_route(seen, host, most).then_some(&WITHOUT_ROUTE));
         // A test that opens a connection for each exchange goes on with the next one.
         let n_connections = done(seen, count::CONNECTIONS).unwrap_or(0);
         let are_few = ratio(n_errors, n_connections).is_some_and(|share| share < FEW_CONNECTIONS);
@@ -310,7 +339,7 @@ impl FindingRule for ErrorCauses {
             Some(share) => format!("{} ({} of all)", grouped(n), percent(share)),
             None => grouped(n),
         };
-        let is_told = |failure: &Failure| known.is_none_or(|known| known.cause == failure.cause);
+        let is_told = |failure: &Failure| known.is_none() || failure.cause == most.cause;
         let n_told = causes.iter().filter(|((_, failure), _)| is_told(failure)).map(|(_, n)| n).sum();
         vec![
             seen.finding(id, severity, short, title)
@@ -625,10 +654,28 @@ mod tests {
             let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
             record.errors.add(error, 100);
             builder.host_counter("client", (DEV_CARRIER_CHANGES, "eth0"), 4);
-            builder.finding(ERRORS).unwrap().severity
+            let finding = [ERRORS, NO_ROUTE_ID].into_iter().find_map(|id| builder.finding(id)).unwrap();
+            (finding.id, finding.severity)
         };
-        assert_eq!(severity("send: network unreachable"), Severity::Remark);
-        assert_ne!(severity("send: message too long"), Severity::Remark);
+        assert_eq!(severity("send: network unreachable"), (NO_ROUTE_ID.to_owned(), Severity::Remark));
+        assert_eq!(severity("no mark of the end came"), (ERRORS.to_owned(), Severity::Remark));
+        assert_ne!(severity("send: message too long").1, Severity::Remark);
+    }
+
+    #[test]
+    fn an_unreachable_host_has_no_route_unless_icmp_told_of_it() {
+        let told = |n_icmp: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, 900)]);
+            builder.host_counter("target", (ICMP_IN_UNREACHABLE, "ipv4"), n_icmp);
+            let record = builder.run.tests[0].trials[0].records.get_mut("target").unwrap();
+            record.errors.add("sendto: host unreachable", 100);
+            builder.finding(NO_ROUTE_ID)
+        };
+        let finding = told(0).unwrap();
+        assert!(finding.title.starts_with("target has no route to the other end: 100 errors"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().on.as_deref(), Some("target"));
+        assert_eq!(told(100), None, "a router, or a neighbor that does not answer");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
 /// The id of the finding about new connections that connection tracking refused.
 pub(super) const CONNTRACK_REFUSED: &str = "conntrack-insert-failed";
 
+/// The id of the finding about a missing route.
+pub(super) const NO_ROUTE_ID: &str = "no-route";
 /// The id of the finding about damaged segments.
 pub(super) const BAD_TCP_CHECKSUMS: &str = "bad-tcp-checksums";
 /// The id of the finding about damaged headers of IP.
@@ -144,7 +146,7 @@ pub(crate) const REVERSE_PATH: HostDrops = HostDrops {
 
 /// No route on the way out.
 pub(crate) const NO_ROUTE: HostDrops = HostDrops {
-    id: "no-route",
+    id: NO_ROUTE_ID,
     short: "no route",
     counter: host::IP_OUT_NO_ROUTES,
     share_of: ShareOf::Packets,
@@ -374,7 +376,7 @@ impl FindingRule for HostDrops {
         match self.id {
             "filter-drops" => &[PLANNED_EVENT],
             // An interface that comes up again knows no neighbor.
-            "no-route" | NEIGHBOR_UNRESOLVED => &[PLANNED_EVENT, LINK_DOWN],
+            NO_ROUTE_ID | NEIGHBOR_UNRESOLVED => &[PLANNED_EVENT, LINK_DOWN],
             _ => &[],
         }
     }

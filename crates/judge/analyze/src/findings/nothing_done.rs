@@ -10,7 +10,7 @@ use fathom_model::{
     plan::HostReach,
     probe::ProbeRecord,
     run::TestRun,
-    units::{grouped, ratio},
+    units::{counted, grouped, ratio},
 };
 
 use super::{
@@ -220,7 +220,9 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
                 grouped(n_failed)
             )
         }
-        (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
+        (Some((most, _)), _) => {
+            format!("nothing was done: {} failed, most often `{most}`", counted(n_failed, "attempt"))
+        }
         (None, Layer::Udp | Layer::Frames) if 2 * total(counter) > n_sent => {
             "nothing arrived in the measured time, which is too short at this rate: use a longer --duration".to_owned()
         }

@@ -16,7 +16,7 @@ use super::{
     FindingRule,
     damaged_frames::DAMAGED_FRAMES,
     device::DEVICE_CORE_FULL,
-    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, CONNTRACK_REFUSED},
+    host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, CONNTRACK_REFUSED, NO_ROUTE_ID},
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{PacketFilter, show_rules},
     planned_event::PLANNED_EVENT,
@@ -100,6 +100,7 @@ impl FindingRule for Retransmissions {
             NEIGHBOR_CHANGES,
             "targets-lost-by-event",
             PLANNED_EVENT,
+            NO_ROUTE_ID,
             STALL,
         ]
     }

@@ -39,13 +39,14 @@ impl ClosedLoad {
         let test = seen.test;
         let Derivation::Rate { counter, side: Side::Initiator } = &main_rate(test)?.metric.from else { return None };
         let options = &test.options;
-        let is_closed = matches!(test.layer, Layer::Http | Layer::Tcp | Layer::Udp)
+        let is_closed = matches!(test.layer, Layer::App | Layer::Http | Layer::Tcp | Layer::Udp)
             && UNITS.contains(&counter.as_ref())
             && test.links.len() <= 1
             && ["rate", "profile"].iter().all(|option| options.text(option).is_none())
             && options.count("pipeline").unwrap_or(1) == 1;
         let at_once = |option| Some((option, options.count(option).filter(|n| *n > 0)?));
-        let (option, at_once) = ["connections", "flows"].into_iter().find_map(at_once).filter(|_| is_closed)?;
+        let (option, at_once) =
+            ["connections", "flows", "users"].into_iter().find_map(at_once).filter(|_| is_closed)?;
         // Totals have those of the warm-up, too.
         let n_units = seen.distribution(Side::Initiator, distribution::SERVICE_TIME).count();
         let n_connects = seen.distribution(Side::Initiator, distribution::CONNECT_TIME).count();

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Nanos, approximate, percent, ratio},
 };
 
-use super::{FindingRule, errors::are_sends_forbidden, other_programs::OtherPrograms};
+use super::{FindingRule, errors::are_sends_forbidden, link_down::LINK_DOWN, other_programs::OtherPrograms};
 use crate::change::{Change, another_core};
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 use crate::gap::{self, HALF};
@@ -48,7 +48,7 @@ impl FindingRule for GeneratorLimited {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "low-frequency", "other-programs", FILTER_DROPS]
+        &["local-shaper", "cpu-quota", "low-frequency", "other-programs", FILTER_DROPS, LINK_DOWN]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {

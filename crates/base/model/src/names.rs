@@ -83,7 +83,7 @@ pub mod host {
     pub const QDISC_BACKLOG_BYTES: &str = "qdisc_backlog_bytes";
     /// Packets dropped by filters on the way in (`ingress`, `clsact`), before any other counter; instance: the interface.
     pub const QDISC_IN_DROPPED: &str = "qdisc_in_dropped";
-    /// Frames dropped by an XDP program, or that it could not send back, as counted by the driver (`ethtool -S`); instance: the interface.
+    /// Frames dropped by an XDP program, as counted by the driver (`ethtool -S`); instance: the interface.
     pub const DEV_XDP_DROPPED: &str = "dev_xdp_dropped";
     /// Packets dropped by rules with a counter (`nf_tables`), in chains that packets enter from outside; instance: the chain and the rule's
     /// handle.

@@ -5,13 +5,14 @@
 use std::fmt::Display;
 
 use fathom_model::{
-    Derivation, Finding, Intervention, Layer, Metric, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
-    names::{count, distribution, host as counter},
-    units::{Nanos, approximate, grouped, percent, ratio},
+    Derivation, Finding, Intervention, Layer, NoCause, ProofOutcome, SenderTime, Severity, TestRun,
+    names::{count, host as counter},
+    units::{Nanos, approximate, counted, grouped, percent, ratio},
 };
 use fathom_statistics::{mean, stdev};
 
 use crate::{
+    closed_load::whole_times,
     cores::CoreLoad,
     evidence::TestEvidence,
     findings::{DeviceThread, HOLDS_BACK, PACED, busiest_thread, waited_for_memory},
@@ -311,31 +312,26 @@ fn other_programs(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 /// Returns the clue of a closed load: what is in flight waits for its answers, although neither end is full.
 fn waiting(seen: &TestEvidence<'_>) -> Option<String> {
     let test = seen.test;
-    let median_of = |name: &str| {
-        let is_median = |metric: &Metric| matches!(&metric.from, Derivation::Quantile { q, distribution, .. } if (q - 0.5).abs() < 1e-9 && distribution == name);
-        test.summaries.iter().find(|summary| is_median(&summary.metric))
-    };
     // That of the whole: opening a connection is a part of it.
-    let median = [distribution::TOTAL_TIME, distribution::SERVICE_TIME].into_iter().find_map(median_of)?;
+    let median = Nanos(whole_times(seen).quantile(0.5)?);
     let is_closed = is_rate_of(test, &[count::REQUESTS, count::TRANSACTIONS]) && test.options.text("rate").is_none();
     let (what, n) = ["connections", "flows"].iter().find_map(|name| Some((name, test.options.count(name)?)))?;
     is_closed.then_some(())?;
     // In the time of usual answers, these flows would do so many times as much: the rest of it goes to few answers that are late or lost.
-    let worked = main_rate(test)?.value? * median.value? / 1e9 / approximate(n.max(1));
+    let worked = main_rate(test)?.value? * median.as_secs_f64() / approximate(n.max(1));
     let each = match n {
         // The pairs share the number, and each has one at least.
         _ if test.links.len() > 1 => format!("each of its {what}"),
         1 => format!("its one {}", what.trim_end_matches('s')),
         n => format!("each of its {n} {what}"),
     };
-    let usual = median.metric.show(median.value?);
     if test.links.len() <= 1 && worked < USUAL_MIN {
         let share = percent(worked);
         return Some(format!(
-            "{each} waits {usual} for a usual answer, {share} of its time: answers that are late or lost take the rest"
+            "{each} waits {median} for a usual answer, {share} of its time: answers that are late or lost take the rest"
         ));
     }
-    Some(format!("{each} waits {usual} for an answer; a test with more of them shows whether they carry more"))
+    Some(format!("{each} waits {median} for an answer; a test with more of them shows whether they carry more"))
 }
 
 /// Returns the clue of a stream whose rate does not vary: something with a clock may pace it.
@@ -356,8 +352,30 @@ fn paced(seen: &TestEvidence<'_>) -> Option<String> {
             format!("half of the time, the rate at {interface} is within {} of its median", percent(usual.deviation))
         })
     };
-    let names = "a shaper or policer on the path, or the limit of a virtual machine";
-    Some(format!("{}, so something with a clock may pace it: {names}", own().or_else(at_interface)?))
+    Some(format!("{}, so something with a clock may pace it: {}", own().or_else(at_interface)?, pacers(seen)))
+}
+
+/// Returns what may pace a stream: what a counter or a property of its hosts shows, and the path, of which they show nothing.
+fn pacers(seen: &TestEvidence<'_>) -> String {
+    fn fact<'a>(seen: &TestEvidence<'a>, host: &str, of: &str, name: &str) -> Option<&'a str> {
+        seen.environment(host)?.get(of, name)
+    }
+    let of_host = |host: &str| {
+        let queue = |device: &&str| seen.growth(host, counter::QDISC_OVERLIMITS, Some(device)) > 0;
+        let queues = seen.devices(host).into_iter().filter(queue).map(|device| {
+            let n = seen.growth(host, counter::QDISC_OVERLIMITS, Some(device));
+            let kind = fact(seen, host, device, "qdisc").unwrap_or("discipline");
+            format!("the queue {kind} on {device} of {host}, which held packets back {}", counted(n, "time"))
+        });
+        let stopped = Nanos(seen.growth(host, counter::CGROUP_THROTTLED_NS, None));
+        let quota = (stopped > Nanos::ZERO).then(|| format!("the CPU quota of {host}, which stopped it for {stopped}"));
+        queues.chain(quota).collect::<Vec<_>>()
+    };
+    let virtual_machines = seen.machines().filter(|host| fact(seen, host, "cpu", "hypervisor") == Some("yes"));
+    let hypervisors = virtual_machines.map(|host| format!("the hypervisor of {host}"));
+    let known: Vec<String> = seen.hosts().flat_map(of_host).chain(hypervisors).collect();
+    let path = "a shaper or policer on the path";
+    if known.is_empty() { path.to_owned() } else { format!("{}; or {path}", known.join("; ")) }
 }
 
 /// Returns the standard deviation of the intervals of a rate, as a share of their mean.
@@ -377,10 +395,10 @@ fn is_rate_of(test: &TestRun, counters: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_builder::{RunBuilder, p999};
+    use crate::run_builder::RunBuilder;
     use std::collections::BTreeMap;
 
-    use fathom_model::{Bottleneck, FlowSummary, Link, Side, names::distribution};
+    use fathom_model::{Bottleneck, FlowSummary, Link, names::distribution};
 
     fn of_first(builder: &RunBuilder) -> Option<NoCause> {
         builder.analyzed().tests[0].no_cause.clone()
@@ -410,7 +428,16 @@ mod tests {
             ["cores (the busiest, cpu1 of target, is busy 60 %)", "drops (0)", "retransmissions (0.0030 %)"];
         assert_eq!(found.ruled_out[..3], ruled_out, "{found:?}");
         assert!(found.not_seen.is_empty());
-        assert!(found.clue.unwrap().starts_with("its rate varies by 0 % only"));
+        let clue = found.clue.unwrap();
+        assert!(
+            clue.starts_with("its rate varies by 0 % only")
+                && clue.ends_with("pace it: a shaper or policer on the path")
+        );
+        builder.series("client", (counter::QDISC_OVERLIMITS, "eth0"), &[7, 7, 7, 10]);
+        builder.series("target", (counter::CGROUP_THROTTLED_NS, ""), &[7, 7, 7, 5_000_007]);
+        let clue = of_first(&builder).unwrap().clue.unwrap();
+        let known = "the queue discipline on eth0 of client, which held packets back 6 times; the CPU quota of target, which stopped it for 10.0 ms; or a shaper";
+        assert!(clue.contains(known), "{clue}");
         builder.growth_per_interval(|interval| 1000 + 300 * (interval % 3));
         assert_eq!(of_first(&builder).unwrap().clue, None, "what varies is not paced");
         builder.run.tests[0].trials[1].lost = vec!["companion".to_owned()];
@@ -541,9 +568,6 @@ mod tests {
     fn a_closed_load_on_idle_hosts_waits_for_its_answers() {
         let mut builder = RunBuilder::new();
         builder.http(1000, 32);
-        let metrics = builder.context.metrics.get_mut("http").unwrap();
-        let from = Derivation::quantile(Side::Initiator, distribution::SERVICE_TIME, 0.5);
-        metrics.push(Metric { name: "latency_ns_p50".into(), title: "p50".into(), from, ..p999() });
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         let mut times = fathom_model::Histogram::new();
         (1..=1_000).for_each(|n| times.record(n * 1_000));

@@ -215,7 +215,8 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     // Within two timeouts, some that wait for another SYN get their connection. If none did and none failed, other programs sent them again.
     let rounds = u64::try_from(seen.trials().len()).unwrap_or(u64::MAX);
     let is_long = seen.measured_time().0 >= 2 * SYN_TIMEOUT.0.saturating_mul(rounds);
-    // After some resets the kernel sends a SYN again at once (`tcp_rcv_synsent_state_process`).
+    // To an ACK that does not fit its SYN, which a server sends for an earlier connection that was reset, a client answers with a reset and a SYN at
+    // once (`tcp_rcv_synsent_state_process`).
     let n_reset: u64 = errors().filter(|(failure, _)| is_reset(failure)).map(|(_, n)| n).sum();
     let is_none = n_late == 0 && times.count() > 0 && !has_failed && is_long;
     let delayed = if is_none {
@@ -246,9 +247,6 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     match (queue(host::TCP_LISTEN_OVERFLOWS), queue(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
-        (None, None) if let Some((host, n)) = most_without_way_back(seen, again.div_ceil(2)) => {
-            SynLoss::NoWayBack(host, n)
-        }
         (None, None) => {
             // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
             let is_enough = |drops: &Drops<'_>| !is_of_device(drops) && 2 * drops.n >= again;
@@ -257,22 +255,31 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
             let is_of_tracking = |drops: &Drops<'_>| drops.counter == host::CONNTRACK_DROPPED && is_enough(drops);
             let tracking = most_dropped(seen, n_lost_max, is_of_tracking);
             let most = || most_dropped(seen, n_lost_max, is_enough);
-            tracking.or_else(most).map_or(SynLoss::Unknown, SynLoss::Counted)
+            // What has a counter of its own is certain.
+            let counted = tracking.or_else(most).filter(|drops| drops.counter != host::TCP_LISTEN_DROPS);
+            let no_way_back = || most_without_way_back(seen, again).map(|(host, n)| SynLoss::NoWayBack(host, n));
+            counted.map(SynLoss::Counted).or_else(no_way_back).unwrap_or(SynLoss::Unknown)
         }
     }
 }
 
-/// Returns the host whose listening sockets dropped most SYNs although their queues had room, and their number, if they are so many.
+/// Returns the host whose listening sockets dropped about as many SYNs as were sent again although their queues had room, and their number.
 ///
-/// The kernel drops a SYN there for which it has no route back (`tcp_conn_request` of Linux), or no memory. IPv6 counts it nowhere else.
-pub(super) fn most_without_way_back<'a>(seen: &TestEvidence<'a>, least: u64) -> Option<(&'a str, u64)> {
+/// The kernel drops a SYN there for which it has no route back (`tcp_conn_request` of Linux), or no memory. For a route that is set to be unreachable
+/// IPv6 counts nothing else. Without SYN cookies it also drops those that come when three quarters of the SYN queue are taken.
+pub(super) fn most_without_way_back<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
     let of_host = |host: &'a str| {
         let [dropped, full_accept, full_syn] =
             [host::TCP_LISTEN_DROPS, host::TCP_LISTEN_OVERFLOWS, host::TCP_SYN_QUEUE_DROPS]
                 .map(|counter| seen.growth(host, counter, None));
         (host, dropped.saturating_sub(full_accept + full_syn))
     };
-    seen.hosts().map(of_host).max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0 && *n >= least)
+    let has_cookies = |host: &str| {
+        seen.environment(host).and_then(|facts| facts.get("sysctl", "net.ipv4.tcp_syncookies")) != Some("0")
+    };
+    let about_as_many = n_syns.div_ceil(2).max(1)..=n_syns.saturating_mul(PACKETS_PER_SYN);
+    let most = seen.hosts().filter(|host| has_cookies(host)).map(of_host).max_by_key(|(_, n)| *n);
+    most.filter(|(_, n)| about_as_many.contains(n))
 }
 
 /// The words for SYNs that were dropped although there was room.

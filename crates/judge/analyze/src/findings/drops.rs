@@ -148,8 +148,8 @@ impl FindingRule for UdpReceiveBuffer {
         let takes_most = || {
             let dropped = full_buffer(seen, "").and_then(|found| found.explains).filter(|share| *share >= gap::HALF);
             let records = seen.trials().iter().flat_map(|trial| trial.records.values());
-            let n_unsent: u64 = records.flat_map(|record| record.errors.values()).sum();
-            dropped.is_some() && seen.packets_lost().is_some_and(|lost| lost > n_unsent)
+            let n_failed: u64 = records.flat_map(|record| record.errors.values()).sum();
+            dropped.is_some() && seen.packets_lost().is_some_and(|lost| lost > n_failed)
         };
         // A buffer that the test made small is the cause even if the reader lacks time.
         small_buffer(seen).is_some() || (cause == LINK_DOWN && takes_most())

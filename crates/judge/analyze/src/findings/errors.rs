@@ -7,8 +7,8 @@ use fathom_model::{
     names::{
         count, fact,
         host::{
-            ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NEIGHBOR_UNRESOLVED as NEIGHBOR_DROPPED, NFT_DROPPED, TCP_OUT_RESETS,
-            UDP_NO_PORTS,
+            ICMP_IN_TIME_EXCEEDED, ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NEIGHBOR_UNRESOLVED as NEIGHBOR_DROPPED,
+            NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS,
         },
     },
     run::Completeness,
@@ -134,7 +134,7 @@ static WITHOUT_ROUTE: KnownCause = KnownCause {
     cause: Cause::Other(String::new()),
     id: NO_ROUTE_ID,
     short: "no route",
-    always_matters: true,
+    always_matters: false,
     title: |_, host| format!("{host} has no route to the other end"),
     next: |seen, host| {
         let other = seen.hosts().find(|other| *other != host)?;
@@ -142,17 +142,18 @@ static WITHOUT_ROUTE: KnownCause = KnownCause {
     },
 };
 
-/// Returns true if a host had no route for what it sent. An unreachable host may also be one that ICMP told of, its own for a neighbor that does not
-/// answer.
+/// Returns true for the words of an unreachable network or host: those of fathom, and those of the C library.
+fn is_unreachable(words: &str) -> bool {
+    words.contains("unreachable") || words == "no route to host"
+}
+
+/// Returns true if a host had no route for what it sent. A network and a host may also be unreachable by the word of a router (ICMP), or by the host's
+/// own for a neighbor that does not answer.
 fn is_without_route(seen: &TestEvidence<'_>, host: &str, failure: &Failure) -> bool {
     let Cause::Other(words) = &failure.cause else { return false };
-    let is_told = || seen.growth(host, ICMP_IN_UNREACHABLE, None) + seen.growth(host, NEIGHBOR_DROPPED, None) > 0;
+    let of_others = [ICMP_IN_UNREACHABLE, ICMP_IN_TIME_EXCEEDED, NEIGHBOR_DROPPED];
     let can_tell = || seen.has_counter(host, ICMP_IN_UNREACHABLE);
-    match words.as_str() {
-        "network unreachable" => true,
-        "host unreachable" => can_tell() && !is_told(),
-        _ => false,
-    }
+    is_unreachable(words) && can_tell() && of_others.iter().all(|counter| seen.growth(host, counter, None) == 0)
 }
 
 /// Returns the number of errors of a cause on hosts.
@@ -280,7 +281,7 @@ impl FindingRule for ErrorCauses {
             "stuck-connections" => is_unanswered(failure),
             // The route goes down with its interface, and a neighbor that does not answer makes an address unreachable.
             LINK_DOWN | NEIGHBOR_UNRESOLVED => {
-                let is_lost = |words: &str| words.contains("unreachable") || words.contains(NO_END_MARK);
+                let is_lost = |words: &str| is_unreachable(words) || words.contains(NO_END_MARK);
                 is_unanswered(failure) || matches!(&failure.cause, Cause::Other(words) if is_lost(words))
             }
             // A full path drops SYNs, too, and a wrong neighbor entry loses all. A full table of connections drops nothing else.
@@ -329,7 +330,7 @@ impl FindingRule for ErrorCauses {
         let counted = if n_errors == 1 {
             format!("1 error{of}: `{most}`")
         } else {
-            let how_often = if reset.is_some() { "among them" } else { "most often" };
+            let how_often = reset.map_or("most often".to_owned(), |(_, n)| format!("{} of them", grouped(*n)));
             format!("{} errors{of}, {how_often} `{most}`", grouped(n_errors))
         };
         let (id, short) = known.map_or((self.id(), "errors"), |known| (known.id, known.short));
@@ -517,7 +518,7 @@ mod tests {
             (["resets", "no-listener"].map(|id| builder.finding(id).map(|finding| finding.title)), delays)
         };
         let ([resets, refused], delays) = told(296);
-        assert!(resets.unwrap().ends_with("among them `read: connection reset by peer`"));
+        assert!(resets.unwrap().ends_with("296 of them `read: connection reset by peer`"));
         assert_eq!((refused, delays), (None, None), "SYNs were sent again at once");
         assert!(told(20).0[1].is_some(), "a server that is away for a while");
     }
@@ -654,6 +655,7 @@ mod tests {
             let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
             record.errors.add(error, 100);
             builder.host_counter("client", (DEV_CARRIER_CHANGES, "eth0"), 4);
+            builder.host_counter("client", (ICMP_IN_UNREACHABLE, "ipv4"), 0);
             let finding = [ERRORS, NO_ROUTE_ID].into_iter().find_map(|id| builder.finding(id)).unwrap();
             (finding.id, finding.severity)
         };

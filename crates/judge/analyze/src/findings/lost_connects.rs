@@ -26,7 +26,7 @@ pub(crate) fn lost_connects(seen: &TestEvidence<'_>, n_syns: u64) -> Option<Lost
     if let Some((what, n, next)) = counted.max_by_key(|(_, n, _)| *n) {
         return Some(LostConnects { what: format!("{what}: {} packets", grouped(n)), next });
     }
-    if let Some((host, n)) = most_without_way_back(seen, n_syns.div_ceil(2)) {
+    if let Some((host, n)) = most_without_way_back(seen, n_syns) {
         let next = show_route(seen, host, &seen.test.from);
         return Some(LostConnects { what: without_way_back(host, &seen.test.from, n), next });
     }

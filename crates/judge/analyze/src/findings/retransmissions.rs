@@ -21,11 +21,11 @@ use super::{
     packet_filter::{PacketFilter, show_rules},
     planned_event::PLANNED_EVENT,
     ring_drops::RING_DROPS,
-    stall::{STALL, is_of_many},
+    stall::{STALL, longest_silence},
 };
 use crate::{
     change::{Change, loss_tolerant_control, lower_stream_rate},
-    closed_load::TimerWaits,
+    closed_load::{TimerWaits, silence_loses},
     evidence::{TestEvidence, counter_evidence},
     gap,
     resent::{LOSS_MATTERS, most_resent},
@@ -65,15 +65,12 @@ const DROPS: [(&str, &str); 19] = [
 /// The short name of a finding whose segments found no room in an accept queue.
 const LISTEN_QUEUE: &str = "listen queue";
 
-/// The id of this rule's findings.
-pub(super) const RETRANSMISSIONS: &str = "retransmissions";
-
 /// Compares retransmitted with sent segments on each host, and derives the reason from the counters.
 pub(crate) struct Retransmissions;
 
 impl FindingRule for Retransmissions {
     fn id(&self) -> &'static str {
-        RETRANSMISSIONS
+        "retransmissions"
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
@@ -107,7 +104,7 @@ impl FindingRule for Retransmissions {
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         if cause == STALL {
-            return !is_of_many(seen);
+            return !silence_loses(seen, longest_silence(seen));
         }
         // These places drop single packets. If they are few, most were lost elsewhere.
         let counter = match cause {
@@ -138,6 +135,8 @@ impl FindingRule for Retransmissions {
         let reason = ResendReason::of(seen, host);
         let needless = matches!(reason, ResendReason::Needless(..));
         let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
+        // Nobody waited for segments that had arrived.
+        let waits = waits.filter(|_| !needless);
         let waited = waits.as_ref().map_or_else(String::new, |waits| {
             format!("; waiting until they were sent again took {} of the time", percent(waits.share))
         });
@@ -357,15 +356,15 @@ mod tests {
             record.distributions.insert(fathom_model::names::distribution::SERVICE_TIME.to_owned(), times);
             builder
         };
-        let builder = with_timeouts(10, 10);
+        let builder = with_timeouts(15, 10);
         let finding = builder.finding("backlog-overflow").unwrap();
-        assert_eq!((finding.severity, finding.explains.map(percent).as_deref()), (Severity::HoldsBack, Some("75 %")));
+        assert_eq!((finding.severity, finding.explains.map(percent).as_deref()), (Severity::HoldsBack, Some("62 %")));
         let finding = builder.finding("retransmissions").unwrap();
         assert_eq!(finding.severity, Severity::Remark);
         assert!(
             finding
                 .title
-                .ends_with("in the backlog of a core; waiting until they were sent again took 75 % of the time"),
+                .ends_with("in the backlog of a core; waiting until they were sent again took 62 % of the time"),
             "{}",
             finding.title
         );

@@ -12,12 +12,9 @@ use fathom_model::{
     units::{Nanos, approximate, percent, ratio, rounded},
 };
 
-use super::{
-    FindingRule, drops::BACKLOG_OVERFLOW, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT,
-    retransmissions::RETRANSMISSIONS,
-};
+use super::{FindingRule, drops::BACKLOG_OVERFLOW, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT};
 use crate::{
-    closed_load::{ClosedLoad, TimerWaits},
+    closed_load::losses_silence,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,
     window::{MeasuredWindow, rates, record_of},
@@ -33,10 +30,6 @@ const MATTERS: f64 = 0.1;
 const HOLDS_BACK: f64 = 0.2;
 /// A wait of fewer than this many times p99 is visible in the percentiles.
 const HIDDEN_FACTOR: u64 = 10;
-
-/// So many connections or more wait for lost segments at the same time only if the path lost all for a while, unless chance makes them.
-const MANY: u64 = 5;
-const BY_CHANCE: f64 = 0.01;
 
 /// If so few requests are due in a silence on average, it may be one by chance.
 const DUE_MIN: f64 = 10.0;
@@ -61,13 +54,13 @@ impl FindingRule for Stall {
             NEIGHBOR_CHANGES,
             PLANNED_EVENT,
             BACKLOG_OVERFLOW,
-            RETRANSMISSIONS,
+            "retransmissions",
         ]
     }
 
     fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
         if cause != "other-programs" {
-            return cause == RETRANSMISSIONS && is_of_many(seen);
+            return [BACKLOG_OVERFLOW, "retransmissions"].contains(&cause) && !losses_silence(seen);
         }
         // Other programs take many short times, which the percentiles show. A long silence in every round is the target's own.
         let stalls = stall_waits(seen);
@@ -111,12 +104,9 @@ impl FindingRule for Stall {
     }
 }
 
-/// Returns true if so many wait for their answers at once that single lost segments do not silence all of them.
-pub(super) fn is_of_many(seen: &TestEvidence<'_>) -> bool {
-    let Some(load) = ClosedLoad::of(seen) else { return true };
-    // Each of them waits for this share of the time.
-    let share = TimerWaits::of(seen).map_or(0.0, |waits| waits.share);
-    load.at_once >= MANY && share.powf(approximate(load.at_once)) < BY_CHANCE
+/// Returns the longest silence of all trials, as a share of the measured time.
+pub(super) fn longest_silence(seen: &TestEvidence<'_>) -> f64 {
+    stall_waits(seen).iter().map(|wait| wait.silent).fold(0.0, f64::max)
 }
 
 /// Suggests the same requests on a schedule, at a rate that leaves the target time to recover.

@@ -14,6 +14,7 @@ mod balancer;
 mod benchmark;
 mod commands;
 mod compat;
+mod counters;
 mod delays;
 mod devices;
 mod endings;

@@ -135,12 +135,16 @@ fn run(program: &Path, words: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Programs that use the cores; ended when dropped.
+/// Programs that use the cores; ended when dropped, or by themselves once their parent is gone.
 pub(crate) struct BusyPrograms(Vec<Child>);
+
+/// A loop that looks for its parent now and then.
+const BUSY_LOOP: &str =
+    "while kill -0 $PPID; do n=0; while [ $n -lt 100000 ]; do n=$((n + 1)); done; done 2> /dev/null";
 
 impl BusyPrograms {
     pub(crate) fn start(n: usize) -> anyhow::Result<Self> {
-        let one = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        let one = || Command::new("sh").args(["-c", BUSY_LOOP]).spawn();
         Ok(Self((0..n).map(|_| one()).collect::<std::io::Result<_>>()?))
     }
 }

@@ -80,6 +80,13 @@ pub(crate) fn explained_by_time(seen: &TestEvidence<'_>, share: f64) -> Option<f
     (lacks.is_some() || part >= HALF).then_some(part)
 }
 
+/// Returns the same for a share of the time that is the least that a cause took, such as that of timers, which double their time when they end in vain.
+///
+/// A part that may be most of the gap is not known.
+pub(crate) fn explained_by_least_time(seen: &TestEvidence<'_>, share: f64) -> Option<f64> {
+    explained_by_time(seen, share).filter(|part| !(HALF / 2.0..HALF).contains(part))
+}
+
 /// Returns the part of the gap that a full core explains of which the test used a share itself, both from 0 to 1.
 ///
 /// With the whole core, the test would reach more of its nearest limit in proportion; what it would still lack, the core explains. The rest is

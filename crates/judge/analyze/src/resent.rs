@@ -17,13 +17,20 @@ const RESENT_MIN: u64 = 10;
 
 /// Returns the host that sent the largest share of its segments again, with that share.
 pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
+    all_resent(seen).into_iter().next()
+}
+
+/// Returns the hosts with the shares of their segments that they sent again, the largest first.
+pub(crate) fn all_resent<'a>(seen: &TestEvidence<'a>) -> Vec<(&'a str, f64)> {
     let share = |host: &'a str| {
         let (again, new) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
         // Segments that only repeat are no sent ones there (RFC 4022, tcpOutSegs).
         let all = new + again;
         ratio(again, all).filter(|_| all >= SEGMENTS_MIN || again >= RESENT_MIN)
     };
-    seen.hosts().filter_map(|host| Some((host, share(host)?))).max_by(|a, b| a.1.total_cmp(&b.1))
+    let mut all: Vec<_> = seen.hosts().filter_map(|host| Some((host, share(host)?))).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all
 }
 
 /// Returns true if most connections of a test share a full path whose queue overflows. What arrives behind a lost segment fills the window and

@@ -37,8 +37,6 @@ const TIMEOUT_MIN: Nanos = Nanos::from_millis(200);
 const PROBE_MIN: Nanos = Nanos::from_millis(2);
 /// A sender that waited for timers for this share of its time sent markedly less.
 const WAITED_MIN: f64 = 0.05;
-/// Timers double their time, so that they may have taken twice as much: a part of what the test lacks that may be most of it is not known.
-const UNCERTAIN: std::ops::Range<f64> = gap::HALF / 2.0..gap::HALF;
 /// Where packets leave a host. All other places drop what arrives.
 const ON_THE_WAY_OUT: [&str; 3] = [DEV_TX_DROPPED, IP_OUT_DISCARDS, QDISC_DROPPED];
 
@@ -121,11 +119,7 @@ impl AcksLost {
                 counter_evidence(to, TCP_TIMEOUTS, timers.n_timeouts),
                 counter_evidence(to, TCP_LOSS_PROBES, timers.n_probes),
             ])
-            .explains(
-                waited
-                    .and_then(|(_, share)| gap::explained_by_time(seen, share))
-                    .filter(|part| !UNCERTAIN.contains(part)),
-            )
+            .explains(waited.and_then(|(_, share)| gap::explained_by_least_time(seen, share)))
             .next(waited.map(|_| next))
     }
 }

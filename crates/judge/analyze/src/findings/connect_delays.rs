@@ -255,10 +255,11 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
             let is_of_tracking = |drops: &Drops<'_>| drops.counter == host::CONNTRACK_DROPPED && is_enough(drops);
             let tracking = most_dropped(seen, n_lost_max, is_of_tracking);
             let most = || most_dropped(seen, n_lost_max, is_enough);
-            // What has a counter of its own is certain.
-            let counted = tracking.or_else(most).filter(|drops| drops.counter != host::TCP_LISTEN_DROPS);
-            let no_way_back = || most_without_way_back(seen, again).map(|(host, n)| SynLoss::NoWayBack(host, n));
-            counted.map(SynLoss::Counted).or_else(no_way_back).unwrap_or(SynLoss::Unknown)
+            let counted = tracking.or_else(most);
+            match most_without_way_back(seen, again).filter(|_| counted.as_ref().is_none_or(is_of_listener)) {
+                Some((host, n)) => SynLoss::NoWayBack(host, n),
+                None => counted.map_or(SynLoss::Unknown, SynLoss::Counted),
+            }
         }
     }
 }
@@ -280,6 +281,11 @@ pub(super) fn most_without_way_back<'a>(seen: &TestEvidence<'a>, n_syns: u64) ->
     let about_as_many = n_syns.div_ceil(2).max(1)..=n_syns.saturating_mul(PACKETS_PER_SYN);
     let most = seen.hosts().filter(|host| has_cookies(host)).map(of_host).max_by_key(|(_, n)| *n);
     most.filter(|(_, n)| about_as_many.contains(n))
+}
+
+/// Returns true if a listening socket counted drops, for whatever reason. A place with a reason tells more.
+pub(super) fn is_of_listener(drops: &Drops<'_>) -> bool {
+    drops.counter == host::TCP_LISTEN_DROPS
 }
 
 /// The words for SYNs that were dropped although there was room.

@@ -60,7 +60,7 @@ impl DropReport<'_> {
         if self.n == 0 || (share < REPORT_MIN && !accounted && waited.is_none()) {
             return None;
         }
-        let by_time = || waited.and_then(|share| gap::explained_by_time(seen, share));
+        let by_time = || waited.and_then(|share| gap::explained_by_least_time(seen, share));
         let explains = explained_ratio(self.n, seen.packets_lost()).or_else(by_time);
         // A series of probes is short beside the packets of others: only about as many drops as it lost, two at least, are its own.
         let is_of_others =

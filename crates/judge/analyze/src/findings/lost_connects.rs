@@ -3,7 +3,9 @@
 use fathom_model::{NextStep, names::host, units::grouped};
 
 use super::{
-    connect_delays::{PACKETS_PER_SYN, is_of_device, most_without_way_back, next_at, show_route, without_way_back},
+    connect_delays::{
+        PACKETS_PER_SYN, is_of_device, is_of_listener, most_without_way_back, next_at, show_route, without_way_back,
+    },
     host_drops::before_connections,
     other_mac::{compare_addresses, frames_for_others},
     packet_filter::show_rules,
@@ -26,11 +28,13 @@ pub(crate) fn lost_connects(seen: &TestEvidence<'_>, n_syns: u64) -> Option<Lost
     if let Some((what, n, next)) = counted.max_by_key(|(_, n, _)| *n) {
         return Some(LostConnects { what: format!("{what}: {} packets", grouped(n)), next });
     }
-    if let Some((host, n)) = most_without_way_back(seen, n_syns) {
+    let most = most_dropped(seen, *about_as_many.end(), |drops| !is_of_device(drops) && is_enough(drops.n));
+    let no_way_back = most_without_way_back(seen, n_syns).filter(|_| most.as_ref().is_none_or(is_of_listener));
+    if let Some((host, n)) = no_way_back {
         let next = show_route(seen, host, &seen.test.from);
         return Some(LostConnects { what: without_way_back(host, &seen.test.from, n), next });
     }
-    if let Some(drops) = most_dropped(seen, *about_as_many.end(), |drops| !is_of_device(drops) && is_enough(drops.n)) {
+    if let Some(drops) = most {
         let what = format!("{} dropped {} packets {}", drops.host, grouped(drops.n), drops.place);
         return Some(LostConnects { what, next: next_at(seen, drops.host, drops.counter).on(drops.host) });
     }

@@ -28,7 +28,7 @@ use crate::{
     closed_load::{TimerWaits, silence_loses},
     evidence::{TestEvidence, counter_evidence},
     gap,
-    resent::{LOSS_MATTERS, most_resent},
+    resent::{LOSS_MATTERS, all_resent, most_resent},
     segment_loss::{Carried, Way, ways},
 };
 
@@ -126,14 +126,19 @@ impl FindingRule for Retransmissions {
             return Vec::new();
         }
         let waits = TimerWaits::of(seen);
-        let worst = most_resent(seen).filter(|(_, share)| *share > LOSS_MATTERS || waits.is_some() && *share > 0.0);
-        let Some((host, share)) = worst else { return Vec::new() };
+        let matters = |share: f64| share > LOSS_MATTERS || waits.is_some() && share > 0.0;
+        let worst = all_resent(seen).into_iter().filter(|(_, share)| matters(*share)).map(|found| {
+            let reason = ResendReason::of(seen, found.0);
+            (found, matches!(reason, ResendReason::Needless(..)), reason)
+        });
+        // What one end lost, the other one may have sent again needlessly, as no ACK came with it.
+        let Some(((host, share), needless, reason)) = worst.min_by_key(|(_, needless, _)| *needless) else {
+            return Vec::new();
+        };
         let always = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS];
         let counters = always.into_iter().chain([TCP_DSACK_SEGMENTS, TCP_LOSS_PROBES, TCP_REORDERINGS]);
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
         let shown = counters.filter(|(counter, n)| *n > 0 || always.contains(counter));
-        let reason = ResendReason::of(seen, host);
-        let needless = matches!(reason, ResendReason::Needless(..));
         let severity = if needless { Severity::Remark } else { Severity::HoldsBack };
         // Nobody waited for segments that had arrived.
         let waits = waits.filter(|_| !needless);
@@ -161,7 +166,7 @@ impl FindingRule for Retransmissions {
         vec![
             seen.finding(self.id(), severity, short, title)
                 .evidence(shown.chain(place))
-                .explains(waits.and_then(|waits| gap::explained_by_time(seen, waits.share)))
+                .explains(waits.and_then(|waits| gap::explained_by_least_time(seen, waits.share)))
                 .next((!needless).then_some(next)),
         ]
     }

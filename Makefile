@@ -72,6 +72,7 @@ bench:
 	bench/run.sh
 	bench/memory
 	bench/price
+	bench/anatomy
 	bench/xdp
 	bench/replay
 	bench/accuracy

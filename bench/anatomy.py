@@ -62,16 +62,24 @@ class Trace:
         self.folder = self.root / "instances" / f"fathom-{self.root.name}"
 
     def __enter__(self) -> "Trace":
-        subprocess.run(["mount", "-t", "tracefs", "tracefs", self.root], check=True)
-        self.folder.mkdir()
-        (self.folder / "trace_clock").write_text("mono")
-        (self.folder / "buffer_size_kb").write_text(str(BUFFER_KB))
-        self.switch("1")
+        mounted = subprocess.run(["mount", "-t", "tracefs", "tracefs", self.root], stderr=subprocess.PIPE, text=True)
+        if mounted.returncode:
+            self.root.rmdir()
+            raise Failed(f"the kernel's trace is not to be had: {mounted.stderr.strip()}")
+        try:
+            self.folder.mkdir()
+            (self.folder / "trace_clock").write_text("mono")
+            (self.folder / "buffer_size_kb").write_text(str(BUFFER_KB))
+            self.switch("1")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
-        self.switch("0")
-        self.folder.rmdir()
+        with contextlib.suppress(OSError):
+            self.switch("0")
+            self.folder.rmdir()
         subprocess.run(["umount", self.root], check=True)
         self.root.rmdir()
 
@@ -163,7 +171,10 @@ def measured(lab: Lab, row: Planted, seconds: int) -> tuple[float, float]:
         test = subprocess.Popen([lab.fathom, *words], stdout=subprocess.PIPE, text=True)
         time.sleep(0.5 + seconds / 2)
         threads = workers(lab, row.host)
-        run = json.loads(test.communicate()[0])
+        try:
+            run = json.loads(test.communicate()[0])
+        except json.JSONDecodeError as error:
+            raise Failed(f"fathom printed no result: {error}") from error
         times = (queued if row.part == "local-queue" else waited)(trace.lines(), threads)
     parts = (run["tests"][0].get("anatomy") or {}).get("parts", [])
     told = [part["median_ns"] for part in parts if (part["part"], part.get("side")) == (row.part, row.side)]
@@ -181,7 +192,11 @@ def main():
     with Lab("anatomy") as lab:
         for row in ROWS:
             for _ in range(options.rounds):
-                told, traced = measured(lab, row, options.seconds)
+                try:
+                    told, traced = measured(lab, row, options.seconds)
+                except Failed as failure:
+                    print(f"| {row.name} | not measured: {failure} | | | |", flush=True)
+                    continue
                 verdict = "kept" if abs(told - traced) <= AIM_NS else "**LOST**"
                 print(f"| {row.name} | {told / 1000:.1f} µs | {traced / 1000:.1f} µs | {(told - traced) / 1000:+.1f} µs | {verdict} |", flush=True)
 

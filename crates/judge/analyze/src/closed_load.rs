@@ -9,16 +9,14 @@ use fathom_model::{
     units::{Nanos, approximate, ratio},
 };
 
-use crate::{evidence::TestEvidence, summaries::main_rate};
+use crate::{
+    evidence::TestEvidence,
+    resent::{PROBE_MIN, SYN_TIMEOUT, TIMEOUT_MIN},
+    summaries::main_rate,
+};
 
-/// The least time after which a retransmission timer of TCP ends (`TCP_RTO_MIN` of Linux), and a probe of a single segment (`tcp_schedule_loss_probe`).
-const TIMER: Nanos = Nanos::from_millis(200);
-/// Slightly less, to find it among measured times.
+/// Slightly less than a timer takes, to find it among measured times.
 const NEARLY_TIMER: Nanos = Nanos::from_millis(190);
-/// The same for the first packet of a connection (`TCP_TIMEOUT_INIT`).
-const SYN_TIMER: Nanos = Nanos::from_secs(1);
-/// The least time of a probe when more segments are in flight (`TCP_TIMEOUT_MIN_US`).
-const PROBE: Nanos = Nanos::from_millis(2);
 /// With at most so many segments in a unit, each message is a single one: the handshake and the end of a connection take the others.
 const SHORT: u64 = 5;
 /// From this share of its time on, waiting for timers makes a load do markedly less.
@@ -114,22 +112,22 @@ impl TimerWaits {
     /// `None` if the load hardly waited, or its usual units are so slow that what is not fast is no sign of a timer.
     pub(crate) fn of(seen: &TestEvidence<'_>) -> Option<Self> {
         let load = ClosedLoad::of(seen).filter(|_| matches!(seen.test.layer, Layer::Http | Layer::Tcp))?;
-        whole_times(seen).quantile(0.5).filter(|median| 2 * median < TIMER.0)?;
+        whole_times(seen).quantile(0.5).filter(|median| 2 * median < TIMEOUT_MIN.0)?;
         let from = seen.host_of(Side::Initiator).unwrap_or(&seen.test.from);
         let grown = |host, counter| seen.growth(host, counter, None);
+        let n_units = seen.total(Side::Initiator, count::REQUESTS).max(load.n_units);
+        let segments = ratio(grown(from, TCP_IN_SEGMENTS), n_units);
+        let probe = if segments.is_some_and(|n| n <= approximate(SHORT)) { TIMEOUT_MIN } else { PROBE_MIN };
         let (mut n, mut waited) = (0, 0_u64);
         for host in seen.hosts() {
             // A SYN that is sent again counts as a timeout too (`tcp_retransmit_timer`), and so does the answer to one, for which the same
             // connection waits.
             let (n_syn, timeouts) = (grown(host, TCP_SYN_RETRANS), grown(host, TCP_TIMEOUTS));
             let probes = grown(host, TCP_LOSS_PROBES);
-            let is_short =
-                ratio(grown(from, TCP_IN_SEGMENTS), seen.total(Side::Initiator, count::REQUESTS).max(load.n_units))
-                    .is_some_and(|segments| segments <= approximate(SHORT));
-            let probe = if is_short { TIMER } else { PROBE };
             n += timeouts + probes;
-            let of_syns = if host == from { SYN_TIMER.0.saturating_mul(n_syn) } else { 0 };
-            waited += TIMER.0.saturating_mul(timeouts.saturating_sub(n_syn)) + probe.0.saturating_mul(probes) + of_syns;
+            let of_syns = if host == from { SYN_TIMEOUT.0.saturating_mul(n_syn) } else { 0 };
+            waited +=
+                TIMEOUT_MIN.0.saturating_mul(timeouts.saturating_sub(n_syn)) + probe.0.saturating_mul(probes) + of_syns;
         }
         // Counters have the warm-up too.
         let counted = seen.sampled_time(from).filter(|time| *time > Nanos::ZERO).unwrap_or(seen.measured_time());

@@ -3,11 +3,18 @@
 use fathom_model::{
     Bottleneck,
     names::host::{TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS},
-    units::ratio,
+    units::{Nanos, ratio},
 };
 
 use crate::evidence::TestEvidence;
 
+/// The least time after which a retransmission timer of TCP ends (`TCP_RTO_MIN` of Linux), unless a route or `tcp_rto_min_us` sets it shorter.
+pub(crate) const TIMEOUT_MIN: Nanos = Nanos::from_millis(200);
+/// A tail loss probe waits for 2 ms and two round trips at least (`TCP_TIMEOUT_MIN_US` in `tcp_schedule_loss_probe`; before Linux 6.7, for two ticks of
+/// 1 ms or more), and for as long as a timer where a single segment is in flight.
+pub(crate) const PROBE_MIN: Nanos = Nanos::from_millis(2);
+/// The time until the first retransmission of a SYN (RFC 6298 section 2).
+pub(crate) const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// At one segment in a thousand and above, loss affects the rate.
 pub(crate) const LOSS_MATTERS: f64 = 1e-3;
 /// With fewer segments than this, a share is meaningless unless it is of enough segments that were sent again.

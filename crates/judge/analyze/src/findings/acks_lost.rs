@@ -22,7 +22,7 @@ use super::{
 use crate::{
     evidence::{TestEvidence, counter_evidence},
     gap,
-    resent::LOSS_MATTERS,
+    resent::{LOSS_MATTERS, PROBE_MIN, TIMEOUT_MIN},
     segment_loss::{Carried, Way, ways},
 };
 
@@ -30,11 +30,6 @@ use crate::{
 const SHARE_MIN: f64 = 1e-3;
 /// Fewer lost ACKs are single events.
 const LOST_MIN: u64 = 10;
-/// A retransmission timer takes so long at least (`TCP_RTO_MIN` of the kernel), unless a route or `tcp_rto_min_us` sets it shorter.
-const TIMEOUT_MIN: Nanos = Nanos::from_millis(200);
-/// A tail loss probe waits for 2 ms and two round trips at least (`TCP_TIMEOUT_MIN_US` in `tcp_schedule_loss_probe`; before Linux 6.7, for two ticks of
-/// 1 ms or more).
-const PROBE_MIN: Nanos = Nanos::from_millis(2);
 /// A sender that waited for timers for this share of its time sent markedly less.
 const WAITED_MIN: f64 = 0.05;
 /// Where packets leave a host. All other places drop what arrives.

@@ -25,14 +25,14 @@ use super::{
 use crate::{
     evidence::{TestEvidence, counter_evidence, text_evidence},
     gap,
+    resent::SYN_TIMEOUT,
 };
 
 /// If waiting for another SYN took at least this share of the time of all connections, it holds the test back.
 const HOLDS_BACK: f64 = 0.2;
-/// The time until the first retransmission of a SYN (RFC 6298 section 2), and slightly less, to find it among measured times.
-const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Fewer connections are single events.
 const SHARE_MIN: f64 = 1e-3;
+/// Slightly less than until the first retransmission of a SYN, to find it among measured times.
 const NEARLY_TIMEOUT: Nanos = Nanos::from_millis(900);
 const FILTER_DROPS: &str = "filter-drops";
 /// For each SYN that a host sends again, its peer may send a SYN-ACK up to so many times.
@@ -291,7 +291,7 @@ pub(super) fn is_of_listener(drops: &Drops<'_>) -> bool {
 /// The words for SYNs that were dropped although there was room.
 pub(super) fn without_way_back(at: &str, from: &str, n: u64) -> String {
     format!(
-        "{at} dropped {} of {from} though its server had room for them: {at} has no route back to {from}, or no memory for connections",
+        "{at} dropped {} of {from} though its server had room for them, because it has no route back to {from} or no memory for connections",
         counted(n, "SYN")
     )
 }
@@ -345,7 +345,10 @@ mod tests {
             ["connect-delays", "no-route"].map(|id| builder.finding(id).map(|finding| finding.title))
         };
         let [None, Some(title)] = told(0) else { panic!("it is the route") };
-        assert!(title.starts_with("target dropped 30 SYNs of client though its server had room for them: "), "{title}");
+        assert!(
+            title.starts_with("target dropped 30 SYNs of client though its server had room for them, because "),
+            "{title}"
+        );
         assert!(matches!(told(30), [Some(_), None]), "it is the accept queue");
     }
 

@@ -116,9 +116,60 @@ impl Anatomy {
         self.parts.iter().fold(Nanos::ZERO, |sum, part| sum + part.median_ns)
     }
 
+    /// Returns the largest part of a usual unit, with its length. What is of one kind at both ends is one part of two places if only the two
+    /// together are half of the unit.
+    #[must_use]
+    pub fn largest(&self) -> Option<(Vec<&AnatomyPart>, Nanos)> {
+        let whole = self.median();
+        let largest = self.parts.iter().max_by_key(|part| part.median_ns)?;
+        let is_half = |time: Nanos| time > Nanos::ZERO && time >= whole / 2;
+        let of_kind = |kind: Part| {
+            let parts: Vec<&AnatomyPart> = self.parts.iter().filter(|part| part.part == kind).collect();
+            let time = parts.iter().fold(Nanos::ZERO, |sum, part| sum + part.median_ns);
+            (parts, time)
+        };
+        let of_both = self.parts.iter().map(|part| of_kind(part.part)).max_by_key(|(_, time)| *time);
+        let of_both = of_both.filter(|(_, time)| !is_half(largest.median_ns) && is_half(*time));
+        Some(of_both.unwrap_or_else(|| (vec![largest], largest.median_ns)))
+    }
+
     /// The whole length of a slow unit.
     #[must_use]
     pub fn slow(&self) -> Option<Nanos> {
         self.parts.iter().try_fold(Nanos::ZERO, |sum, part| Some(sum + part.slow_ns?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn largest(parts: &[(Part, Option<Side>, u64)]) -> (Vec<Part>, u64) {
+        let part = |(part, side, micros): &(Part, Option<Side>, u64)| AnatomyPart {
+            part: *part,
+            side: *side,
+            median_ns: Nanos::from_micros(*micros),
+            slow_ns: None,
+        };
+        let anatomy = Anatomy { n_units: 100, parts: parts.iter().map(part).collect(), all_median_ns: None };
+        let (parts, time) = anatomy.largest().unwrap();
+        (parts.iter().map(|part| part.part).collect(), time.0 / 1000)
+    }
+
+    #[test]
+    fn what_is_of_one_kind_at_both_ends_is_one_part_if_only_both_together_are_half() {
+        let (near, far) = (Some(Side::Initiator), Some(Side::Responder));
+        let with = |path, wake_up| {
+            largest(&[
+                (Part::SendCall, near, 5),
+                (Part::Path, None, path),
+                (Part::WakeUp, far, wake_up),
+                (Part::SendCall, far, 5),
+                (Part::WakeUp, near, wake_up),
+            ])
+        };
+        assert_eq!(with(20, 21), (vec![Part::WakeUp, Part::WakeUp], 42));
+        assert_eq!(with(100, 21), (vec![Part::Path], 100), "half by itself");
+        assert_eq!(with(40, 20), (vec![Part::Path], 40), "both together are less than half");
     }
 }

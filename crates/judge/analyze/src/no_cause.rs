@@ -65,8 +65,8 @@ fn is_explained(seen: &TestEvidence<'_>) -> bool {
     let is_cause =
         |finding: &Finding| finding.severity >= Severity::HoldsBack && finding.tests.contains(&seen.test.name);
     let has_part = seen.test.anatomy.as_ref().is_some_and(|anatomy| {
-        let largest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or(Nanos::ZERO);
-        ratio(largest.0, anatomy.median().0).is_some_and(|share| share >= gap::HALF)
+        let largest = anatomy.largest().and_then(|(_, time)| ratio(time.0, anatomy.median().0));
+        largest.is_some_and(|share| share >= gap::HALF)
     });
     let is_paced_as_asked = seen.test.options.text("pacing").is_some() && is_said(seen, PACED);
     // A host that was lost took its share of the rate along.

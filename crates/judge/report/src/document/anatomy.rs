@@ -60,15 +60,15 @@ fn share(part: Nanos, whole: Nanos) -> f64 {
 
 /// Names the largest part of a usual unit, and that of a slow one if it is another.
 fn sentence(test: &TestRun, anatomy: &Anatomy) -> String {
-    let Some(largest) = anatomy.parts.iter().max_by_key(|part| part.median_ns) else { return String::new() };
-    let of = |unit: &str, part: &AnatomyPart, time: Nanos, whole: Nanos| {
-        format!("{} of a {unit} ({time} of {whole}) {}", percent(share(time, whole)), went(test, part))
+    let Some((largest, time)) = anatomy.largest() else { return String::new() };
+    let of = |unit: &str, went: &str, time: Nanos, whole: Nanos| {
+        format!("{} of a {unit} ({time} of {whole}) {went}", percent(share(time, whole)))
     };
-    let usual = of(&format!("usual {}", unit(test, 1)), largest, largest.median_ns, anatomy.median());
+    let usual = of(&format!("usual {}", unit(test, 1)), &went(test, &largest), time, anatomy.median());
     let slowest = anatomy.parts.iter().max_by_key(|part| part.slow_ns);
-    match slowest.filter(|slowest| *slowest != largest).zip(anatomy.slow()) {
+    match slowest.filter(|slowest| !largest.contains(slowest)).zip(anatomy.slow()) {
         Some((slowest, whole)) => {
-            format!("{usual}; {}", of("slow one", slowest, slowest.slow_ns.unwrap_or_default(), whole))
+            format!("{usual}; {}", of("slow one", &went(test, &[slowest]), slowest.slow_ns.unwrap_or_default(), whole))
         }
         None => usual,
     }
@@ -85,9 +85,15 @@ fn cost(test: &TestRun, anatomy: &Anatomy) -> Option<String> {
     ))
 }
 
-/// What the largest part went into, as the end of a sentence.
-fn went(test: &TestRun, part: &AnatomyPart) -> String {
-    let host = host_in_sentence(test, part.side);
+/// What a part went into, as the end of a sentence. There are several if it is one of both ends.
+fn went(test: &TestRun, parts: &[&AnatomyPart]) -> String {
+    let Some(part) = parts.first() else { return String::new() };
+    let host = match parts {
+        [one, other] if host(test, one.side) != host(test, other.side) => {
+            format!("hosts {} and {}", host(test, one.side), host(test, other.side))
+        }
+        _ => host_in_sentence(test, part.side),
+    };
     let to = several(test, Side::Responder).or(test.to.as_deref()).unwrap_or("the server");
     match part.part {
         Part::SendCall => format!("is the send call on {host}, up to the queue of the interface"),

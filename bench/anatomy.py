@@ -93,23 +93,27 @@ class Trace:
             yield from filter(None, map(LINE.search, trace))
 
 
-def queued(lines: Iterator[re.Match], threads: set[str]) -> list[float]:
-    """How long each sampled packet of the threads was in the queue, in nanoseconds."""
-    began, times = {}, []
+def queued(lines: Iterator[re.Match], threads: set[str]) -> list[tuple[float, float]]:
+    """For each sampled packet of the threads: how long its transaction took, which ends as the next one begins, and how long it was in the queue, in
+    nanoseconds."""
+    began, last, times = {}, {}, []
     for line in lines:
-        packet = re.search(r"skbaddr=(\S+)", line["rest"])
+        packet, at_ns = re.search(r"skbaddr=(\S+)", line["rest"]), float(line["at"]) * 1e9
         if line["event"] == "net_dev_queue" and line["pid"] in threads:
-            began[packet[1]] = float(line["at"])
+            if line["pid"] in last:
+                begun_ns, time_ns = last.pop(line["pid"])
+                times.append((at_ns - begun_ns, time_ns))
+            began[packet[1]] = (line["pid"], at_ns)
         elif line["event"] == "net_dev_start_xmit" and packet[1] in began:
-            time_s = float(line["at"]) - began.pop(packet[1])
+            pid, begun_ns = began.pop(packet[1])
             # Only packets whose stamps were asked for are in the sample.
             if not re.search(r"tx_flags=0\b", line["rest"]):
-                times.append(time_s * 1e9)
+                last[pid] = (begun_ns, at_ns - begun_ns)
     return times
 
 
-def waited(lines: Iterator[re.Match], threads: set[str]) -> list[float]:
-    """How long the threads waited for a core after each wake-up, in nanoseconds."""
+def waited(lines: Iterator[re.Match], threads: set[str]) -> list[tuple[float, float]]:
+    """How long the threads waited for a core after each wake-up, in nanoseconds, twice: they always wait, and most of a transaction."""
     woken, times = {}, []
     for line in lines:
         is_woken = line["event"] == "sched_wakeup"
@@ -119,16 +123,17 @@ def waited(lines: Iterator[re.Match], threads: set[str]) -> list[float]:
         if is_woken:
             woken[thread[1]] = float(line["at"])
         elif thread[1] in woken:
-            times.append((float(line["at"]) - woken.pop(thread[1])) * 1e9)
+            times.append(((float(line["at"]) - woken.pop(thread[1])) * 1e9,) * 2)
     return times
 
 
-def usual(times: list[float]) -> float:
-    """The mean of the middle tenth, as fathom takes it."""
+def usual(times: list[tuple[float, float]]) -> float:
+    """The mean of the middle tenth by the whole length, as fathom takes it."""
     if len(times) < 100:
         raise Failed(f"the trace has {len(times)} times only")
     times.sort()
-    return mean(times[int(len(times) * 0.45) : int(len(times) * 0.55)])
+    n = len(times)
+    return mean(time for _, time in times[n * 9 // 20 : n * 11 // 20 + 1])
 
 
 def workers(lab: Lab, host: str) -> set[str]:

@@ -3,7 +3,7 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity, Side,
     names::distribution,
-    units::{Nanos, approximate, grouped, percent, rounded},
+    units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
 use super::{FindingRule, device::DEVICE_CORE_FULL, local_shaper::LOCAL_SHAPER, planned_event::PLANNED_EVENT};
@@ -32,7 +32,7 @@ impl FindingRule for RoundTrip {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let found = ClosedLoad::of(seen).and_then(|load| Some((shortest(seen, &load)?, load)));
         let Some((trip, load)) = found.filter(|(trip, _)| *trip >= DISTANCE) else { return Vec::new() };
-        let n_trips = 1.0 + load.connects;
+        let n_trips = 1.0 + load.connects * (1.0 + tls_trips(seen, trip));
         let share = load.share_of(trip, n_trips).unwrap_or(0.0);
         let Some(each) = load.time_of_each().filter(|_| share >= gap::HALF && !seen.reached_target()) else {
             return Vec::new();
@@ -81,6 +81,12 @@ fn shortest(seen: &TestEvidence<'_>, load: &ClosedLoad) -> Option<Nanos> {
     Some(answer.map_or(connect, |answer| answer.min(connect)))
 }
 
+/// Returns the round trips of a TLS handshake: one of TLS 1.3 and two of older versions, by the time of the fastest; 0 without TLS.
+fn tls_trips(seen: &TestEvidence<'_>, trip: Nanos) -> f64 {
+    let fastest = seen.distribution(Side::Initiator, distribution::TLS_TIME).min();
+    fastest.and_then(|fastest| ratio(fastest, trip.0)).map_or(0.0, |trips| trips.round().clamp(1.0, 2.0))
+}
+
 #[cfg(test)]
 mod tests {
     use fathom_model::Histogram;
@@ -122,6 +128,19 @@ mod tests {
     fn a_handshake_before_each_request_is_a_second_round_trip() {
         let title = requests(120, 40, 130).finding("round-trip").unwrap().title;
         assert!(title.starts_with("the path is long (40.0 ms): its round trips are 96 % of the 83.3 ms"), "{title}");
+    }
+
+    #[test]
+    fn a_tls_handshake_is_one_round_trip_more_or_two() {
+        for (tls_ms, n, share) in [(43, 80, "96 %"), (82, 60, "96 %")] {
+            let mut builder = requests(n, 40, n + 10);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            let mut times = Histogram::new();
+            times.record_n(Nanos::from_millis(tls_ms).0, n);
+            record.distributions.insert(distribution::TLS_TIME.to_owned(), times);
+            let title = builder.finding("round-trip").unwrap().title;
+            assert!(title.starts_with(&format!("the path is long (40.0 ms): its round trips are {share}")), "{title}");
+        }
     }
 
     #[test]

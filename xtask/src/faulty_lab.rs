@@ -10,7 +10,7 @@ use fathom_model::{Run, Severity};
 
 use crate::{
     fault_case::{Case, PREFLIGHT, PlantedFault},
-    foreign_servers::ForeignServer,
+    foreign_servers::{ALONE, ForeignServer},
     lab_truth,
 };
 
@@ -68,9 +68,9 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     let words = shlex::split(&case.test).with_context(|| format!("{}: a quote is not closed", case.test))?;
     let mut command = Command::new(program);
     command.current_dir(SCENARIOS);
-    // A server of another protocol is no host of fathom's, and is reached from within the lab.
-    if case.test.contains("--protocol") {
-        command.args(["lab", "exec", &lab.name, "a", "--"]).arg(program).args(words).args(["--allow", "198.18.0.2"]);
+    // From within the lab, host a is alone: nobody reads the counters of the server's host.
+    if case.test.ends_with(ALONE) {
+        command.args(["lab", "exec", &lab.name, "a", "--"]).arg(program).args(words);
     } else {
         command.args(words).args(["--lab", &lab.name]);
     }

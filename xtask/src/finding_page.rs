@@ -19,7 +19,7 @@ A fault that is only ever told as a remark, as it costs the test nothing, leads 
 Beside busy programs, threads that a fault leaves one core wait for it, so that `other-programs` is as true; where the fault itself takes \
 CPU from a test that uses all it gets (a quota, segmentation in software), or where the test needs a core of its own (frames), the programs \
 are a second fault. \
-The servers in Python and nginx have no agent of fathom: what is wrong with them is told by the client and the kernel alone. \
+Servers in Python, nginx and iperf run on host b. Where a test ends with `--allow`, host a runs alone and nobody reads the counters of host b: what is wrong is told by the client alone. \
 Place, strength and direction of the faults in the last table of a section are drawn by seeds (`cargo xtask findings --short --seed N` \
 draws others), so that no rule can be fitted to the numbers of a table.
 ";

@@ -1,6 +1,7 @@
 //! Servers that are not fathom's, with faults: one in Python (`faulty_server.py`), nginx and iperf with their own limits.
 //!
-//! They run on host b of a lab, without an agent: only the client and the kernel tell what they do.
+//! They run on host b of a lab. In some tests the client is alone, and only itself and its kernel tell what they do; in the others the counters
+//! of host b are read.
 
 use std::{
     fs,
@@ -20,6 +21,8 @@ const PORT: &str = "8080";
 /// Waits until the port listens, for at most five seconds.
 const UNTIL_LISTENING: &str =
     "for i in $(seq 100); do ss -Hltn 'sport = :8080' | grep -q . && exit 0; sleep 0.05; done; exit 1";
+/// How a test ends that host a runs alone, which needs a permission then.
+pub(crate) const ALONE: &str = "--allow 198.18.0.2";
 /// How the names in the table begin.
 const OF_PYTHON: &str = "Python server: ";
 const OF_NGINX: &str = "nginx: ";
@@ -75,10 +78,18 @@ const NGINX: &[Row] = &[
 const IPERF: &[Row] =
     &[("reads 100 Mbit/s", "-b 100m", "", &["receive-window"]), (NO_FAULT, "-e", " --rate 100M", &[])];
 
-/// Data that comes from such a server: a fault of the path or of a host, its host, the path, the file of nginx, and the finding. A large
-/// file would outlast the test where a window is small.
+/// Tests of host a alone, with a server in Python and its fault.
+const ALONE_WITH_PYTHON: &[Row] = &[
+    ("20 ms of sleep", "sleep", "--connections 10", &["server-time"]),
+    ("three writes, no TCP_NODELAY", "nagle", "--connections 10", &["delayed-ack"]),
+    ("an accept queue of 1", "queue", "--connections 200", &["connect-delays"]),
+];
+
+/// Data that comes from a server: a fault of the path or of a host, its host, the path, the file of nginx, and the finding. A large file would
+/// outlast the test where a window is small.
 type DownloadRow = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
 
+/// The client is alone.
 const DOWNLOADS: &[DownloadRow] = &[
     ("", "", "impair:loss=1%,delay=5ms", "large", &["data-gaps", "device-core-full"]),
     ("", "", "impair:reorder=2%,delay=5ms", "large", &["data-gaps", "device-core-full"]),
@@ -86,6 +97,14 @@ const DOWNLOADS: &[DownloadRow] = &[
     ("", "", "impair:delay=40ms", "large", &["sender-limited"]),
     ("send-buffer", "b", "impair:delay=5ms", "", &["sender-limited"]),
     ("receive-window", "a", "impair:delay=5ms", "", &["receive-window"]),
+];
+
+/// The host of the server is read.
+const READ_DOWNLOADS: &[DownloadRow] = &[
+    ("", "", "impair:loss=1%,delay=5ms", "large", &["retransmissions", "device-core-full"]),
+    ("", "", "impair:reorder=2%,delay=5ms", "large", &["data-gaps", "device-core-full"]),
+    ("", "", "impair:rate=50Mbit,queue=100", "large", &["path-full"]),
+    ("", "", "impair:delay=40ms", "large", &["sender-limited"]),
 ];
 
 /// A server that only users have: its limit is felt with a large file alone.
@@ -116,7 +135,11 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
         let test = format!("http http://198.18.0.2:{PORT}/ {options}");
         fault(&[&format!("{of}{name}")], "", &test, expected)
     };
-    let python = PYTHON.iter().map(|row| case(OF_PYTHON, row));
+    let alone = |row: &Row| {
+        let case = case(OF_PYTHON, row);
+        Case { test: format!("{} {ALONE}", case.test), ..case }
+    };
+    let python = PYTHON.iter().map(|row| case(OF_PYTHON, row)).chain(ALONE_WITH_PYTHON.iter().map(alone));
     let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
     let users = USERS.iter().map(|(server, scenario, expected)| Case {
         expected: expected.to_vec(),
@@ -125,7 +148,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
     Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).chain(downloads()).chain(users).collect())
 }
 
-/// Streams and answers of servers, whose hosts nobody reads.
+/// Streams and answers of servers.
 fn downloads() -> Vec<Case> {
     let behind = |server: &str, test: &str, (planted, host, device, _, expected): &DownloadRow| {
         let mut case = fault(&[&format!("{server}{NO_FAULT}")], "", test, expected).behind(device);
@@ -133,19 +156,21 @@ fn downloads() -> Vec<Case> {
         case.faults.extend(planted);
         case
     };
-    let of_nginx = |row: &DownloadRow| {
-        let test = format!("http http://198.18.0.2:{PORT}/{} --connections 2", row.3);
+    let of_nginx = |row: &DownloadRow, alone: &str| {
+        let test = format!("http http://198.18.0.2:{PORT}/{} --connections 2{alone}", row.3);
         behind(OF_NGINX, &test, row)
     };
-    let stream = format!("tcp 198.18.0.2:{PORT} --protocol iperf --direction down");
+    let stream = format!("tcp 198.18.0.2:{PORT} --protocol iperf --direction down {ALONE}");
     let of_iperf = |row: &DownloadRow| behind(OF_IPERF, &stream, row);
-    DOWNLOADS.iter().map(of_nginx).chain(DOWNLOADS.iter().map(of_iperf)).collect()
+    let alone = format!(" {ALONE}");
+    let unread = DOWNLOADS.iter().map(|row| of_nginx(row, &alone)).chain(DOWNLOADS.iter().map(of_iperf));
+    unread.chain(READ_DOWNLOADS.iter().map(|row| of_nginx(row, ""))).collect()
 }
 
 /// Streams to servers of iperf, whose buffers and whose host nobody reads.
 fn of_iperf() -> Vec<Case> {
     let case = |(name, _, options, expected): &Row| {
-        let test = format!("tcp 198.18.0.2:{PORT} --protocol iperf{options}");
+        let test = format!("tcp 198.18.0.2:{PORT} --protocol iperf{options} {ALONE}");
         fault(&[&format!("{OF_IPERF}{name}")], "", &test, expected)
     };
     let with = |planted: &str, host: &str, expected| {

@@ -83,6 +83,10 @@ pub struct TestRun {
     pub from: String,
     /// The responding host, or a group of them.
     pub to: Option<String>,
+    /// The host of the run that a test without a responder sends to, where a server runs that is not fathom's: its counters are read like those
+    /// of an end. Absent if that is no host of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// The path that it takes; absent in a plan without paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -156,6 +160,12 @@ pub struct TestRun {
 }
 
 impl TestRun {
+    /// Returns the host that answers: the responding one, or that of a server that is not fathom's.
+    #[must_use]
+    pub fn answering(&self) -> Option<&str> {
+        self.to.as_deref().or(self.server.as_deref())
+    }
+
     /// A test of this layer and kind that has not run: without hosts, options, trials and results. Its name and title are those of the kind.
     #[must_use]
     pub fn new(layer: Layer, kind: &str) -> Self {
@@ -166,6 +176,7 @@ impl TestRun {
             kind: kind.to_owned(),
             from: String::new(),
             to: None,
+            server: None,
             path: None,
             selected_by: None,
             links: Vec::new(),

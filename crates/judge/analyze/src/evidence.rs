@@ -150,6 +150,20 @@ impl<'a> TestEvidence<'a> {
         self.hosts.iter().copied()
     }
 
+    /// Returns the hosts whose TCP segments are those of the test. A server may have other clients: its host then sends more than this one receives.
+    pub(crate) fn hosts_of_tcp(&self) -> impl Iterator<Item = &'a str> {
+        const TIMES_MAX: u64 = 2;
+        const FEW: u64 = 1000;
+        let segments = |host: &str, counter| self.growth(host, counter, None);
+        let is_server = |host: &str| self.test.server.as_deref() == Some(host);
+        let received: u64 =
+            self.hosts().filter(|host| !is_server(host)).map(|host| segments(host, counter::TCP_IN_SEGMENTS)).sum();
+        let is_of_test = move |host: &&str| {
+            !is_server(host) || segments(host, counter::TCP_OUT_SEGMENTS) <= TIMES_MAX * received + FEW
+        };
+        self.hosts().filter(is_of_test).collect::<Vec<_>>().into_iter()
+    }
+
     /// Returns one host of each machine of the test: what belongs to the kernel is the same for all hosts of one machine.
     pub(crate) fn machines(&self) -> impl Iterator<Item = &'a str> {
         self.hosts().take(if self.is_one_machine() { 1 } else { usize::MAX })
@@ -413,15 +427,22 @@ impl<'a> TestEvidence<'a> {
     /// Returns the program that listens on the port of the tested server, with its host, if it runs on a host of this run.
     pub(crate) fn server(&self) -> Option<(&'a str, Program<'a>)> {
         let port = self.server_port()?;
-        let programs =
-            self.hosts().flat_map(|host| self.programs(host).into_iter().map(move |program| (host, program)));
+        let known = self.test.server.as_deref();
+        let hosts = self.hosts().filter(|host| known.is_none_or(|server| server == *host));
+        let programs = hosts.flat_map(|host| self.programs(host).into_iter().map(move |program| (host, program)));
         programs
             .filter(|(_, program)| program.program.listens.contains(&port))
             .filter(|(_, program)| self.is_tested_address(program.program).unwrap_or(true))
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
-    /// Returns true if the target is a server that fathom did not start and that runs on no host of this run: nobody read its counters.
+    /// Returns the program of the tested server, if it runs on the machine of a host.
+    pub(crate) fn server_beside(&self, host: &str) -> Option<Program<'a>> {
+        let is_here = |at: &str| at == host || self.is_one_machine();
+        self.server().filter(|(at, _)| is_here(at)).map(|(_, server)| server)
+    }
+
+    /// Returns true if the target is a server that fathom did not start, and no host of this run shows its program.
     pub(crate) fn has_unseen_server(&self) -> bool {
         self.test.to.is_none() && self.server().is_none()
     }
@@ -429,6 +450,9 @@ impl<'a> TestEvidence<'a> {
     /// Returns true if nobody read the network counters of the tested server's host. Its process may be seen all the same: a machine shows those of
     /// all its network namespaces.
     pub(crate) fn is_server_host_unread(&self) -> bool {
+        if self.test.server.is_some() {
+            return false;
+        }
         let has_address = |address: IpAddr| {
             let addresses = self.hosts().filter_map(|host| self.environment(host));
             let mut facts = addresses.flat_map(|environment| environment.0.values());
@@ -520,8 +544,15 @@ impl<'a> TestEvidence<'a> {
                 waited += record.run_delay_ns?;
             }
         }
-        let is_elsewhere = || !self.is_server_here() && !self.is_memory(&self.test.from) && self.server().is_none();
+        let is_elsewhere = || {
+            !self.is_server_here() && !self.is_memory(&self.test.from) && self.server_beside(&self.test.from).is_none()
+        };
         ratio(waited.0, measured.0).filter(|_| self.test.to.is_some() || is_elsewhere())
+    }
+
+    /// Returns true for the host of a server on a machine of its own, where its work is all work of the test.
+    pub(crate) fn runs_server_alone(&self, host: &str) -> bool {
+        self.test.server.as_deref() == Some(host) && !self.is_one_machine()
     }
 
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts
@@ -529,6 +560,11 @@ impl<'a> TestEvidence<'a> {
     ///
     /// `None` if a side does not know it. Time without a fixed core is stored under an empty name.
     fn own_cpu(&self, host: &str, trials: &[&'a Trial]) -> Option<BTreeMap<&'a str, f64>> {
+        if self.runs_server_alone(host) {
+            let processes = self.server_processes();
+            let cores = processes.iter().map(|process| process.cores).sum();
+            return (!processes.is_empty()).then(|| [("", cores)].into());
+        }
         let one_machine = self.is_one_machine();
         let mut own: BTreeMap<&str, f64> = BTreeMap::new();
         // A round that ended before its measured part has no share.
@@ -659,7 +695,7 @@ impl<'a> TestEvidence<'a> {
     fn are_one_machine(&self) -> bool {
         let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
         let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
-        if self.test.to.is_none() {
+        if self.test.answering().is_none() {
             return false;
         }
         let hosts: Vec<&str> = self.hosts().collect();
@@ -712,7 +748,7 @@ impl<'a> TestEvidence<'a> {
         let is_counted = || self.hosts().all(|host| resent.iter().all(|c| self.has_counter(host, c)));
         match self.test.layer {
             Layer::Udp | Layer::Frames | Layer::Path => self.packets_lost() == Some(0),
-            _ if self.test.to.is_none() => false,
+            _ if self.test.answering().is_none() => false,
             _ => is_counted() && self.hosts().all(|host| resent.iter().all(|c| self.growth(host, c, None) == 0)),
         }
     }
@@ -869,5 +905,32 @@ mod tests {
         }
         let (_, busy) = busiest(&builder);
         assert!(busy > 0.95, "{busy}");
+    }
+
+    #[test]
+    fn the_host_of_a_server_that_is_not_ours_is_one_of_the_test() {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        let test = &mut builder.run.tests[0];
+        test.to = None;
+        test.options.set("url", "http://192.0.2.1:8080/");
+        let trial = &mut test.trials[0];
+        trial.records.remove("target");
+        for host in trial.hosts.values_mut() {
+            // Each namespace of a machine shows all its programs.
+            host.programs = vec![ProgramTime { pid: 7, listens: vec![8080], ..ProgramTime::default() }];
+        }
+        let seen = |builder: &RunBuilder| {
+            let run = builder.analyzed();
+            let seen = TestEvidence::new(&run, &run.tests[0], &builder.context);
+            let hosts: Vec<String> = seen.hosts().map(str::to_owned).collect();
+            (hosts, seen.server().map(|(at, _)| at.to_owned()), seen.is_server_host_unread())
+        };
+        let client = || "client".to_owned();
+        assert_eq!(seen(&builder), (vec![client()], Some(client()), true));
+        builder.run.tests[0].server = Some("target".to_owned());
+        builder.run.hosts.get_mut("target").unwrap().environment.note("eth0", "addresses", "192.0.2.1");
+        let target = || "target".to_owned();
+        assert_eq!(seen(&builder), (vec![client(), target()], Some(target()), false));
     }
 }

@@ -124,7 +124,7 @@ fn cores(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
             inspection.not_seen.push(format!("whether cores hold it back ({showed})"));
         }
     }
-    if seen.test.to.is_none() {
+    if seen.test.answering().is_none() {
         inspection.not_seen.push("the host of the server, whose counters were not read".to_owned());
     }
 }
@@ -218,7 +218,7 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 fn unseen_server_sends(seen: &TestEvidence<'_>) -> bool {
     let client = seen.test.from.as_str();
     let passed = |counter| approximate(seen.growth(client, counter, Some(seen.interface(client))));
-    seen.has_unseen_server() && passed(counter::DEV_RX_BYTES) > ACKNOWLEDGEMENTS * passed(counter::DEV_TX_BYTES)
+    seen.is_server_host_unread() && passed(counter::DEV_RX_BYTES) > ACKNOWLEDGEMENTS * passed(counter::DEV_TX_BYTES)
 }
 
 fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {

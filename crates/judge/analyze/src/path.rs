@@ -104,14 +104,15 @@ pub(crate) enum PathLink {
     NoWire { host: String, interface: String, driver: Option<String> },
 }
 
-/// Returns the hosts of a test, each once, the initiating ones first.
+/// Returns the hosts of a test, each once, the initiating ones first. That of a server is the last.
 pub(crate) fn hosts_of(test: &TestRun) -> impl Iterator<Item = &str> {
     let mut known: BTreeSet<&str> = BTreeSet::new();
     let initiating = test.links.iter().map(|link| link.from.as_str());
     let answering = test.links.iter().filter_map(|link| link.to.as_deref());
     let of_two = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
     let of_two = of_two.filter(|_| test.links.is_empty());
-    initiating.chain(answering).chain(of_two).filter(move |host| known.insert(host))
+    let all = initiating.chain(answering).chain(of_two).chain(test.server.as_deref());
+    all.filter(move |host| known.insert(host))
 }
 
 /// Returns the host that takes part in every pair of a test of several pairs, if only one does.

@@ -35,7 +35,7 @@ pub(crate) fn all_resent<'a>(seen: &TestEvidence<'a>) -> Vec<(&'a str, f64)> {
         let all = new + again;
         ratio(again, all).filter(|_| all >= SEGMENTS_MIN || again >= RESENT_MIN)
     };
-    let mut all: Vec<_> = seen.hosts().filter_map(|host| Some((host, share(host)?))).collect();
+    let mut all: Vec<_> = seen.hosts_of_tcp().filter_map(|host| Some((host, share(host)?))).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
     all
 }

@@ -547,13 +547,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.fleet.hosts[host].disconnect_error()
     }
 
-    /// Gives up the tests of a lost host and lets the others go on, if that is wanted and there are others. Else returns the error.
+    /// Gives up the tests of a lost host, which are none of one that only looks, and lets the others go on, if that is wanted and there are others.
+    /// Else returns the error.
     fn go_on_without(&mut self, host: HostIndex, error: Error) -> Result<(), Error> {
         let of_host = self.roles.iter().filter(|running| running.id == host);
         let tests: BTreeSet<usize> = of_host.filter_map(|running| running.test).collect();
         let goes_on =
             |running: &RunningRole<'_>| !running.is_given_up && running.test.is_some_and(|test| !tests.contains(&test));
-        if self.on_loss == OnLoss::Fail || tests.is_empty() || !self.roles.iter().any(goes_on) {
+        if self.on_loss == OnLoss::Fail || !self.roles.iter().any(goes_on) {
             return Err(error);
         }
         for n in 0..self.roles.len() {

@@ -26,7 +26,7 @@ impl FindingRule for CompanionLimit {
         let (Some(metric), [.., before, last]) = (metric, growth.points.as_slice()) else {
             return Vec::new();
         };
-        let to = seen.test.to.as_deref().unwrap_or("the target");
+        let to = seen.test.answering().unwrap_or("the target");
         let grown = last.value / before.value - 1.0;
         let what = match growth.knee {
             Some(1) => {

@@ -369,6 +369,18 @@ mod tests {
     }
 
     #[test]
+    fn the_accept_queue_of_a_server_that_is_not_ours_is_named_if_its_host_is_read() {
+        let mut builder = connecting(24);
+        builder.host_counter("target", (host::TCP_LISTEN_OVERFLOWS, ""), 40);
+        let test = &mut builder.run.tests[0];
+        test.to = None;
+        test.trials[0].records.remove("target");
+        assert_eq!(builder.finding("connect-delays").unwrap().short, "syn loss");
+        builder.run.tests[0].server = Some("target".to_owned());
+        assert_eq!(builder.finding("connect-delays").unwrap().short, "listen queue");
+    }
+
+    #[test]
     fn an_accept_queue_that_overflows_is_named_with_the_time_it_costs() {
         let mut builder = connecting(24);
         builder.host_counter("target", (host::TCP_LISTEN_OVERFLOWS, ""), 40);

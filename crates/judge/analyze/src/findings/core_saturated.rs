@@ -37,6 +37,7 @@ impl FindingRule for CoreSaturated {
             "bad-tcp-checksums",
             "one-core-receives",
             "segmentation-off",
+            "server-saturated",
         ]
     }
 

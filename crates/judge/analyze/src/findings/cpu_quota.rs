@@ -1,7 +1,7 @@
 //! A quota of a control group stopped a host of the test.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity, Side,
+    Finding, Layer, NextStep, Severity, Side, Trial,
     names::{distribution, host},
     record::ProgramQuota,
     units::{Nanos, approximate, percent, ratio},
@@ -29,13 +29,18 @@ impl FindingRule for CpuQuota {
             return Vec::new();
         }
         let mut stopped: Vec<(&str, f64)> =
-            seen.hosts().filter_map(|host| Some((host, stopped_time(seen, host)?))).collect();
+            hosts_of_fathom(seen).filter_map(|host| Some((host, stopped_time(seen, host)?))).collect();
         // Both ends of one machine may be in the same group.
         stopped.sort_by(|a, b| b.1.total_cmp(&a.1));
         stopped.truncate(if seen.is_one_machine() { 1 } else { usize::MAX });
         let of_fathom = stopped.into_iter().map(|(host, share)| self.on_host(seen, host, share));
         StoppedServer::of(seen).map(|server| server.finding(self.id(), seen)).into_iter().chain(of_fathom).collect()
     }
+}
+
+/// Returns the hosts on which fathom does the work of the test: where a server of another program does, its agent only looks.
+fn hosts_of_fathom<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a str> {
+    seen.hosts().filter(|host| seen.test.server.as_deref() != Some(*host))
 }
 
 /// Returns true for a schedule that is kept although its answers wait for the next period of a quota (100 ms, unless its owner set another one).
@@ -104,10 +109,14 @@ impl<'a> StoppedServer<'a> {
         if seen.is_tested_address(server.program) != Some(true) {
             return None;
         }
-        let records =
-            seen.trials().iter().filter_map(|trial| trial.hosts.get(host)).flat_map(|record| &record.programs);
-        let quotas = records.filter(|program| program.pid == server.program.pid).filter_map(|it| it.quota.as_ref());
-        let quota = quotas.cloned().reduce(|all, one| ProgramQuota {
+        // An agent in the same group tells no quota of it; that of another host of the machine does.
+        let hosts: Vec<&str> = if seen.is_one_machine() { seen.hosts().collect() } else { vec![host] };
+        let quota_at = |trial: &'a Trial, host: &str| {
+            let programs = &trial.hosts.get(host)?.programs;
+            programs.iter().find(|program| program.pid == server.program.pid)?.quota.clone()
+        };
+        let quotas = seen.trials().iter().filter_map(|trial| hosts.iter().find_map(|host| quota_at(trial, host)));
+        let quota = quotas.reduce(|all, one| ProgramQuota {
             n_throttled: all.n_throttled + one.n_throttled,
             throttled_ns: all.throttled_ns + one.throttled_ns,
             ..all

@@ -1,6 +1,10 @@
 //! Datagrams were lost on the way to or from a server of another tool, as one end reports.
 
-use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
+use fathom_model::{
+    Finding, Layer, NextStep, Severity,
+    names::host::UDP_RCVBUF_ERRORS,
+    units::{grouped, percent},
+};
 
 use super::{
     FindingRule, link_down::LINK_DOWN, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT,
@@ -13,10 +17,10 @@ const LOST: &str = "loss_ratio";
 /// The share from which on a loss is a finding: one datagram in a thousand, as for all tests of datagrams.
 const HOLDS_BACK: f64 = 1e-3;
 
-/// Looks at the loss that the protocol of another tool reports (iperf3, iperf, netperf): such a server counts datagrams, and the counters of its host
-/// are read by nobody, so that no account of places is possible.
+/// Looks at the loss that the protocol of another tool reports (iperf3, iperf, netperf): such a server counts datagrams, but no places, so that no
+/// account of these is possible. The counters of its host are read only if that is a host of the run.
 ///
-/// A remark where a place on this host counted drops; silent where nothing arrived, which is told otherwise.
+/// A remark where a place on a host counted drops; silent where nothing arrived, which is told otherwise.
 pub(crate) struct LostByReport;
 
 impl FindingRule for LostByReport {
@@ -28,6 +32,12 @@ impl FindingRule for LostByReport {
         &[
             "filter-drops",
             "ingress-filter-drops",
+            "reverse-path-filter",
+            "conntrack-full",
+            "backlog-overflow",
+            "ring-drops",
+            "damaged-frames",
+            "device-receive-drops",
             "udp-receive-buffer",
             "device-send-drops",
             "qdisc-drops",
@@ -50,19 +60,34 @@ impl FindingRule for LostByReport {
         let reported = seen.test.summaries.iter().find(|summary| summary.metric.name == LOST);
         let reported = reported.and_then(|summary| summary.value).filter(|share| (HOLDS_BACK..1.0).contains(share));
         let Some(share) = reported else { return Vec::new() };
-        let title = format!(
-            "{} of the datagrams were lost between {from} and the server; only the counters of {from} were read",
-            percent(share),
-            from = seen.test.from
-        );
+        let (lost, from) = (percent(share), seen.test.from.as_str());
+        let (title, next) = match seen.test.server.as_deref() {
+            None => (
+                format!(
+                    "{lost} of the datagrams were lost between {from} and the server; only the counters of {from} were read"
+                ),
+                NextStep::new("fathom serve")
+                    .on("the server's host")
+                    .expected("let `fathom udp` read the counters of both hosts, and say where packets are lost"),
+            ),
+            Some(server) => {
+                let n_full = seen.growth(server, UDP_RCVBUF_ERRORS, None);
+                let place = match n_full {
+                    0 => "no counter of the two tells where".to_owned(),
+                    n => format!("sockets on {server} whose buffers were full dropped {}", grouped(n)),
+                };
+                (
+                    format!("{lost} of the datagrams were lost between {from} and the server on {server}: {place}"),
+                    NextStep::new("ss -uam")
+                        .on(server)
+                        .expected("show the drops of its socket (d) and the size of its buffer (rb)"),
+                )
+            }
+        };
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "lost", title)
-                .evidence([ratio_evidence(&seen.test.from, "lost, as reported", share)])
-                .next(
-                    NextStep::new("fathom serve")
-                        .on("the server's host")
-                        .expected("let `fathom udp` read the counters of both hosts, and say where packets are lost"),
-                ),
+                .evidence([ratio_evidence(from, "lost, as reported", share)])
+                .next(next),
         ]
     }
 }

@@ -95,8 +95,7 @@ impl<'a> OthersOnHost<'a> {
 
     fn disturbs(&self, seen: &TestEvidence<'_>) -> bool {
         // The wait is that of the test's own threads. A server that runs here waits too, if it needs the cores.
-        let server_needs_cores =
-            || seen.server().is_some_and(|(at, server)| at == self.host && server.cores >= SERVER_MIN);
+        let server_needs_cores = || seen.server_beside(self.host).is_some_and(|server| server.cores >= SERVER_MIN);
         match self.wait_for_others() {
             Some(wait) if wait >= CoreWait::DISTURBS => true,
             Some(wait) if wait < WAIT_MIN && !server_needs_cores() => false,
@@ -154,7 +153,8 @@ fn share_of_others(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> O
     if seen.via().is_some() {
         return of_named_programs(seen.programs(host).into_iter().filter(|other| !is_server(seen, other)), cores.len());
     }
-    let is_here = seen.server().is_some_and(|(at, _)| at == host);
+    // What runs alone is no other program.
+    let is_here = seen.server_beside(host).is_some() && !seen.runs_server_alone(host);
     let of_server: f64 = seen.server_processes().iter().filter(|_| is_here).map(|process| process.cores).sum();
     let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
     Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
@@ -166,7 +166,7 @@ fn is_server(seen: &TestEvidence<'_>, other: &Program<'_>) -> bool {
 
 /// Returns true if a program beside the tested server may be one that it asks, as a proxy asks the servers behind it: it listens on a port.
 fn may_serve(seen: &TestEvidence<'_>, host: &str, other: &Program<'_>) -> bool {
-    let is_here = seen.server().is_some_and(|(at, _)| at == host);
+    let is_here = seen.server_beside(host).is_some();
     is_here && !is_server(seen, other) && !other.program.listens.is_empty()
 }
 

@@ -17,6 +17,8 @@ const OF_PATH: &[&str] = &[
     "ingress-filter-drops",
     "backlog-overflow",
     "outage",
+    // A host that counts what it sent again tells more.
+    "retransmissions",
     DEVICE_CORE_FULL,
     PLANNED_EVENT,
 ];

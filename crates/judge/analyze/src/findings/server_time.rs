@@ -267,7 +267,7 @@ pub(super) fn load_option(seen: &TestEvidence<'_>) -> Option<(&'static str, u64)
 
 /// The segments that both hosts sent again, per request.
 pub(super) fn resent_per_request(seen: &TestEvidence<'_>) -> f64 {
-    let resent = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
+    let resent = seen.hosts_of_tcp().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
     ratio(resent, seen.total(Side::Initiator, count::REQUESTS)).unwrap_or(0.0)
 }
 

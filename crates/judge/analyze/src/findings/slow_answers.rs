@@ -87,7 +87,7 @@ impl FindingRule for SlowAnswers {
             return Vec::new();
         }
         let from = seen.test.from.as_str();
-        let resent: u64 = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
+        let resent: u64 = seen.hosts_of_tcp().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
         // What the server had already when it was sent again.
         let needless = seen.growth(from, host::TCP_DSACK_SEGMENTS, None);
         let needless = needless.min(seen.growth(from, host::TCP_RETRANS_SEGMENTS, None));
@@ -95,7 +95,7 @@ impl FindingRule for SlowAnswers {
             return Vec::new();
         }
         // Only the host that sends an answer counts that it was sent again.
-        let is_counted = seen.hosts().count() > 1 || seen.is_server_here();
+        let is_counted = seen.hosts_of_tcp().count() > 1 || seen.is_server_here();
         let is_late = tail.typical >= RESENT_AFTER;
         let had_requests = ratio(needless, tail.n).is_some_and(|share| share >= RESENT_MAX);
         let may_be_lost = is_late && (had_requests || !is_counted);

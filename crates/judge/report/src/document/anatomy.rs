@@ -94,7 +94,7 @@ fn went(test: &TestRun, parts: &[&AnatomyPart]) -> String {
         }
         _ => host_in_sentence(test, part.side),
     };
-    let to = several(test, Side::Responder).or(test.to.as_deref()).unwrap_or("the server");
+    let to = several(test, Side::Responder).or(test.answering()).unwrap_or("the server");
     match part.part {
         Part::SendCall => format!("is the send call on {host}, up to the queue of the interface"),
         Part::LocalQueue => format!("is spent in the queue of {host}'s interface"),

@@ -180,7 +180,7 @@ pub(super) fn shared_cores(run: &Run) -> Option<String> {
 /// Returns each participating host with its role.
 pub(super) fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let from = run.tests.first().map(|test| test.from.as_str());
-    let to = run.tests.iter().find_map(|test| test.to.as_deref());
+    let to = run.tests.iter().find_map(TestRun::answering);
     let in_pairs = |name: &str| {
         let mut links = run.tests.iter().flat_map(|test| &test.links);
         links.any(|link| link.from == name || link.to.as_deref() == Some(name))

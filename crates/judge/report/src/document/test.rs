@@ -72,7 +72,7 @@ fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
         return Block::marked(why_not(test), Mark::Missing);
     };
     let quantile = |summary: &Summary| Some((summary.metric.title.to_string(), quantile_value(summary)?));
-    let to = test.to.as_ref().map(|to| format!(" → {to}")).unwrap_or_default();
+    let to = test.answering().map(|to| format!(" → {to}")).unwrap_or_default();
     Block::Headline(Headline {
         value: value_words(run, test, first, ""),
         beside: quantiles(test, first).into_iter().filter_map(quantile).chain(lost(test, first)).collect(),
@@ -211,6 +211,7 @@ fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
 fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
     let of_pairs = test.links.iter().flat_map(|link| std::iter::once(link.from.as_str()).chain(link.to.as_deref()));
     let of_two = std::iter::once(test.from.as_str()).chain(test.to.as_deref()).filter(|_| test.links.is_empty());
+    let of_two = of_two.chain(test.server.as_deref());
     let mut hosts: Vec<&str> = Vec::new();
     for host in of_pairs.chain(of_two) {
         if !hosts.contains(&host) && !cores(test, host).is_empty() {

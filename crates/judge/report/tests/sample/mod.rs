@@ -492,8 +492,8 @@ fn findings() -> Vec<Finding> {
             }),
         },
         Finding {
-            id: "governor".to_owned(),
-            short: "governor".to_owned(),
+            id: "low-frequency".to_owned(),
+            short: "low clock".to_owned(),
             title: "gen-1 runs with the powersave governor; rates may vary with its clock.".to_owned(),
             severity: Severity::Remark,
             tests: Vec::new(),

@@ -2,7 +2,10 @@
 
 use std::{fs, net::UdpSocket};
 
-use fathom_model::units::{Bytes, Nanos};
+use fathom_model::{
+    names::host::TCP_IN_SEGMENTS,
+    units::{Bytes, Nanos},
+};
 use fathom_sys::{
     netlink::Netlink,
     packet::packet_socket::{ReceiveBuffer, Receiver},
@@ -60,7 +63,12 @@ fn both_lines_that_a_refusal_prints_allow_the_target() {
 #[test]
 fn a_server_in_a_lab_needs_no_permission_from_a_host_of_the_lab() {
     with_responder("labtarget", |stage, lab| {
-        stage.fathom([&["http", URL, "--lab", lab.name][..], BRIEF].concat()).succeeded();
+        let load = [&["http", URL, "--lab", lab.name, "--json"][..], BRIEF].concat();
+        let test = stage.fathom(load).succeeded().run().tests.remove(0);
+        // Its counters are read, although nobody answers there for the test.
+        assert_eq!((test.to, test.server.as_deref()), (None, Some("b")));
+        let n_segments = |host: &str| test.trials[0].hosts[host].growth(TCP_IN_SEGMENTS, "").unwrap();
+        assert!(n_segments("a") > 0 && n_segments("b") > 0);
         stage.fathom([&["http", URL][..], BRIEF].concat()).refused(3, &["198.18.0.2 is not a target you have allowed"]);
     });
 }

@@ -14,6 +14,7 @@ mod proof;
 mod rounds;
 mod search;
 mod search_spec;
+mod server_host;
 mod shell_command;
 mod trial_executor;
 mod turns;

@@ -26,6 +26,7 @@ use super::{
     events::EventPlaces,
     pairs::Pair,
     search_spec::SearchSpec,
+    server_host::server_host,
     trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
 };
 use crate::{
@@ -54,6 +55,10 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
     let (shown, secrets) = Secrets::of(plan.plan());
     let mut run = new_run(shown, plan, &secrets.mask(&options.command), &now)?;
     let mut hosts = connected_hosts(&mut run, plan, options, &signals)?;
+    for (checked_test, names) in plan.tests.iter().zip(&resolved) {
+        run.tests[checked_test.idx].server = server_host(checked_test, plan.plan(), &run.hosts, names);
+    }
+    let servers: Vec<Option<String>> = run.tests.iter().map(|test| test.server.clone()).collect();
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
@@ -66,6 +71,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
         own: &own,
         secrets: &secrets,
         resolved: &resolved,
+        servers: &servers,
         progress: progress_line(plan, options),
         lost: RefCell::default(),
         device,

@@ -52,6 +52,8 @@ pub(super) struct RunExecutor<'a> {
     pub(super) secrets: &'a Secrets,
     /// The addresses of the target names of each test.
     pub(super) resolved: &'a [ResolvedNames],
+    /// The host of the run on which the server of each test runs that is not fathom's, if any.
+    pub(super) servers: &'a [Option<String>],
     pub(super) progress: ProgressLine,
     /// Where the events of each test run.
     pub(super) event_places: &'a [EventPlaces],
@@ -226,10 +228,10 @@ impl RunExecutor<'_> {
             responder: one.to.as_deref().map(|to| part(&one.name, to, Side::Responder)),
             translated: one.to.as_deref().and_then(|to| self.translated(one, to, hosts)),
         };
-        let observer = |via: &String| Assignment::observer(via, &part(&test.name, &test.from, Side::Initiator).role);
+        let observer = |host: &String| Assignment::observer(host, &part(&test.name, &test.from, Side::Initiator).role);
         TrialPlan {
             round,
-            observers: self.plan.plan().via.iter().map(observer).collect(),
+            observers: self.plan.plan().via.iter().chain(self.server(test, hosts)).map(observer).collect(),
             tests: std::iter::once(test).chain(self.plan.reverse_of(test)).map(cast).collect(),
             on_loss: OnLoss::Fail,
             unwatched: BTreeSet::new(),
@@ -256,18 +258,26 @@ impl RunExecutor<'_> {
         let mut observers: BTreeMap<&str, Assignment> = BTreeMap::new();
         for assignment in tests.iter().flat_map(|test| test.initiators.iter().chain(&test.responder)) {
             let Assignment { host, role } = assignment;
-            observers.entry(host).or_insert_with(|| Assignment::observer(host, role));
+            for host in std::iter::once(host).chain(self.server(test, hosts)) {
+                observers.entry(host).or_insert_with(|| Assignment::observer(host, role));
+            }
         }
         // The tested host comes first: it is the end that most pairs have.
         let mut n_pairs: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, pair) in pairs {
-            std::iter::once(&pair.from).chain(&pair.to).for_each(|host| *n_pairs.entry(host).or_default() += 1);
+            let ends = std::iter::once(&pair.from).chain(&pair.to).chain(self.server(test, hosts));
+            ends.for_each(|host| *n_pairs.entry(host).or_default() += 1);
         }
         let mut names: Vec<&str> = observers.keys().copied().collect();
         names.sort_by_key(|name| std::cmp::Reverse(n_pairs.get(name).copied()));
         let unwatched = unwatched_hosts(&names, hosts);
         let observers = observers.into_values().filter(|observer| !unwatched.contains(&observer.host)).collect();
         TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, unwatched }
+    }
+
+    /// Returns the host of the run on which the server of a test runs that is not fathom's. One that was lost is missed by nobody.
+    fn server(&self, test: &CheckedTest, hosts: &Hosts) -> Option<&String> {
+        self.servers.get(test.idx)?.as_ref().filter(|host| hosts.fleet.has(host))
     }
 
     /// Returns the usual address of a host, if a device on the path of the test translates it.

@@ -226,6 +226,7 @@ fn run_unkept(plan: &CheckedPlan, options: &RunOptions, signals: &SignalWatch) -
         own: &BTreeMap::new(),
         secrets: &Secrets::default(),
         resolved: &[],
+        servers: &[],
         event_places: &[],
         progress: progress_line(plan, options),
         lost: std::cell::RefCell::default(),

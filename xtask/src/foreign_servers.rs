@@ -145,7 +145,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
         expected: expected.to_vec(),
         ..fault(&[server], "", &format!("app run {scenario}"), &[])
     });
-    Ok(python.chain(nginx).chain([of_quota()]).chain(of_iperf()).chain(downloads()).chain(users).collect())
+    Ok(python.chain(nginx).chain([of_quota(), of_loss()]).chain(of_iperf()).chain(downloads()).chain(users).collect())
 }
 
 /// Streams and answers of servers.
@@ -187,6 +187,15 @@ fn of_quota() -> Case {
     let server = format!("{OF_NGINX}{NO_FAULT}");
     let mut case = fault(&[&server], "", &format!("http http://198.18.0.2:{PORT}/ --connections 10"), &["cpu-quota"]);
     case.faults.push(PlantedFault::new(&["quota", "cores=0.2"], "b"));
+    case
+}
+
+/// A server whose data is lost at its client.
+fn of_loss() -> Case {
+    let server = format!("{OF_NGINX}{NO_FAULT}");
+    let test = format!("http http://198.18.0.2:{PORT}/large --connections 2");
+    let mut case = fault(&[&server], "", &test, &["retransmissions"]);
+    case.faults.push(PlantedFault::new(&["loss", "permille=10"], "a"));
     case
 }
 

@@ -119,7 +119,7 @@ impl TimerWaits {
         let segments = ratio(grown(from, TCP_IN_SEGMENTS), n_units);
         let probe = if segments.is_some_and(|n| n <= approximate(SHORT)) { TIMEOUT_MIN } else { PROBE_MIN };
         let (mut n, mut waited) = (0, 0_u64);
-        for host in seen.hosts() {
+        for host in seen.hosts_of_tcp() {
             // A SYN that is sent again counts as a timeout too (`tcp_retransmit_timer`), and so does the answer to one, for which the same
             // connection waits.
             let (n_syn, timeouts) = (grown(host, TCP_SYN_RETRANS), grown(host, TCP_TIMEOUTS));

@@ -31,6 +31,9 @@ use crate::{
     },
 };
 
+/// Other programs that use so much of a core may have made a server wait.
+const COMPANY: f64 = 0.1;
+
 /// One test with everything that a finding rule may read.
 pub struct TestEvidence<'a> {
     pub run: &'a Run,
@@ -150,18 +153,34 @@ impl<'a> TestEvidence<'a> {
         self.hosts.iter().copied()
     }
 
-    /// Returns the hosts whose TCP segments are those of the test. A server may have other clients: its host then sends more than this one receives.
+    /// Returns true for the host of a server that is not fathom's.
+    pub(crate) fn is_of_server(&self, host: &str) -> bool {
+        self.test.server.as_deref() == Some(host)
+    }
+
+    /// Returns the hosts on which fathom does the work of the test: where a server of another program does, its agent only looks.
+    pub(crate) fn hosts_of_fathom(&self) -> impl Iterator<Item = &'a str> {
+        self.hosts().filter(|host| !self.is_of_server(host))
+    }
+
+    /// Returns the hosts whose TCP counters are those of the test. A server may have other clients: its host then receives more than these send.
     pub(crate) fn hosts_of_tcp(&self) -> impl Iterator<Item = &'a str> {
         const TIMES_MAX: u64 = 2;
         const FEW: u64 = 1000;
-        let segments = |host: &str, counter| self.growth(host, counter, None);
-        let is_server = |host: &str| self.test.server.as_deref() == Some(host);
-        let received: u64 =
-            self.hosts().filter(|host| !is_server(host)).map(|host| segments(host, counter::TCP_IN_SEGMENTS)).sum();
+        // A receiver counts segments that it joined as one, a sender never.
+        let sent: u64 = self.hosts_of_fathom().map(|host| self.growth(host, counter::TCP_OUT_SEGMENTS, None)).sum();
         let is_of_test = move |host: &&str| {
-            !is_server(host) || segments(host, counter::TCP_OUT_SEGMENTS) <= TIMES_MAX * received + FEW
+            !self.is_of_server(host) || self.growth(host, counter::TCP_IN_SEGMENTS, None) <= TIMES_MAX * sent + FEW
         };
-        self.hosts().filter(is_of_test).collect::<Vec<_>>().into_iter()
+        self.hosts().filter(is_of_test)
+    }
+
+    /// Returns the host at the other end of what a host did.
+    pub(crate) fn other_end(&self, host: &str) -> Option<&'a str> {
+        let answering = self.test.answering();
+        let is_answering = |other: &&str| Some(*other) == answering;
+        let others = || self.hosts().filter(|other| *other != host);
+        others().find(is_answering).or_else(|| others().next())
     }
 
     /// Returns one host of each machine of the test: what belongs to the kernel is the same for all hosts of one machine.
@@ -397,9 +416,17 @@ impl<'a> TestEvidence<'a> {
         all
     }
 
-    /// Returns the TCP port of the server that a test names by a URL.
+    /// Returns the TCP port to which a test connects that names a server: that of its URL, unless it connects to another address or a proxy.
     pub(crate) fn server_port(&self) -> Option<u16> {
-        let url = self.test.options.text("url")?;
+        let option = |name| self.test.options.text(name);
+        let port_of = |text: &str| split_host_port(text)?.1.and_then(port_number);
+        if let Some(text) = option("connect-to") {
+            return port_of(&text);
+        }
+        if let Some(proxy) = option("proxy") {
+            return port_of(authority(&proxy)?);
+        }
+        let Some(url) = option("url") else { return port_of(&option("host")?) };
         let default = if url.starts_with("https:") { 443 } else { 80 };
         split_host_port(authority(&url)?)?.1.map_or(Some(default), port_number)
     }
@@ -454,7 +481,7 @@ impl<'a> TestEvidence<'a> {
             return false;
         }
         let has_address = |address: IpAddr| {
-            let addresses = self.hosts().filter_map(|host| self.environment(host));
+            let addresses = self.hosts().chain(self.via()).filter_map(|host| self.environment(host));
             let mut facts = addresses.flat_map(|environment| environment.0.values());
             facts.any(|facts| {
                 let addresses = facts.get("addresses").map_or("", String::as_str);
@@ -544,15 +571,25 @@ impl<'a> TestEvidence<'a> {
                 waited += record.run_delay_ns?;
             }
         }
+        // On its machine, the server may wait for others.
+        let has_company = |server: &str| self.cores(server).iter().map(CoreLoad::others).sum::<f64>() >= COMPANY;
         let is_elsewhere = || {
-            !self.is_server_here() && !self.is_memory(&self.test.from) && self.server_beside(&self.test.from).is_none()
+            !self.is_server_here()
+                && !self.is_memory(&self.test.from)
+                && self.server_beside(&self.test.from).is_none()
+                && !self.test.server.as_deref().is_some_and(has_company)
         };
         ratio(waited.0, measured.0).filter(|_| self.test.to.is_some() || is_elsewhere())
     }
 
     /// Returns true for the host of a server on a machine of its own, where its work is all work of the test.
     pub(crate) fn runs_server_alone(&self, host: &str) -> bool {
-        self.test.server.as_deref() == Some(host) && !self.is_one_machine()
+        self.is_of_server(host) && !self.is_one_machine()
+    }
+
+    /// Returns true for such a host whose server is not known among its programs: what uses its cores may be the server or others.
+    pub(crate) fn hides_server(&self, host: &str) -> bool {
+        self.runs_server_alone(host) && self.server().is_none()
     }
 
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts
@@ -749,7 +786,7 @@ impl<'a> TestEvidence<'a> {
         match self.test.layer {
             Layer::Udp | Layer::Frames | Layer::Path => self.packets_lost() == Some(0),
             _ if self.test.answering().is_none() => false,
-            _ => is_counted() && self.hosts().all(|host| resent.iter().all(|c| self.growth(host, c, None) == 0)),
+            _ => is_counted() && self.hosts_of_tcp().all(|host| resent.iter().all(|c| self.growth(host, c, None) == 0)),
         }
     }
 
@@ -932,5 +969,52 @@ mod tests {
         builder.run.hosts.get_mut("target").unwrap().environment.note("eth0", "addresses", "192.0.2.1");
         let target = || "target".to_owned();
         assert_eq!(seen(&builder), (vec![client(), target()], Some(target()), false));
+    }
+
+    /// Requests to a server that is not fathom's, on a machine of its own.
+    fn requests_to_machine() -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        let test = &mut builder.run.tests[0];
+        (test.to, test.server) = (None, Some("target".to_owned()));
+        test.options.set("url", "http://192.0.2.1:8080/");
+        test.trials[0].records.remove("target");
+        for (name, host) in &mut builder.run.hosts {
+            host.environment.note("kernel", "boot_id", name.clone());
+        }
+        builder
+    }
+
+    #[test]
+    fn segments_of_a_server_with_many_other_clients_are_not_those_of_the_test() {
+        let hosts = |n_received: u64| {
+            let mut builder = requests_to_machine();
+            builder.host_counter("client", (counter::TCP_OUT_SEGMENTS, ""), 10_000);
+            // Joined ones count once, so that a client receives few.
+            builder.host_counter("client", (counter::TCP_IN_SEGMENTS, ""), 1_000);
+            builder.host_counter("target", (counter::TCP_OUT_SEGMENTS, ""), 45_000);
+            builder.host_counter("target", (counter::TCP_IN_SEGMENTS, ""), n_received);
+            let run = builder.analyzed();
+            TestEvidence::new(&run, &run.tests[0], &builder.context).hosts_of_tcp().count()
+        };
+        assert_eq!((hosts(9_000), hosts(90_000)), (2, 1));
+    }
+
+    #[test]
+    fn on_a_machine_of_its_own_the_server_is_the_work_of_the_test_and_the_rest_is_that_of_others() {
+        let others = |port: u16| {
+            let mut builder = requests_to_machine();
+            builder.cpu("target", "cpu0", [60, 40, 0, 0]);
+            let host = builder.run.tests[0].trials[0].hosts.get_mut("target").unwrap();
+            let cpu_ns = host.span() * 3 / 10;
+            host.programs = vec![ProgramTime { pid: 7, cpu_ns, listens: vec![port], ..ProgramTime::default() }];
+            let run = builder.analyzed();
+            let seen = TestEvidence::new(&run, &run.tests[0], &builder.context);
+            (seen.cores("target")[0].others(), seen.hides_server("target"))
+        };
+        let (by_others, is_hidden) = others(8080);
+        assert!((by_others - 0.7).abs() < 0.05 && !is_hidden, "{by_others}");
+        let (by_others, is_hidden) = others(22);
+        assert!(by_others.abs() < 1e-9 && is_hidden, "{by_others}");
     }
 }

@@ -214,11 +214,14 @@ fn resent(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
     inspection.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));
 }
 
-/// Returns true if a server whose host is not seen sends more than acknowledgements.
+/// Returns true if a server sends more than acknowledgements whose host is not seen, or counts what it sends to others too.
 fn unseen_server_sends(seen: &TestEvidence<'_>) -> bool {
+    let is_of_test = |server: &str| seen.hosts_of_tcp().any(|host| host == server);
+    let is_unseen =
+        seen.is_server_host_unread() || seen.test.server.as_deref().is_some_and(|server| !is_of_test(server));
     let client = seen.test.from.as_str();
     let passed = |counter| approximate(seen.growth(client, counter, Some(seen.interface(client))));
-    seen.is_server_host_unread() && passed(counter::DEV_RX_BYTES) > ACKNOWLEDGEMENTS * passed(counter::DEV_TX_BYTES)
+    is_unseen && passed(counter::DEV_RX_BYTES) > ACKNOWLEDGEMENTS * passed(counter::DEV_TX_BYTES)
 }
 
 fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {
@@ -263,7 +266,8 @@ fn quota(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
         seen.last_value(host, counter::CGROUP_THROTTLED_NS)?;
         Some((seen.growth(host, counter::CGROUP_THROTTLED_NS, None), seen.sampled_time(host)?))
     };
-    let most = seen.hosts().filter_map(stopped).filter_map(|(lost, span)| ratio(lost, span.0)).reduce(f64::max);
+    let stopped = seen.hosts_of_fathom().filter_map(stopped);
+    let most = stopped.filter_map(|(lost, span)| ratio(lost, span.0)).reduce(f64::max);
     if let Some(share) = most.filter(|share| *share < HOLDS_BACK && !is_said(seen, "cpu-quota")) {
         inspection.rule_out("CPU quotas", percent(share));
     }
@@ -297,7 +301,9 @@ fn uncounted(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
 }
 
 fn other_programs(seen: &TestEvidence<'_>, inspection: &mut Inspection) {
-    let cores = seen.hosts().map(|host| seen.cores(host)).filter(|cores| !cores.is_empty());
+    let (hidden, known): (Vec<&str>, Vec<&str>) = seen.hosts().partition(|host| seen.hides_server(host));
+    inspection.not_seen.extend(hidden.iter().map(|host| format!("which program of {host} is the server")));
+    let cores = known.into_iter().map(|host| seen.cores(host)).filter(|cores| !cores.is_empty());
     let most = cores.map(|cores| cores.iter().map(CoreLoad::others).sum::<f64>()).reduce(f64::max);
     if let Some(share) = most {
         let showed = format!("{} of a core", percent(share));
@@ -368,7 +374,8 @@ fn pacers(seen: &TestEvidence<'_>) -> String {
             format!("the queue {kind} on {device} of {host}, which held packets back {}", counted(n, "time"))
         });
         let stopped = Nanos(seen.growth(host, counter::CGROUP_THROTTLED_NS, None));
-        let quota = (stopped > Nanos::ZERO).then(|| format!("the CPU quota of {host}, which stopped it for {stopped}"));
+        let quota = (stopped > Nanos::ZERO && !seen.is_of_server(host))
+            .then(|| format!("the CPU quota of {host}, which stopped it for {stopped}"));
         queues.chain(quota).collect::<Vec<_>>()
     };
     let virtual_machines = seen.machines().filter(|host| fact(seen, host, "cpu", "hypervisor") == Some("yes"));

@@ -147,7 +147,7 @@ pub(crate) fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
 fn ends_of_link(test: &TestRun) -> Option<Vec<&str>> {
     match (test.links.as_slice(), center(test)) {
         ([], _) => Some(hosts_of(test).collect()),
-        (_, center) => Some(vec![center?]),
+        (_, center) => Some(vec![center.or(test.server.as_deref())?]),
     }
 }
 

@@ -78,8 +78,10 @@ pub struct TrialPlan {
     /// The observers: devices between the two ends, whose counters are read, and hosts whose counters are read for the whole trial even
     /// if one of their tests ends early. They record nothing else.
     pub observers: Vec<Assignment>,
-    /// Whether the tests of the other hosts go on when a host is lost. The loss of a host that only observes ends the trial.
+    /// Whether the tests of the other hosts go on when a host is lost. The loss of a host that only observes ends the trial, unless it is spared.
     pub on_loss: OnLoss,
+    /// The hosts of observers whose loss ends no trial.
+    pub spared: BTreeSet<String>,
     /// The hosts whose counters are not read, because enough others of the same machine have theirs read.
     pub unwatched: BTreeSet<String>,
 }
@@ -258,6 +260,7 @@ struct TrialRun<'a, 'b> {
     translated: Vec<Option<IpAddr>>,
     callbacks: &'a mut TrialCallbacks<'b>,
     on_loss: OnLoss,
+    spared: &'a BTreeSet<String>,
     unwatched: &'a BTreeSet<String>,
     /// The hosts that were lost while the others went on.
     lost: Vec<LostHost>,
@@ -315,6 +318,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
             translated: plan.tests.iter().map(|test| test.translated).collect(),
             callbacks: supervision,
             on_loss,
+            spared: &plan.spared,
             unwatched: &plan.unwatched,
             lost,
         };
@@ -547,14 +551,16 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.fleet.hosts[host].disconnect_error()
     }
 
-    /// Gives up the tests of a lost host, which are none of one that only looks, and lets the others go on, if that is wanted and there are others.
-    /// Else returns the error.
+    /// Gives up the tests of a lost host and lets the others go on, if that is wanted and there are others, or if it only looked and is spared. Else
+    /// returns the error.
     fn go_on_without(&mut self, host: HostIndex, error: Error) -> Result<(), Error> {
         let of_host = self.roles.iter().filter(|running| running.id == host);
         let tests: BTreeSet<usize> = of_host.filter_map(|running| running.test).collect();
         let goes_on =
             |running: &RunningRole<'_>| !running.is_given_up && running.test.is_some_and(|test| !tests.contains(&test));
-        if self.on_loss == OnLoss::Fail || !self.roles.iter().any(goes_on) {
+        let is_spared = tests.is_empty() && self.spared.contains(&self.fleet.hosts[host].name);
+        let ends_all = self.on_loss == OnLoss::Fail || tests.is_empty() || !self.roles.iter().any(goes_on);
+        if ends_all && !is_spared {
             return Err(error);
         }
         for n in 0..self.roles.len() {

@@ -194,6 +194,7 @@ pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
         tests: vec![cast(from, to, measure)],
         observers: Vec::new(),
         on_loss: fathom_model::OnLoss::Fail,
+        spared: std::collections::BTreeSet::new(),
         unwatched: std::collections::BTreeSet::new(),
     }
 }

@@ -12,7 +12,8 @@ use std::{
 
 use super::counting::{agent_in_thread, cast, fleet, part, plan, play, role, serve};
 use fathom_fleet::{
-    AgentStream, Disconnected, Error, ErrorClass, Fleet, HostLink, Liveness, Opening, TrialCallbacks, launcher,
+    AgentStream, Assignment, Disconnected, Error, ErrorClass, Fleet, HostLink, Liveness, Opening, TrialCallbacks,
+    launcher,
     protocol::{self, RoleId, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
@@ -218,6 +219,25 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
     assert_eq!(play(&mut fleet, &plan).error.unwrap().class(), ErrorClass::Incomplete, "a lost host stays lost");
     fleet.connect("b", agent_in_thread(Policy::anything())).unwrap();
     assert!(play(&mut fleet, &super::counting::plan("a", "b", SHORT)).error.is_none(), "until it is connected again");
+}
+
+#[test]
+fn the_loss_of_a_host_that_only_looks_ends_a_trial_unless_it_is_spared() {
+    for is_spared in [true, false] {
+        let mut fleet = fleet(&["a", "b"]);
+        let link = agent_in_thread(Policy::anything());
+        let cut = link.stream.try_clone().unwrap();
+        fleet.connect("c", link).unwrap();
+        let mut live = |_: usize, _: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
+        let mut plan = plan("a", "b", Nanos::from_millis(1500));
+        plan.observers = vec![Assignment::observer("c", &plan.tests[0].initiators[0].role)];
+        plan.spared.extend(is_spared.then(|| "c".to_owned()));
+        let outcome =
+            fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false, on_start: &|_| {} });
+        assert_eq!(outcome.error.is_none(), is_spared, "{:?}", outcome.error);
+        assert_eq!(outcome.lost.iter().any(|lost| lost.host == "c"), is_spared);
+        assert_eq!(outcome.trials[0].records["a"].complete, is_spared);
+    }
 }
 
 #[test]

@@ -235,6 +235,14 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     (holds_back && share >= SHARE_MIN).then_some(share)
 }
 
+/// Returns true if nearly all of these overflows are those of a listener at another port than that of the tested server.
+fn is_of_another_server(seen: &TestEvidence<'_>, at: &str, n: u64) -> bool {
+    let port = |address: &str| address.rsplit(':').next()?.parse::<u16>().ok();
+    let listener = seen.growth_by_instance(at, host::TCP_LISTENER_DROPPED).first().copied();
+    let port = listener.filter(|(_, dropped)| 10 * dropped >= 9 * n).and_then(|(address, _)| port(address));
+    seen.server_port().zip(port).is_some_and(|(tested, port)| tested != port)
+}
+
 fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     let most = |counter: &str| {
         let of_host = |host: &'a str| (host, seen.growth(host, counter, None));
@@ -244,7 +252,8 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     // A server of others may have a full queue beside the test, and a test may have many servers.
     let sum = |counter: &str| seen.hosts().map(|host| seen.growth(host, counter, None)).sum::<u64>();
     let queue = |counter| most(counter).filter(|_| 2 * sum(counter) >= again);
-    match (queue(host::TCP_LISTEN_OVERFLOWS), queue(host::TCP_SYN_QUEUE_DROPS)) {
+    let accept = queue(host::TCP_LISTEN_OVERFLOWS).filter(|(at, n)| !is_of_another_server(seen, at, *n));
+    match (accept, queue(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
         (None, Some((host, n))) => SynLoss::SynQueue(host, n),
         (None, None) => {
@@ -378,6 +387,9 @@ mod tests {
         assert_eq!(builder.finding("connect-delays").unwrap().short, "syn loss");
         builder.run.tests[0].server = Some("target".to_owned());
         assert_eq!(builder.finding("connect-delays").unwrap().short, "listen queue");
+        builder.run.tests[0].options.set("url", "http://192.0.2.1:8080/");
+        builder.host_counter("target", (host::TCP_LISTENER_DROPPED, "0.0.0.0:5432"), 40);
+        assert_eq!(builder.finding("connect-delays").unwrap().short, "syn loss", "that of another server overflowed");
     }
 
     #[test]

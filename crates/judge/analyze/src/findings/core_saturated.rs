@@ -79,9 +79,12 @@ impl FindingRule for CoreSaturated {
             (false, true) => "one core".to_owned(),
             (false, false) => format!("{} cpu", seen.role_of(host)),
         };
-        let severity = if comes_next { Severity::Remark } else { Severity::HoldsBack };
+        // Where the server is not known, it may be the work of another program.
+        let is_hidden = seen.hides_server(host);
+        let severity = if comes_next || is_hidden { Severity::Remark } else { Severity::HoldsBack };
+        let whose = if is_hidden { "; whether that is the server's work is not known" } else { "" };
         vec![
-            seen.finding(self.id(), severity, short, title(seen, host, cores))
+            seen.finding(self.id(), severity, short, format!("{}{whose}", title(seen, host, cores)))
                 .evidence(evidence)
                 // What others took of the core is theirs to explain.
                 .explains(gap::explained_by_core(seen, cores[0].own))

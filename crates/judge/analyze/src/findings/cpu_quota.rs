@@ -29,18 +29,13 @@ impl FindingRule for CpuQuota {
             return Vec::new();
         }
         let mut stopped: Vec<(&str, f64)> =
-            hosts_of_fathom(seen).filter_map(|host| Some((host, stopped_time(seen, host)?))).collect();
+            seen.hosts_of_fathom().filter_map(|host| Some((host, stopped_time(seen, host)?))).collect();
         // Both ends of one machine may be in the same group.
         stopped.sort_by(|a, b| b.1.total_cmp(&a.1));
         stopped.truncate(if seen.is_one_machine() { 1 } else { usize::MAX });
         let of_fathom = stopped.into_iter().map(|(host, share)| self.on_host(seen, host, share));
         StoppedServer::of(seen).map(|server| server.finding(self.id(), seen)).into_iter().chain(of_fathom).collect()
     }
-}
-
-/// Returns the hosts on which fathom does the work of the test: where a server of another program does, its agent only looks.
-fn hosts_of_fathom<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = &'a str> {
-    seen.hosts().filter(|host| seen.test.server.as_deref() != Some(*host))
 }
 
 /// Returns true for a schedule that is kept although its answers wait for the next period of a quota (100 ms, unless its owner set another one).
@@ -205,6 +200,17 @@ mod tests {
             ..ProgramTime::default()
         }];
         builder
+    }
+
+    #[test]
+    fn the_quota_of_an_agent_that_only_looks_stops_no_test() {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        builder.host_counter("target", (host::CGROUP_THROTTLED_NS, ""), Nanos::from_millis(400).0);
+        assert!(builder.finding("cpu-quota").is_some());
+        let test = &mut builder.run.tests[0];
+        (test.to, test.server) = (None, Some("target".to_owned()));
+        assert_eq!(builder.finding("cpu-quota"), None);
     }
 
     #[test]

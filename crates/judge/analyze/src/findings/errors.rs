@@ -137,7 +137,7 @@ static WITHOUT_ROUTE: KnownCause = KnownCause {
     always_matters: false,
     title: |_, host| format!("{host} has no route to the other end"),
     next: |seen, host| {
-        let other = seen.hosts().find(|other| *other != host)?;
+        let other = seen.other_end(host)?;
         Some(show_route(seen, host, other))
     },
 };
@@ -167,7 +167,7 @@ fn errors_of(seen: &TestEvidence<'_>, cause: &Cause, is_wanted: impl Fn(&str) ->
 
 /// Returns the other host of the test, and how often its kernel refused a packet, where it counts this.
 fn refusals_of_other<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str, u64)> {
-    let other = seen.hosts().find(|other| *other != host && seen.has_counter(other, TCP_OUT_RESETS))?;
+    let other = seen.other_end(host).filter(|other| seen.has_counter(other, TCP_OUT_RESETS))?;
     Some((other, [TCP_OUT_RESETS, UDP_NO_PORTS].into_iter().map(|counter| seen.growth(other, counter, None)).sum()))
 }
 
@@ -193,7 +193,7 @@ fn refused_next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
         return NextStep::new("ip neigh").on(host).expected("show the MAC address that answers for the other end");
     }
     let next = NextStep::new("ss -ltun").expected("show the ports that programs listen on");
-    match seen.hosts().find(|other| *other != host) {
+    match seen.other_end(host) {
         Some(other) => next.on(other),
         None => next.expected("show, at the other end, the ports that programs listen on"),
     }
@@ -239,7 +239,9 @@ fn reset_title(seen: &TestEvidence<'_>, host: &str) -> String {
             "connections of {host} were reset by a firewall or a device on the path: both ends saw them reset"
         );
     }
-    let other = seen.hosts().find(|other| *other != host && seen.has_counter(other, TCP_OUT_RESETS));
+    // A server may reset connections of others.
+    let counts = |other: &&str| seen.has_counter(other, TCP_OUT_RESETS) && seen.hosts_of_tcp().any(|of| of == *other);
+    let other = seen.other_end(host).filter(counts);
     match other.map(|other| (other, seen.growth(other, TCP_OUT_RESETS, None))) {
         Some((other, sent)) if sent >= n => format!("{other} reset connections of {host}"),
         Some((other, sent)) => format!(
@@ -368,7 +370,7 @@ fn next_of(seen: &TestEvidence<'_>, host: &str, failure: &Failure) -> Option<Nex
             let command = NextStep::new("ss -tn state established");
             let shown =
                 "bytes in Recv-Q while the server does not read, in Send-Q while its answers do not get through";
-            Some(match seen.hosts().find(|other| *other != host) {
+            Some(match seen.other_end(host) {
                 Some(other) => command.on(other).expected(format!("show, during the test, {shown}")),
                 None => command.expected(format!("show, during the test and at the other end, {shown}")),
             })
@@ -422,7 +424,7 @@ fn records_of<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = (&'a String, 
     let has_record = |trial: &Trial, host: &str| trial.records.keys().any(|key| host_of(key) == host);
     let is_complete = seen.run.completeness == Completeness::Complete;
     // A server that is not fathom's tells nothing itself.
-    let hosts: Vec<&str> = seen.hosts().filter(|host| seen.test.server.as_deref() != Some(*host)).collect();
+    let hosts: Vec<&str> = seen.hosts_of_fathom().collect();
     let is_cut = move |trial: &Trial| {
         !is_complete && trial.links.is_empty() && hosts.iter().any(|host| !has_record(trial, host))
     };
@@ -535,6 +537,9 @@ mod tests {
         assert!(builder.finding("resets").is_some(), "it told its results before");
         builder.run.tests[0].trials[0].records.remove("target");
         assert_eq!(builder.finding("resets"), None);
+        let test = &mut builder.run.tests[0];
+        (test.to, test.server) = (None, Some("target".to_owned()));
+        assert!(builder.finding("resets").is_some(), "a server that is not fathom's has no results");
         // Records of several pairs are under the names of their groups.
         let mut builder = RunBuilder::new();
         builder.star(&[("one", &[1_000]), ("two", &[1_000])]);

@@ -51,7 +51,7 @@ impl FindingRule for FullOfRequests {
             && (seen.one_way().is_none() || arrival.is_some())
             && !seen.reached_target();
         let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work);
-        let received = seen.hosts().filter_map(|host| Some((host, UsualRate::received(seen, host)?)));
+        let received = seen.hosts_of_tcp().filter_map(|host| Some((host, UsualRate::received(seen, host)?)));
         let most = received.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate));
         let Some((at, usual)) = most.filter(|(_, usual)| is_of_requests && usual.is_that_of_full_path()) else {
             return Vec::new();

@@ -1,10 +1,6 @@
 //! Datagrams were lost on the way to or from a server of another tool, as one end reports.
 
-use fathom_model::{
-    Finding, Layer, NextStep, Severity,
-    names::host::UDP_RCVBUF_ERRORS,
-    units::{grouped, percent},
-};
+use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
 
 use super::{
     FindingRule, link_down::LINK_DOWN, neighbor_changes::NEIGHBOR_CHANGES, planned_event::PLANNED_EVENT,
@@ -70,19 +66,12 @@ impl FindingRule for LostByReport {
                     .on("the server's host")
                     .expected("let `fathom udp` read the counters of both hosts, and say where packets are lost"),
             ),
-            Some(server) => {
-                let n_full = seen.growth(server, UDP_RCVBUF_ERRORS, None);
-                let place = match n_full {
-                    0 => "no counter of the two tells where".to_owned(),
-                    n => format!("sockets on {server} whose buffers were full dropped {}", grouped(n)),
-                };
-                (
-                    format!("{lost} of the datagrams were lost between {from} and the server on {server}: {place}"),
-                    NextStep::new("ss -uam")
-                        .on(server)
-                        .expected("show the drops of its socket (d) and the size of its buffer (rb)"),
-                )
-            }
+            Some(server) => (
+                format!("{lost} of the datagrams were lost between {from} and the server on {server}"),
+                NextStep::new("ss -uam")
+                    .on(if seen.test.options.text("direction").as_deref() == Some("down") { from } else { server })
+                    .expected("show whether the receiving socket dropped them (d), and the size of its buffer (rb)"),
+            ),
         };
         vec![
             seen.finding(self.id(), Severity::HoldsBack, "lost", title)
@@ -99,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_a_server_of_another_tool_reports_is_a_finding() {
-        let told = |share: f64| {
+        let told = |share: f64, server: Option<&str>| {
             let mut builder = RunBuilder::new();
             builder.udp_stream(&[(10_000, 10_000)]);
             let mut run = builder.analyzed();
@@ -107,12 +96,16 @@ mod tests {
             (lost.metric.name, lost.value) = (LOST.into(), Some(share));
             run.tests[0].summaries = vec![lost];
             (run.tests[0].to, run.tests[0].conservation) = (None, None);
+            run.tests[0].server = server.map(str::to_owned);
             LostByReport.evaluate(&TestEvidence::new(&run, &run.tests[0], &builder.context)).pop()
         };
-        let finding = told(0.2).unwrap();
+        let finding = told(0.2, None).unwrap();
         let title =
             "20 % of the datagrams were lost between client and the server; only the counters of client were read";
         assert_eq!((finding.id.as_str(), finding.title.as_str()), ("loss", title));
-        assert_eq!((told(1e-4), told(1.0)), (None, None));
+        assert_eq!((told(1e-4, None), told(1.0, None)), (None, None));
+        let finding = told(0.2, Some("target")).unwrap();
+        assert_eq!(finding.title, "20 % of the datagrams were lost between client and the server on target");
+        assert_eq!(finding.next.unwrap().on.as_deref(), Some("target"));
     }
 }

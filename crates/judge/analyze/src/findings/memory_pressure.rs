@@ -36,13 +36,11 @@ impl FindingRule for MemoryPressure {
 impl MemoryPressure {
     /// Judges one machine: the pressure is its own, and a group that of one of its hosts, or of all.
     fn on_machine(&self, seen: &TestEvidence<'_>, machine: &str, hosts: &[&str]) -> Option<Finding> {
-        // Where a server of another program does the work, an agent only looks.
-        let does_work = |host: &&str| seen.test.server.as_deref() != Some(*host);
         // The host whose group suffers most, and the first one if none does.
         let at_limit = |host: &str| {
             seen.growth(host, host::CGROUP_MEMORY_HIGH, None) + seen.growth(host, host::CGROUP_MEMORY_MAX, None)
         };
-        let of_group = |host| if does_work(&host) { (killed(seen, host), at_limit(host)) } else { (0, 0) };
+        let of_group = |host: &str| if seen.is_of_server(host) { (0, 0) } else { (killed(seen, host), at_limit(host)) };
         let host = hosts.iter().rev().copied().max_by_key(|host| of_group(host))?;
         let (killed, at_limit) = of_group(host);
         let share = waited(seen, machine).filter(|share| *share >= PRESSURE_MIN);

@@ -153,7 +153,7 @@ fn share_of_others(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> O
     if seen.via().is_some() {
         return of_named_programs(seen.programs(host).into_iter().filter(|other| !is_server(seen, other)), cores.len());
     }
-    // What runs alone is no other program.
+    // On a machine of its own, the server counts as the test's work already.
     let is_here = seen.server_beside(host).is_some() && !seen.runs_server_alone(host);
     let of_server: f64 = seen.server_processes().iter().filter(|_| is_here).map(|process| process.cores).sum();
     let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;

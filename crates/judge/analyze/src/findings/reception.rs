@@ -38,6 +38,7 @@ const CAUSES: &[&str] = &[
     "link-full",
     DEVICE_CORE_FULL,
     PLANNED_EVENT,
+    "retransmissions",
 ];
 
 /// What makes a server pause, or tells of its pauses with more words.
@@ -59,6 +60,7 @@ const PAUSES: &[&str] = &[
     "steal",
     DEVICE_CORE_FULL,
     PLANNED_EVENT,
+    "retransmissions",
 ];
 
 fn evidence(seen: &TestEvidence<'_>, found: &SeenReception) -> Vec<Evidence> {

@@ -117,7 +117,8 @@ impl FindingRule for Retransmissions {
             |host| seen.cards(host).into_iter().map(|card| seen.growth(host, counter, Some(card))).sum::<u64>();
         let on_host =
             |host| if counter == CONNTRACK_DROPPED { seen.growth(host, counter, None) } else { on_cards(host) };
-        let most_resent = seen.hosts().map(|host| seen.growth(host, TCP_RETRANS_SEGMENTS, None)).max().unwrap_or(0);
+        let most_resent =
+            seen.hosts_of_tcp().map(|host| seen.growth(host, TCP_RETRANS_SEGMENTS, None)).max().unwrap_or(0);
         2 * seen.hosts().map(on_host).max().unwrap_or(0) < most_resent
     }
 
@@ -189,7 +190,7 @@ impl FindingRule for Retransmissions {
 pub(super) fn path_limits_window(seen: &TestEvidence<'_>) -> bool {
     const LIMITS: f64 = 0.01;
     let is_own = || {
-        let again = seen.hosts().map(|host| seen.growth(host, TCP_RETRANS_SEGMENTS, None)).max().unwrap_or(0);
+        let again = seen.hosts_of_tcp().map(|host| seen.growth(host, TCP_RETRANS_SEGMENTS, None)).max().unwrap_or(0);
         let places = seen.hosts().flat_map(|host| DROPS.map(|(counter, _)| dropped(seen, host, counter)));
         places.max().is_some_and(|n| n > 0 && n.saturating_mul(SEGMENTS_OF_A_DROP) >= again)
     };

@@ -95,7 +95,10 @@ impl FindingRule for SlowAnswers {
             return Vec::new();
         }
         // Only the host that sends an answer counts that it was sent again.
-        let is_counted = seen.hosts_of_tcp().count() > 1 || seen.is_server_here();
+        let is_counted = match seen.test.server.as_deref() {
+            Some(server) => seen.hosts_of_tcp().any(|host| host == server),
+            None => seen.hosts().count() > 1 || seen.is_server_here(),
+        };
         let is_late = tail.typical >= RESENT_AFTER;
         let had_requests = ratio(needless, tail.n).is_some_and(|share| share >= RESENT_MAX);
         let may_be_lost = is_late && (had_requests || !is_counted);

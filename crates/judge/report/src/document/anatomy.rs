@@ -88,15 +88,19 @@ fn cost(test: &TestRun, anatomy: &Anatomy) -> Option<String> {
 /// What a part went into, as the end of a sentence. There are several if it is one of both ends.
 fn went(test: &TestRun, parts: &[&AnatomyPart]) -> String {
     let Some(part) = parts.first() else { return String::new() };
-    let host = match parts {
-        [one, other] if host(test, one.side) != host(test, other.side) => {
-            format!("hosts {} and {}", host(test, one.side), host(test, other.side))
-        }
-        _ => host_in_sentence(test, part.side),
+    let of_both = match parts {
+        [one, other] if host(test, one.side) != host(test, other.side) => Some((one.side, other.side)),
+        _ => None,
+    };
+    let host = match of_both {
+        Some((one, other)) if test.links.is_empty() => format!("hosts {} and {}", host(test, one), host(test, other)),
+        Some((one, other)) => format!("{} and {}", host_in_sentence(test, one), host_in_sentence(test, other)),
+        None => host_in_sentence(test, part.side),
     };
     let to = several(test, Side::Responder).or(test.answering()).unwrap_or("the server");
     match part.part {
         Part::SendCall => format!("is the send call on {host}, up to the queue of the interface"),
+        Part::LocalQueue if of_both.is_some() => format!("is spent in the queues of the interfaces of {host}"),
         Part::LocalQueue => format!("is spent in the queue of {host}'s interface"),
         Part::Away => format!("is spent on the path and on {to}"),
         Part::Path => "is spent on the path, there and back".to_owned(),
@@ -104,6 +108,7 @@ fn went(test: &TestRun, parts: &[&AnatomyPart]) -> String {
         Part::CoreWait => {
             format!("is spent on {host}, where the program is ready to run and another one has its core")
         }
+        Part::Program if of_both.is_some() => format!("is spent in the programs on {host}"),
         Part::Program => format!("is spent in the program on {host}"),
         Part::Late if waits_for_connection(test) => {
             format!("is spent before it is sent: no connection of {host} is free")

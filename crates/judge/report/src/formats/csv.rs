@@ -78,7 +78,7 @@ fn rows_of(run: &Run, test: &TestRun) -> Vec<CsvRow> {
         layer: test.layer.name(),
         kind: words(&test.kind),
         from: words(&test.from),
-        to: test.to.as_deref().map(words).unwrap_or_default(),
+        to: test.answering().map(words).unwrap_or_default(),
         note: test.unavailable.as_deref().map(words).unwrap_or_default(),
         ..CsvRow::default()
     };
@@ -127,7 +127,7 @@ fn comparison_rows(run: &Run) -> Vec<CsvRow> {
                 layer: test.layer.name(),
                 kind: words(&test.kind),
                 from: words(&test.from),
-                to: test.to.as_deref().map(words).unwrap_or_default(),
+                to: test.answering().map(words).unwrap_or_default(),
                 metric: format!("{} {what}", words(&value.metric)),
                 unit,
                 value: estimate.value.to_string(),

@@ -86,7 +86,7 @@ pub(crate) fn hosts_arguments() -> Vec<Arg> {
         "from",
         "hosts or groups of --hosts or a --lab that initiate, with commas between them [default: the companions]",
     ));
-    arguments.push(name("to", "hosts or groups that respond [default: the one with the role sut]; with a URL, the host of its server, whose counters are read then"));
+    arguments.push(name("to", "hosts or groups that respond [default: the one with the role sut]; with a URL, the host that its server runs on, to read its counters"));
     arguments
 }
 

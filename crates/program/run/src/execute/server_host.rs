@@ -8,7 +8,7 @@ use fathom_sys::policy::ResolvedNames;
 use super::checked_plan::CheckedTest;
 
 /// Returns the host of a run that all connections or datagrams of a test without a responder reach: at the address of the interface that is
-/// tested there. `None` if there is none, and for a test of a path, whose addresses are those of a device.
+/// tested there. `None` if there is none or an address is not known, and for a test of a path, whose addresses are those of a device.
 pub(super) fn server_host(
     test: &CheckedTest,
     plan: &Plan,
@@ -23,13 +23,19 @@ pub(super) fn server_host(
     let others: Vec<_> = hosts.iter().filter(|(name, _)| !takes_part(name)).collect();
     let at = |address: &IpAddr| others.iter().find(|(_, host)| has_address(host, *address)).map(|(name, _)| *name);
     let targets = test.kind.destinations(&test.options).ok()?;
-    let addresses = targets.iter().flat_map(|target| match target.host.parse() {
-        Ok(address) => vec![address],
-        Err(_) => resolved.get(&target.host).cloned().unwrap_or_default(),
-    });
-    let mut reached = addresses.map(|address| at(&address));
-    let first = reached.next()??;
-    reached.all(|other| other == Some(first)).then(|| first.clone())
+    let mut reached: Option<&String> = None;
+    for target in &targets {
+        // A zone belongs to the host that sends.
+        let literal: Option<IpAddr> = target.host.split('%').next().and_then(|host| host.parse().ok());
+        let addresses = literal.map_or_else(|| resolved.get(&target.host).cloned(), |address| Some(vec![address]))?;
+        for address in addresses {
+            let host = at(&address)?;
+            if reached.replace(host).is_some_and(|before| before != host) {
+                return None;
+            }
+        }
+    }
+    reached.cloned()
 }
 
 /// Returns true if the tested interface of a host has this address.

@@ -234,6 +234,7 @@ impl RunExecutor<'_> {
             observers: self.plan.plan().via.iter().chain(self.server(test, hosts)).map(observer).collect(),
             tests: std::iter::once(test).chain(self.plan.reverse_of(test)).map(cast).collect(),
             on_loss: OnLoss::Fail,
+            spared: self.server(test, hosts).cloned().into_iter().collect(),
             unwatched: BTreeSet::new(),
         }
     }
@@ -258,9 +259,11 @@ impl RunExecutor<'_> {
         let mut observers: BTreeMap<&str, Assignment> = BTreeMap::new();
         for assignment in tests.iter().flat_map(|test| test.initiators.iter().chain(&test.responder)) {
             let Assignment { host, role } = assignment;
-            for host in std::iter::once(host).chain(self.server(test, hosts)) {
-                observers.entry(host).or_insert_with(|| Assignment::observer(host, role));
-            }
+            observers.entry(host).or_insert_with(|| Assignment::observer(host, role));
+        }
+        let role = observers.values().next().map(|observer| observer.role.clone());
+        if let Some((server, role)) = self.server(test, hosts).zip(role) {
+            observers.insert(server, Assignment::observer(server, &role));
         }
         // The tested host comes first: it is the end that most pairs have.
         let mut n_pairs: BTreeMap<&str, usize> = BTreeMap::new();
@@ -272,10 +275,11 @@ impl RunExecutor<'_> {
         names.sort_by_key(|name| std::cmp::Reverse(n_pairs.get(name).copied()));
         let unwatched = unwatched_hosts(&names, hosts);
         let observers = observers.into_values().filter(|observer| !unwatched.contains(&observer.host)).collect();
-        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, unwatched }
+        let spared = self.server(test, hosts).cloned().into_iter().collect();
+        TrialPlan { round, observers, tests, on_loss: self.plan.plan().on_loss, spared, unwatched }
     }
 
-    /// Returns the host of the run on which the server of a test runs that is not fathom's. One that was lost is missed by nobody.
+    /// Returns the host of the run on which the server of a test runs that is not fathom's, unless it was lost.
     fn server(&self, test: &CheckedTest, hosts: &Hosts) -> Option<&String> {
         self.servers.get(test.idx)?.as_ref().filter(|host| hosts.fleet.has(host))
     }

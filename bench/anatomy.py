@@ -113,7 +113,7 @@ def queued(lines: Iterator[re.Match], threads: set[str]) -> list[tuple[float, fl
 
 
 def waited(lines: Iterator[re.Match], threads: set[str]) -> list[tuple[float, float]]:
-    """How long the threads waited for a core after each wake-up, in nanoseconds, twice: they always wait, and most of a transaction."""
+    """How long the threads waited for a core after each wake-up, in nanoseconds: as the length to order by, since it makes most of it, and as the time."""
     woken, times = {}, []
     for line in lines:
         is_woken = line["event"] == "sched_wakeup"

@@ -75,6 +75,8 @@ pub enum LimitKind {
     Promise,
     /// The rate requested from the generator with `--rate`.
     Asked,
+    /// The most that a path carries with the window of the test (`ideal_bps`, RFC 6349 section 3.3).
+    Ideal,
     /// The tool's own maximum on this machine (`fathom calibrate`).
     OwnCeiling,
     /// The result of the layer below on the same path.

@@ -20,6 +20,7 @@ use crate::{
     conservation,
     context::{AnalysisContext, lead_test},
     cores::{CPU_STATES, CoreLoad, attribute_core_work},
+    gap,
     limits::n_wholes,
     path::{self, hosts_of, place_on_path},
     path_check::device_of,
@@ -848,10 +849,17 @@ impl<'a> TestEvidence<'a> {
         Some(ratio(waited, flows.saturating_mul(self.measured_time().0))?.min(1.0))
     }
 
-    /// Returns true if the test reached the requested rate or the line rate and lost nothing, so that nothing holds it back.
+    /// Returns true if the test reached the requested rate, the line rate or the ideal of its window, and lost nothing, so that nothing holds
+    /// it back.
     pub(crate) fn reached_target(&self) -> bool {
         let full = |limit: &Limit| {
-            matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) && limit.used.is_some_and(|used| used >= 0.98)
+            let least = match limit.kind {
+                LimitKind::Asked | LimitKind::LineRate => 0.98,
+                // It follows from a round trip and a bandwidth that vary.
+                LimitKind::Ideal => gap::REACHED,
+                _ => return false,
+            };
+            limit.used.is_some_and(|used| used >= least)
         };
         // A schedule of requests that is kept says nothing about their times.
         let is_of_times = matches!(self.test.layer, Layer::App | Layer::Http) && self.offered().is_some();
@@ -867,6 +875,11 @@ impl<'a> TestEvidence<'a> {
             Some(rates(&record.timeline, counter, window))
         };
         Some((self.trials.iter().filter_map(in_trial).collect(), counter))
+    }
+
+    /// Returns true if the window of the test is part of its question, as of those around the bandwidth-delay product: none is too small.
+    pub(crate) fn has_planned_window(&self) -> bool {
+        self.test.limits.iter().any(|limit| limit.kind == LimitKind::Ideal)
     }
 
     /// Returns the value of the test as a share of its nearest limit.

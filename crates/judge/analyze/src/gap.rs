@@ -48,7 +48,8 @@ pub(crate) fn missed_promise<'a>(seen: &TestEvidence<'a>) -> Option<&'a Limit> {
         limit.kind == LimitKind::Promise && is_broken
     };
     let lets_pass = |promise: &Limit, limit: &Limit| {
-        let part = if matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) { 1.0 } else { REACHED };
+        let is_exact = matches!(limit.kind, LimitKind::Asked | LimitKind::Ideal | LimitKind::LineRate);
+        let part = if is_exact { 1.0 } else { REACHED };
         limit.metric != promise.metric || limit.value * part >= promise.value
     };
     let can_be_kept = |promise: &&Limit| reachable(seen).all(|limit| lets_pass(promise, limit));

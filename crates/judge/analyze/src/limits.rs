@@ -49,6 +49,7 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &AnalysisContext) -> Ve
     limits.extend(of_line.map(|(rate, most)| limit(LimitKind::LineRate, rate, most, "line")));
     limits.extend(own_ceiling(test, context));
     limits.extend(requested_rate(run, test));
+    limits.extend(ideal_rate(test));
     limits.extend(layer_below(run, test));
     for (name, written) in &test.expect {
         if let Ok((summary, promise)) = find_promise(test, name, written) {
@@ -109,6 +110,12 @@ fn requested_rate(run: &Run, test: &TestRun) -> Option<Limit> {
         Some((summary, asked.filter(|asked| *asked > 0.0)? * n_wholes))
     })?;
     Some(limit(LimitKind::Asked, summary, most, "asked"))
+}
+
+/// Returns the ideal of a stream whose window is part of the question (RFC 6349 section 3.3).
+fn ideal_rate(test: &TestRun) -> Option<Limit> {
+    let ideal = test.summaries.iter().find(|summary| summary.metric.name == "ideal_bps")?.value?;
+    Some(limit(LimitKind::Ideal, main_rate(test)?, ideal, "ideal"))
 }
 
 /// How often the totals of a test apply: once, or once for each of its pairs.
@@ -246,6 +253,15 @@ mod tests {
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.text.as_str()), (LimitKind::LineRate, "line 941 Mbit/s"));
         assert!((limit.used.unwrap() - 4.0 / 0.9415).abs() < 0.01, "{limit:?}");
+    }
+
+    #[test]
+    fn the_ideal_of_its_window_limits_a_stream() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000_000]);
+        builder.ideal(16_000_000);
+        let limit = &builder.analyzed().tests[0].limits[0];
+        assert_eq!((limit.kind, limit.text.as_str(), limit.used), (LimitKind::Ideal, "ideal 16.0 Mbit/s", Some(0.5)));
     }
 
     #[test]

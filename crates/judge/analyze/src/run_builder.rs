@@ -506,6 +506,15 @@ impl RunBuilder {
         self.series(host, (counter::CPU_IDLE_NS, "cpu3"), &[0, 0, 900 * MS - time.0, 900 * MS - time.0]);
     }
 
+    /// Compares the stream with the ideal of its window in bits per second.
+    pub(crate) fn ideal(&mut self, bits_per_sec: u64) {
+        let from = Derivation::total(Side::Initiator, "ideal_at_window_bps");
+        let of = rate("ideal_bps", "ideal at this window", Unit::BitsPerSec, Side::Initiator, "");
+        let ideal = Metric { better: Better::Neither, from, ..of };
+        self.context.metrics.get_mut("tcp_stream").unwrap().push(ideal);
+        self.total("client", "ideal_at_window_bps", bits_per_sec);
+    }
+
     /// Sets a total of a host's record in every trial so far.
     pub(crate) fn total(&mut self, host: &str, name: &str, value: u64) {
         for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {

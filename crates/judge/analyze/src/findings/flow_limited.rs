@@ -197,6 +197,12 @@ impl<'a> ClosedWindow<'a> {
 }
 
 pub(super) fn window_limit<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a>> {
+    let is_planned = |limit: &WindowLimit<'_>| !matches!(limit, WindowLimit::Unscaled(_)) && seen.has_planned_window();
+    shown_window(seen).filter(|limit| !is_planned(limit))
+}
+
+/// Returns what the window shows, whether or not it was meant to be so.
+fn shown_window<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a>> {
     let closed = closed_window(seen);
     if let Some(slow) = closed.filter(|closed| fills_again_and_again(seen, closed.side)) {
         return Some(WindowLimit::SlowReader(slow));
@@ -218,8 +224,12 @@ pub(super) fn window_limit<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a
     })
 }
 
-/// Whether the connections of a sender do without window scaling, and a window of this size is the largest that they can have.
+/// Whether the connections of a sender do without window scaling, and a window of this size is the largest that they can have and no smaller
+/// one was chosen.
 fn is_unscaled(seen: &TestEvidence<'_>, side: Side, window: Bytes) -> bool {
+    if seen.test.options.size("buffer").is_some_and(|chosen| chosen.0 <= *UNSCALED.end()) {
+        return false;
+    }
     let scales = |sample: &FlowSample| sample.values.get(tcp::WINDOW_SCALING) != Some(&0);
     let is_scaled = seen.measured_flows(side).flat_map(|(_, samples)| samples).any(scales);
     !is_scaled && UNSCALED.contains(&window.0)
@@ -269,6 +279,10 @@ impl FindingRule for SendBuffer {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // It is as large as the window that was chosen.
+        if seen.has_planned_window() {
+            return Vec::new();
+        }
         let small = SIDES.into_iter().find_map(|(side, _)| {
             let sender = seen.host_of(side)?;
             let most = send_buffer_max(seen, sender)?;
@@ -464,7 +478,7 @@ fn larger_buffer(seen: &TestEvidence<'_>, host: &str, name: &str, usual: [u64; 3
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::record::Flow;
+    use fathom_model::{names::host, record::Flow};
 
     fn flow(values: &[(&str, u64)]) -> Flow {
         let sample = |factor: u64| FlowSample {
@@ -517,6 +531,24 @@ mod tests {
             let found: Vec<_> = found.into_iter().flatten().collect();
             assert_eq!((found.len(), found[0].id.as_str()), (1, expected));
             assert!(found[0].title.contains("the sender on client waited 40 % of its time for room in "));
+        }
+    }
+
+    #[test]
+    fn a_window_that_the_test_chose_is_not_too_small_and_lacks_nothing_once_it_carries_its_ideal() {
+        let builder = |ideal: Option<u64>| {
+            let mut builder = RunBuilder::new();
+            builder.windowed_stream(4_096, &[]);
+            builder.host_counter("client", (host::TCP_MEMORY_PRESSURES, ""), 3);
+            ideal.into_iter().for_each(|ideal| builder.ideal(ideal));
+            builder
+        };
+        assert!(builder(None).finding("receive-window").is_some());
+        // The stream has 8 kbit/s.
+        for (ideal, expected) in [(8_200, Severity::Remark), (20_000, Severity::HoldsBack)] {
+            let builder = builder(Some(ideal));
+            assert_eq!(["receive-window", "send-buffer"].map(|id| builder.finding(id)), [None, None]);
+            assert_eq!(builder.finding("tcp-memory").unwrap().severity, expected, "an ideal of {ideal} bit/s");
         }
     }
 

@@ -25,6 +25,7 @@ mod fragments;
 mod full_of_requests;
 mod generator_limited;
 mod host_drops;
+mod ideal_exceeded;
 mod incomplete;
 mod interval_too_wide;
 mod late_requests;
@@ -122,6 +123,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &limit::LimitFound,
     &benchmark::BenchmarkHeadline,
     &scan::OptionScan,
+    &ideal_exceeded::IdealExceeded,
     &latency_under_load::LatencyUnderLoad,
     &unreachable::Unreachable,
     &time_exceeded::TimeExceeded,
@@ -324,6 +326,13 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
             of_test.retain(|finding| finding.id != PROMISE_BROKEN);
         }
         let mut of_test = with_small_parts_as_remarks(of_test, disturbed, gap::reaches_a_limit(&seen));
+        // Nothing holds back a window that carries all it can, however it is lost and sent again.
+        if seen.has_planned_window() && seen.reached_target() {
+            of_test
+                .iter_mut()
+                .filter(|finding| finding.id != no_window_scaling::NO_WINDOW_SCALING)
+                .for_each(into_remark);
+        }
         largest_part_first(&mut of_test);
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
@@ -405,6 +414,13 @@ fn lost_by_disturbances(by_rule: &[(&dyn FindingRule, Finding)], seen: &TestEvid
     parts.fold(0.0, f64::max)
 }
 
+/// Turns a cause into a remark.
+fn into_remark(finding: &mut Finding) {
+    if finding.severity == Severity::HoldsBack {
+        (finding.severity, finding.next) = (Severity::Remark, None);
+    }
+}
+
 /// Of a loss that others took nearly all of, a tenth is still a part with a name of its own.
 const MOST_DISTURBED: f64 = 0.8;
 
@@ -420,10 +436,10 @@ fn with_small_parts_as_remarks(mut of_test: Vec<Finding>, disturbed: f64, reache
     let largest = of_test.iter().filter(|finding| is_cause(finding)).filter_map(|finding| finding.explains);
     let largest = largest.reduce(f64::max);
     let none_leads = of_test.iter().filter(|finding| is_cause(finding)).all(explains_less_than_half);
-    for finding in of_test.iter_mut().filter(|finding| finding.severity == Severity::HoldsBack) {
+    for finding in &mut of_test {
         let explains_most = finding.explains >= largest;
         if explains_less_than_half(finding) && (!explains_most || (none_leads && !reaches_a_limit)) {
-            (finding.severity, finding.next) = (Severity::Remark, None);
+            into_remark(finding);
         }
     }
     of_test

@@ -20,9 +20,12 @@ const TIMESTAMPS: &str = "net.ipv4.tcp_timestamps";
 /// timestamp to keep it in (`cookie_init_timestamp` of `net/ipv4/syncookies.c`), or if a device on the way removes it.
 pub(crate) struct NoWindowScaling;
 
+/// The id of the finding about windows that cannot be larger than their field of the header.
+pub(super) const NO_WINDOW_SCALING: &str = "no-window-scaling";
+
 impl FindingRule for NoWindowScaling {
     fn id(&self) -> &'static str {
-        "no-window-scaling"
+        NO_WINDOW_SCALING
     }
 
     fn effect_of(&self) -> &'static [&'static str] {

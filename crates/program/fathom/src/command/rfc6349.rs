@@ -2,7 +2,7 @@
 
 use clap::ArgMatches;
 use fathom_model::{
-    OptionDoc, Plan, Record, Run, Settings, TestPlan, TrialTimes,
+    Finding, OptionDoc, Plan, Record, Run, Settings, Severity, TestPlan, TrialTimes,
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, rounded},
 };
@@ -20,6 +20,8 @@ const BANDWIDTH: &str = "bandwidth";
 const BASELINE: &str = "baseline-rtt";
 const WINDOW: &str = "buffer";
 const FLOWS: &str = "flows";
+/// The test that fills the path.
+const BANDWIDTH_TEST: &str = "bottleneck bandwidth";
 /// The window sizes in percent of the bandwidth-delay product: below it, equal to it, and one that must build a queue.
 const WINDOW_PERCENTAGES: [u64; 5] = [25, 50, 75, 100, 150];
 /// Below this size, the kernel grants no receive buffer (`SOCK_MIN_RCVBUF`), and the window does not even hold two segments.
@@ -111,7 +113,7 @@ impl WindowSweep<'_> {
             tests.push(self.test("baseline RTT", "tcp_rr", TIMES)?);
         }
         if self.given.bit_rate(BANDWIDTH).is_none() {
-            let mut filling = self.test("bottleneck bandwidth", self.fill_kind(), TIMES)?;
+            let mut filling = self.test(BANDWIDTH_TEST, self.fill_kind(), TIMES)?;
             filling.options.set(FLOWS, FILL_FLOWS);
             tests.push(filling);
         }
@@ -202,7 +204,21 @@ fn path_from_run(
         path.bandwidth,
         path.bandwidth_delay_product()
     );
+    if let Some(cause) = held_back_by(run).filter(|_| bandwidth.is_none()) {
+        eprintln!("        the streams that found the bandwidth were held back: {cause}");
+        eprintln!("        if the path carries more, give its bandwidth: --bandwidth RATE");
+    }
     Ok(path)
+}
+
+/// Returns what held back the streams that were to fill the path, other than the path itself.
+fn held_back_by(run: &Run) -> Option<&str> {
+    const OF_PATH: [&str; 3] = ["path-full", "local-shaper", "rate-limit"];
+    let is_cause = |finding: &&Finding| {
+        finding.severity >= Severity::HoldsBack && finding.tests.iter().any(|test| test == BANDWIDTH_TEST)
+    };
+    let first = run.findings.iter().find(is_cause)?;
+    (!OF_PATH.contains(&first.id.as_str())).then_some(first.title.as_str())
 }
 
 fn records(run: &Run) -> impl Iterator<Item = &Record> {

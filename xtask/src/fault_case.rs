@@ -36,8 +36,12 @@ const REMARKS: [&str; 7] = [
     "time-wait-overflow",
 ];
 /// Faults that `fathom lab fault` does not have, with the command that plants them on their host. They end with the lab.
-const COMMANDS: [(&str, &str); 3] = [
+const COMMANDS: [(&str, &str); 6] = [
     ("drop-all", "tc qdisc replace dev eth0 root blackhole"),
+    // A device's other link, on the way to the target.
+    ("drop-all-out", "tc qdisc replace dev eth1 root blackhole"),
+    ("shaper-out", "tc qdisc replace dev eth1 root tbf rate 20mbit burst 20k limit 30k"),
+    ("few-syns", "sysctl -q -w net.ipv4.tcp_syncookies=0 net.ipv4.tcp_max_syn_backlog=16"),
     (
         "ip-damage",
         "nft 'add table netdev ip-damage; add chain netdev ip-damage in { type filter hook ingress device eth0 priority 0; }; \

@@ -140,6 +140,12 @@ def tail(connection):
     connection.sendall(HEAD + BODY)
 
 
+def half(connection):
+    if random.random() < 0.5:
+        time.sleep(0.02)
+    connection.sendall(HEAD + BODY)
+
+
 def parts(connection):
     connection.sendall(HEAD)
     for begin in range(0, 500, 100):
@@ -196,6 +202,7 @@ FAULTS = {
     "nagle": lambda port: in_threads(port, for_each_request(nagle), nodelay=False),
     "deaf": lambda port: in_one_loop(port, deaf),
     "tail": lambda port: in_threads(port, for_each_request(tail)),
+    "half": lambda port: in_threads(port, for_each_request(half)),
     "parts": lambda port: in_threads(port, for_each_request(parts)),
     "pool": lambda port: in_threads(port, for_each_request(pool)),
     "failures": lambda port: in_threads(port, for_each_request(failures)),

@@ -198,6 +198,15 @@ const CASES: &[CaseRow] = &[
     (&["impair:delay=20ms"], "", "udp --test rr --flows 4", &["round-trip"]),
     (&["impair:delay=5ms"], "", "http --connections 10", &["round-trip"]),
     (&["impair:delay=5ms"], "", "http --connections 10 --rate 200", &[]),
+    // Windows around the bandwidth-delay product: the largest fills a queue.
+    (&["impair:rate=50Mbit,delay=10ms"], "", "tcp --test rfc6349 --bandwidth 50M --baseline-rtt 20ms", &[]),
+    (
+        &["impair:rate=50Mbit,delay=10ms,loss=2%"],
+        "",
+        "tcp --test rfc6349 --bandwidth 50M --baseline-rtt 20ms --congestion cubic",
+        &["retransmissions", "congestion-window"],
+    ),
+    (&["no-window-scaling"], "a", "tcp --test rfc6349 --bandwidth 100G --baseline-rtt 20us", &["no-window-scaling"]),
     // It costs no rate: sockets are freed at once.
     (&["time-wait"], "b", "tcp --test crr --flows 20", &["time-wait-overflow"]),
     (&[], "", "tcp --rate 1G", &[]),
@@ -236,6 +245,13 @@ const BEHIND_DEVICE: &[(&str, CaseRow)] = &[
     ("router", (&["reverse-path"], "dut", "udp --rate 20M", &["device-forwarding"])),
     ("router", (&["no-route"], "dut", "udp --test down --rate 20M", &["no-listener"])),
     ("router", (&["prohibited"], "dut", "udp --rate 20M", &["no-listener"])),
+    ("router", (&["drop-all-out"], "dut", "udp --rate 20M", &["device-queue"])),
+    ("router", (&["shaper-out"], "dut", "udp --rate 50M", &["local-shaper"])),
+    ("router", (&["shaper-out"], "dut", "http --connections 20", &["local-shaper"])),
+    ("router", (&["link-flap"], "dut", "udp --rate 20M", &["link-down"])),
+    ("router", (&["backlog"], "dut", "udp --rate 100M", &["device-ring", "backlog-overflow"])),
+    ("router", (&["conntrack", "entries=20"], "dut", "tcp --test crr --flows 100", &["connect-delays"])),
+    ("impair:delay=20ms", (&["few-syns"], "b", "tcp --test crr --flows 200", &["connect-delays"])),
     ("router", (&["shaper", "rate=100mbit"], "dut", "tcp --test down", &["local-shaper"])),
     ("router", (&["shaper", "rate=50mbit"], "dut", "udp --test down --rate 80M", &["local-shaper"])),
     // Without a delay, marks hardly slow a sender down: its window is as large as the path needs. BBR does not answer them.

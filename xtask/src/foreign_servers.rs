@@ -28,6 +28,8 @@ const OF_PYTHON: &str = "Python server: ";
 const OF_NGINX: &str = "nginx: ";
 const OF_IPERF: &str = "iperf server: ";
 const NO_FAULT: &str = "no fault";
+/// A server that ends each connection after an answer, which costs a round trip.
+const CLOSES: &str = "keepalive_timeout 0";
 
 /// A name in the table, the fault of the server, the options of the test, and the finding.
 type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
@@ -41,6 +43,7 @@ const PYTHON: &[Row] = &[
     ("three writes, no TCP_NODELAY", "nagle", "--connections 10", &["delayed-ack"]),
     ("deaf for 300 ms in a second", "deaf", "--connections 10", &["stall"]),
     ("100 ms for 1 in 10", "tail", "--connections 10", &["slow-answers"]),
+    ("20 ms for 1 in 2", "half", "--connections 10", &["slow-answers"]),
     ("deaf for 300 ms in a second", "deaf", "--connections 100 --rate 300", &["stall"]),
     ("parts 10 ms apart", "parts", "--connections 10", &["paced-answers"]),
     ("2 requests at once, 20 ms each", "pool", "--connections 20", &["server-time"]),
@@ -69,6 +72,7 @@ const NGINX: &[Row] = &[
         &["server-time"],
     ),
     ("return 403", "return 403;", "--connections 10", &["refused-requests"]),
+    (CLOSES, "keepalive_timeout 0; return 200 short;", "--connections 10", &["round-trip"]),
     // It closes connections, with a reset if it has not read a request.
     ("32 connections", "worker_connections 32;||", "--connections 200", &["resets", "errors"]),
     (NO_FAULT, "", "--connections 10 --rate 1000", &[]),
@@ -140,7 +144,11 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
         Case { test: format!("{} {ALONE}", case.test), ..case }
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row)).chain(ALONE_WITH_PYTHON.iter().map(alone));
-    let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
+    let of_nginx = |row| {
+        let case = case(OF_NGINX, row);
+        if row.0 == CLOSES { case.behind("impair:delay=5ms") } else { case }
+    };
+    let nginx = NGINX.iter().map(of_nginx);
     let users = USERS.iter().map(|(server, scenario, expected)| Case {
         expected: expected.to_vec(),
         ..fault(&[server], "", &format!("app run {scenario}"), &[])

@@ -12,7 +12,7 @@ use super::{
     drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{
         ACCEPT_QUEUE_STEP, BAD_TCP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, NO_ROUTE_ID,
-        SYN_QUEUE_STEP, larger_table,
+        SYN_BACKLOG_STEP, SYN_QUEUE_STEP, larger_table,
     },
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
@@ -64,8 +64,8 @@ pub(super) fn are_connects_delayed(seen: &TestEvidence<'_>) -> bool {
 enum SynLoss<'a> {
     /// The accept queue of this host, so often.
     AcceptQueue(&'a str, u64),
-    /// The SYN queue of this host, so often.
-    SynQueue(&'a str, u64),
+    /// The SYN queue of this host, so often by this counter.
+    SynQueue(&'a str, u64, &'static str),
     /// The kernel of this host dropped so many although its server had room.
     NoWayBack(&'a str, u64),
     /// Another place that counts what it drops.
@@ -138,10 +138,13 @@ impl FindingRule for ConnectDelays {
                 let title = format!("the accept queue of {whose} on {at} overflowed {} times: {waits}", grouped(n));
                 ("listen queue", title, NextStep::new("ss -ltn").on(at).expected(ACCEPT_QUEUE_STEP))
             }
-            SynLoss::SynQueue(at, n) => {
-                evidence.push(counter_evidence(at, host::TCP_SYN_QUEUE_DROPS, n));
-                let title = format!("the SYN queue on {at} was full {} times: {waits}", grouped(n));
-                let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(SYN_QUEUE_STEP);
+            SynLoss::SynQueue(at, n, counter) => {
+                evidence.push(counter_evidence(at, counter, n));
+                let is_full = counter == host::TCP_SYN_QUEUE_DROPS;
+                let (had, step) =
+                    if is_full { ("was full", SYN_QUEUE_STEP) } else { ("had no room for more", SYN_BACKLOG_STEP) };
+                let title = format!("the SYN queue on {at} {had} {} times: {waits}", grouped(n));
+                let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(step);
                 ("syn queue", title, next)
             }
             SynLoss::NoWayBack(at, n) => {
@@ -255,7 +258,7 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
     let accept = queue(host::TCP_LISTEN_OVERFLOWS).filter(|(at, n)| !is_of_another_server(seen, at, *n));
     match (accept, queue(host::TCP_SYN_QUEUE_DROPS)) {
         (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
-        (None, Some((host, n))) => SynLoss::SynQueue(host, n),
+        (None, Some((host, n))) => SynLoss::SynQueue(host, n, host::TCP_SYN_QUEUE_DROPS),
         (None, None) => {
             // These places drop other packets too, so a count is no proof if it is the smaller one, and that of a device never is.
             let is_enough = |drops: &Drops<'_>| !is_of_device(drops) && 2 * drops.n >= again;
@@ -265,8 +268,12 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
             let tracking = most_dropped(seen, n_lost_max, is_of_tracking);
             let most = || most_dropped(seen, n_lost_max, is_enough);
             let counted = tracking.or_else(most);
-            match most_without_way_back(seen, again).filter(|_| counted.as_ref().is_none_or(is_of_listener)) {
-                Some((host, n)) => SynLoss::NoWayBack(host, n),
+            let is_of_listener = counted.as_ref().is_none_or(is_of_listener);
+            if let Some((host, n)) = most_without_way_back(seen, again).filter(|_| is_of_listener) {
+                return SynLoss::NoWayBack(host, n);
+            }
+            match most_of_syn_backlog(seen, again).filter(|_| is_of_listener) {
+                Some((host, n)) => SynLoss::SynQueue(host, n, host::TCP_LISTEN_DROPS),
                 None => counted.map_or(SynLoss::Unknown, SynLoss::Counted),
             }
         }
@@ -276,19 +283,31 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
 /// Returns the host whose listening sockets dropped about as many SYNs as were sent again although their queues had room, and their number.
 ///
 /// The kernel drops a SYN there for which it has no route back (`tcp_conn_request` of Linux), or no memory. For a route that is set to be unreachable
-/// IPv6 counts nothing else. Without SYN cookies it also drops those that come when three quarters of the SYN queue are taken.
+/// IPv6 counts nothing else.
 pub(super) fn most_without_way_back<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
+    most_with_room(seen, n_syns).filter(|(host, _)| has_cookies(seen, host))
+}
+
+/// Returns the same of a host without SYN cookies, which also drops SYNs when three quarters of `net.ipv4.tcp_max_syn_backlog` are taken
+/// (`tcp_conn_request`). Without a route back, no connection would open.
+fn most_of_syn_backlog<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
+    let has_opened = seen.total(Side::Initiator, count::CONNECTIONS) > 0;
+    most_with_room(seen, n_syns).filter(|(host, _)| has_opened && !has_cookies(seen, host))
+}
+
+fn has_cookies(seen: &TestEvidence<'_>, host: &str) -> bool {
+    seen.environment(host).and_then(|facts| facts.get("sysctl", "net.ipv4.tcp_syncookies")) != Some("0")
+}
+
+fn most_with_room<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
     let of_host = |host: &'a str| {
         let [dropped, full_accept, full_syn] =
             [host::TCP_LISTEN_DROPS, host::TCP_LISTEN_OVERFLOWS, host::TCP_SYN_QUEUE_DROPS]
                 .map(|counter| seen.growth(host, counter, None));
         (host, dropped.saturating_sub(full_accept + full_syn))
     };
-    let has_cookies = |host: &str| {
-        seen.environment(host).and_then(|facts| facts.get("sysctl", "net.ipv4.tcp_syncookies")) != Some("0")
-    };
     let about_as_many = n_syns.div_ceil(2).max(1)..=n_syns.saturating_mul(PACKETS_PER_SYN);
-    let most = seen.hosts().filter(|host| has_cookies(host)).map(of_host).max_by_key(|(_, n)| *n);
+    let most = seen.hosts().map(of_host).max_by_key(|(_, n)| *n);
     most.filter(|(_, n)| about_as_many.contains(n))
 }
 
@@ -359,6 +378,25 @@ mod tests {
             "{title}"
         );
         assert!(matches!(told(30), [Some(_), None]), "it is the accept queue");
+    }
+
+    #[test]
+    fn a_server_without_syn_cookies_that_drops_syns_though_others_open_has_few_places_for_them() {
+        let mut builder = connecting(24);
+        builder.host_counter("target", (host::TCP_LISTEN_DROPS, ""), 24);
+        builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.ipv4.tcp_syncookies", "0");
+        let finding = builder.finding("connect-delays").unwrap();
+        assert!(
+            finding.title.starts_with("the SYN queue on target had no room for more 24 times"),
+            "{}",
+            finding.title
+        );
+        assert_eq!(
+            (finding.short.as_str(), finding.evidence[1].counter.as_str()),
+            ("syn queue", host::TCP_LISTEN_DROPS)
+        );
+        builder.host_counter("target", (host::TCP_SYN_QUEUE_DROPS, ""), 24);
+        assert!(builder.finding("connect-delays").unwrap().title.contains("was full 24 times"));
     }
 
     #[test]

@@ -42,14 +42,9 @@ impl FindingRule for ConnectionPerRequest {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let is_asked = seen.test.options.count(ASKED).is_some() || asks_for_close(seen);
         let total = |counter| seen.total(Side::Initiator, counter);
         let (n_requests, n_closed) = (total(count::REQUESTS), total(count::CLOSED_BY_SERVER));
-        let closes = ratio(n_closed, n_requests).unwrap_or(0.0);
-        let is_of_requests = matches!(seen.test.layer, Layer::App | Layer::Http);
-        if is_asked || closes < CLOSES_SOME || !is_of_requests || n_requests < REQUESTS_MIN {
-            return Vec::new();
-        }
+        let Some(closes) = share_closed(seen).filter(|_| n_requests >= REQUESTS_MIN) else { return Vec::new() };
         let mean = |name| seen.distribution(Side::Initiator, name).mean();
         let times = mean(distribution::TOTAL_TIME).zip(mean(distribution::SERVICE_TIME));
         let Some((whole, service)) = times.filter(|(whole, _)| *whole > 0.0) else { return Vec::new() };
@@ -93,6 +88,20 @@ impl FindingRule for ConnectionPerRequest {
                 .next((holds_back && seen.run.command.starts_with("fathom ")).then_some(next)),
         ]
     }
+}
+
+/// Returns the connections that the server closed unasked as a share of the requests, if it is its habit.
+fn share_closed(seen: &TestEvidence<'_>) -> Option<f64> {
+    let is_asked = seen.test.options.count(ASKED).is_some() || asks_for_close(seen);
+    let is_of_requests = matches!(seen.test.layer, Layer::App | Layer::Http);
+    let total = |counter| seen.total(Side::Initiator, counter);
+    let closes = ratio(total(count::CLOSED_BY_SERVER), total(count::REQUESTS));
+    closes.filter(|closes| *closes >= CLOSES_SOME && is_of_requests && !is_asked)
+}
+
+/// Returns true if nearly each answer is the last one of its connection, and the server decides so.
+pub(super) fn is_closed_by_server(seen: &TestEvidence<'_>) -> bool {
+    share_closed(seen).is_some_and(|closes| closes >= NEARLY_EACH)
 }
 
 /// Returns true if the requests themselves ask for the end of their connections.

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, local_shaper::LOCAL_SHAPER, time_exceeded::TIME_EXCEEDED};
+use super::{FindingRule, link_down::LINK_DOWN, local_shaper::LOCAL_SHAPER, time_exceeded::TIME_EXCEEDED};
 use crate::{
     change::{Change, lower_rate},
     comparison,
@@ -88,7 +88,7 @@ pub(crate) const QUEUE: DeviceDrops = DeviceDrops {
     id: "device-queue",
     place: device::QUEUE,
     short: "device queue",
-    what: "dropped packets because the queue in front of its link was full",
+    what: "dropped packets in the queue in front of its link",
     command: "tc -s qdisc show",
     expected: "show the queue that drops, and its rate",
 };
@@ -132,6 +132,8 @@ impl FindingRule for DeviceDrops {
         match self.place {
             // A router counts the packets whose time to live ran out, and tells their sender.
             device::FORWARDING => &[TIME_EXCEEDED],
+            // Nothing takes frames from a link that is down.
+            device::RING => &[LINK_DOWN],
             device::QUEUE => &[LOCAL_SHAPER],
             device::PACKET_QUEUE => &["queue-share"],
             _ => &[],

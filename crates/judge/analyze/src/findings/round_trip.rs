@@ -6,7 +6,10 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
-use super::{FindingRule, device::DEVICE_CORE_FULL, local_shaper::LOCAL_SHAPER, planned_event::PLANNED_EVENT};
+use super::{
+    FindingRule, connection_per_request::is_closed_by_server, device::DEVICE_CORE_FULL, local_shaper::LOCAL_SHAPER,
+    planned_event::PLANNED_EVENT,
+};
 use crate::{
     closed_load::ClosedLoad,
     evidence::{TestEvidence, text_evidence},
@@ -37,7 +40,14 @@ impl FindingRule for RoundTrip {
         let Some(each) = load.time_of_each().filter(|_| share >= gap::HALF && !seen.reached_target()) else {
             return Vec::new();
         };
-        let trips = if load.connects > 0.5 { "its round trips are" } else { "its round trip is" };
+        let trips = if load.connects > 0.5 && is_closed_by_server(seen) {
+            let to_connect = percent(1.0 - 1.0 / n_trips);
+            format!("its round trips ({to_connect} of them to connect, as the server closes connections) are")
+        } else if load.connects > 0.5 {
+            "its round trips are".to_owned()
+        } else {
+            "its round trip is".to_owned()
+        };
         let most = rounded(approximate(load.at_once) / (n_trips * trip.as_secs_f64()));
         let title = format!(
             "the path is long ({trip}): {trips} {} of the {each} from one request to the next; with {} at once, there can be no more than {} per second",
@@ -126,8 +136,12 @@ mod tests {
 
     #[test]
     fn a_handshake_before_each_request_is_a_second_round_trip() {
-        let title = requests(120, 40, 130).finding("round-trip").unwrap().title;
+        let mut builder = requests(120, 40, 130);
+        let title = builder.finding("round-trip").unwrap().title;
         assert!(title.starts_with("the path is long (40.0 ms): its round trips are 96 % of the 83.3 ms"), "{title}");
+        builder.total("client", "closed_by_server", 118);
+        let title = builder.finding("round-trip").unwrap().title;
+        assert!(title.contains("its round trips (50 % of them to connect, as the server closes connections) are 96 %"));
     }
 
     #[test]

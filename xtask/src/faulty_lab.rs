@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_model::{Run, Severity};
+use fathom_model::{Finding, Run, Severity};
 
 use crate::{
     fault_case::{Case, PREFLIGHT, PlantedFault},
@@ -25,6 +25,9 @@ const ERRORS: [(&str, &str); 5] = [
     ("neighbor-unresolved", "no host on the link answers"),
     ("neighbor-changes", "no host on the link answers"),
 ];
+
+/// Findings that are the result of a search or a benchmark, and no cause.
+const RESULTS: [&str; 2] = ["benchmark", "limit"];
 
 /// What a run said, as ids of its findings in their order.
 #[derive(Debug, Default)]
@@ -74,8 +77,8 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
     } else {
         command.args(words).args(["--lab", &lab.name]);
     }
-    // A test of the path ends by itself, and another end would cut it off.
-    if !case.test.starts_with("probe") {
+    // A test of the path ends by itself, and another end would cut it off. A benchmark has trials of its own.
+    if !case.test.starts_with("probe") && !case.test.contains("--method") {
         command.args(["--duration", "2s", "--rounds", "2"]);
     }
     let output = command.arg("--json").stdin(Stdio::null()).output()?;
@@ -88,7 +91,8 @@ pub(crate) fn said(program: &Path, case: &Case) -> anyhow::Result<Said> {
         return Ok(Said { above_remarks: named.clone(), all: named, of_lab: Vec::new() });
     };
     let ids = |is_wanted: fn(Severity) -> bool| -> Vec<String> {
-        run.findings.iter().filter(|finding| is_wanted(finding.severity)).map(|finding| finding.id.clone()).collect()
+        let is_wanted = |finding: &&Finding| is_wanted(finding.severity) && !RESULTS.contains(&finding.id.as_str());
+        run.findings.iter().filter(is_wanted).map(|finding| finding.id.clone()).collect()
     };
     let above_remarks = ids(|severity| severity > Severity::Remark);
     let of_lab = above_remarks.iter().filter(|id| lab_truth::is_true_of_lab(&run, id)).cloned().collect();

@@ -207,6 +207,16 @@ const CASES: &[CaseRow] = &[
         &["retransmissions", "congestion-window"],
     ),
     (&["no-window-scaling"], "a", "tcp --test rfc6349 --bandwidth 100G --baseline-rtt 20us", &["no-window-scaling"]),
+    // Trials beyond a limit tell its cause.
+    (&["policer:2k"], "", "packet --method throughput --sizes 512 --max-rate 5k --trial 300ms", &["device-program"]),
+    (
+        &["impair:rate=5Mbit"],
+        "",
+        "udp --method throughput --sizes 512 --max-rate 5k --trial 300ms",
+        &["rate-limit", "loss"],
+    ),
+    (&["policer:2k"], "", "udp --find-limit 'lost<0.1%' --find-low 10M --find-trials 20", &["device-program"]),
+    (&["quota", "cores=0.2"], "b", "http --connections 20 --find-limit 'p99<5ms' --find-trials 12", &["cpu-quota"]),
     // It costs no rate: sockets are freed at once.
     (&["time-wait"], "b", "tcp --test crr --flows 20", &["time-wait-overflow"]),
     (&[], "", "tcp --rate 1G", &[]),

@@ -68,6 +68,17 @@ pub struct PathPlace {
     pub interface: Option<String>,
 }
 
+/// The trials of a test at a rate that is beyond its limit: of a search, the lowest that breaks the objective.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct BeyondLimit {
+    /// The rate, in the unit of the search; in frames or datagrams per second for a benchmark.
+    pub rate: f64,
+    /// The kind's options with this rate.
+    pub options: Settings,
+    /// The last trials at this rate.
+    pub trials: Vec<Trial>,
+}
+
 /// One test with all its trials and their results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TestRun {
@@ -106,6 +117,9 @@ pub struct TestRun {
     pub expect: BTreeMap<String, String>,
     /// The trials of all rounds; for a search, the trials at the highest rate that keeps its objective.
     pub trials: Vec<Trial>,
+    /// The trials beyond the limit of a search or a benchmark, which show its cause; absent for other tests, and if there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<BeyondLimit>,
     /// The results of a search at all its rates; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<LoadCurve>,
@@ -184,6 +198,7 @@ impl TestRun {
             options: Settings::default(),
             expect: BTreeMap::new(),
             trials: Vec::new(),
+            beyond: None,
             curve: None,
             benchmark: None,
             users: None,

@@ -18,6 +18,7 @@ mod window;
 
 // Values with their uncertainty.
 pub mod benchmark;
+mod beyond;
 mod comparison;
 pub mod curve;
 mod precision;
@@ -117,7 +118,8 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         let test = &mut run.tests[idx];
         let of_interventions =
             test.interventions.iter_mut().flat_map(|tried| tried.unchanged.iter_mut().chain(&mut tried.changed));
-        for trial in test.trials.iter_mut().chain(of_interventions) {
+        let beyond = test.beyond.iter_mut().flat_map(|beyond| &mut beyond.trials);
+        for trial in test.trials.iter_mut().chain(of_interventions).chain(beyond) {
             trial.records.values_mut().for_each(|record| record.sampled = Vec::new());
         }
         run.tests[idx].queues = queues::queues(run, &run.tests[idx]);

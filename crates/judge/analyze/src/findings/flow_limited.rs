@@ -540,7 +540,9 @@ mod tests {
             let mut builder = RunBuilder::new();
             builder.windowed_stream(4_096, &[]);
             builder.host_counter("client", (host::TCP_MEMORY_PRESSURES, ""), 3);
-            ideal.into_iter().for_each(|ideal| builder.ideal(ideal));
+            if let Some(ideal) = ideal {
+                builder.ideal(ideal);
+            }
             builder
         };
         assert!(builder(None).finding("receive-window").is_some());

@@ -1,6 +1,9 @@
 //! A stream is faster than the ideal of its window, so the ideal is wrong.
 
-use fathom_model::{Finding, LimitKind, Severity, units::percent};
+use fathom_model::{
+    Finding, LimitKind, Severity,
+    units::{BitsPerSec, percent},
+};
 
 use super::FindingRule;
 use crate::evidence::{TestEvidence, text_evidence};
@@ -26,7 +29,7 @@ impl FindingRule for IdealExceeded {
             return Vec::new();
         };
         let option = |name| seen.test.options.text(name).unwrap_or_default();
-        let bandwidth = seen.test.options.bit_rate("bandwidth").map_or(f64::INFINITY, |rate| rate.get());
+        let bandwidth = seen.test.options.bit_rate("bandwidth").map_or(f64::INFINITY, BitsPerSec::get);
         let (why, evidence) = if ideal.value >= OF_PATH * bandwidth {
             ("the path carries more than it is compared with (--bandwidth)", ("bandwidth", option("bandwidth")))
         } else {

@@ -106,8 +106,8 @@ pub use rule::FindingRule;
 
 use fathom_model::{Bottleneck, Finding, ProofOutcome, Run, Severity, finding::NOTHING_DONE};
 
-use self::promise_broken::PROMISE_BROKEN;
-use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence, gap};
+pub(crate) use self::promise_broken::PROMISE_BROKEN;
+use crate::{beyond, context::AnalysisContext, effect::with_proof, evidence::TestEvidence, gap};
 
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
@@ -336,6 +336,15 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         largest_part_first(&mut of_test);
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
+    // What holds back at the limit as well is told with the rate beyond it.
+    let of_limits = beyond::causes(run, context);
+    let is_told = |finding: &Finding| {
+        of_limits
+            .iter()
+            .any(|cause| cause.id == finding.id && finding.tests.iter().all(|test| cause.tests.contains(test)))
+    };
+    found.retain(|(_, finding)| !is_told(finding));
+    found.extend(of_limits.into_iter().map(|finding| (f64::INFINITY, finding)));
     found.sort_by(|(a_used, a), (b_used, b)| {
         rank(b)
             .cmp(&rank(a))

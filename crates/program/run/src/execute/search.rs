@@ -11,7 +11,7 @@ use fathom_model::{
     Confidence, Derivation, Metric, Record, Side, TestRun, Trial, ValueKind,
     finding::PromiseOutcome,
     names::{count, distribution},
-    run::Host,
+    run::{BeyondLimit, Host},
     search::{CurvePoint, Decision, LoadCurve, SearchTrial},
     units::{Nanos, approximate, ratio, rounded},
 };
@@ -233,12 +233,23 @@ fn is_of_loss(metric: &Metric) -> bool {
     matches!(&metric.from, Derivation::Missing { sent, arrived } if sent.0 != arrived.0)
 }
 
+/// Of the trials beyond the limit, so many of the last are kept.
+const BEYOND_MAX: usize = 2;
+
 /// Writes the curve of a search into the run of its test, and the trials at the limit as the trials of the test.
 fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrialError>, made: Vec<SearchedTrial>) {
     let at_limit = found.kept.or_else(|| made.iter().map(|made| made.load).reduce(|a, b| if b < a { b } else { a }));
     if let Some(load) = at_limit {
         into.options = spec.options_at(&into.options, load);
     }
+    // A search in one direction has no other test beside it.
+    let beyond: Vec<Trial> =
+        made.iter().filter(|made| Some(made.load) == found.broken).map(|made| made.trial.clone()).collect();
+    into.beyond = found.broken.filter(|_| !beyond.is_empty()).map(|load| BeyondLimit {
+        rate: load.get(),
+        options: spec.options_at(&into.options, load),
+        trials: beyond.into_iter().rev().take(BEYOND_MAX).rev().collect(),
+    });
     let mut points: Vec<CurvePoint> = found.points.iter().map(|point| empty(point.load)).collect();
     for SearchedTrial { load, judged, trial } in made {
         if let Some(idx) = found.points.iter().position(|point| point.load == load) {

@@ -103,7 +103,10 @@ impl RunExecutor<'_> {
             }
         }
         let FrameSizeBenchmark { mut trials, results: mut found, throughput, .. } = bench;
-        found.trials = trials.trials;
+        found.trials = std::mem::take(&mut trials.trials);
+        for (at, run) in into.iter_mut().enumerate() {
+            run.beyond = throughput.and_then(|rate| trials.beyond(rate, at));
+        }
         // The trials at the throughput show the state of the hosts. Without them, use the trials at the lowest rate.
         let shown = throughput.and_then(|rate| trials.trials_by_rate.remove(&tester::rate_key(rate)));
         let shown = shown.or_else(|| trials.trials_by_rate.pop_first().map(|(_, shown)| shown)).unwrap_or_default();

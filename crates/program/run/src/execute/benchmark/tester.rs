@@ -7,7 +7,8 @@ use fathom_model::{
     Histogram, Record, Side, Trial,
     benchmark::BenchmarkTrial,
     names::{count, distribution::LATENCY},
-    units::{Nanos, PerSec},
+    run::BeyondLimit,
+    units::{Nanos, PerSec, approximate, ratio},
 };
 use fathom_packet::kinds::frames::{RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION};
 use fathom_rfc2544::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
@@ -89,7 +90,25 @@ impl Tester for FrameTrials<'_, '_> {
     }
 }
 
+/// A loss of this share is that of an overload, and not one frame at its edge.
+const OVERLOAD_LOSS: f64 = 0.01;
+
 impl FrameTrials<'_, '_> {
+    /// Returns the trial at the lowest rate above the throughput that overloads what limits it, of the test at this place among those that run
+    /// together.
+    pub(super) fn beyond(&self, throughput: f64, at: usize) -> Option<BeyondLimit> {
+        let above = || self.trials_by_rate.range(rate_key(throughput) + 1..);
+        let lost = |trials: &Vec<Trial>| {
+            let counts = trial_counts(trials);
+            ratio(counts.offered.saturating_sub(counts.received), counts.offered).unwrap_or(0.0)
+        };
+        let overload = above().find(|(_, trials)| lost(trials) >= OVERLOAD_LOSS);
+        let (key, trials) = overload.or_else(|| above().find(|(_, trials)| lost(trials) > 0.0))?;
+        let rate = approximate(*key) / 100.0;
+        let options = self.test.options.clone().with(self.rate_option, exact_rate(rate));
+        Some(BeyondLimit { rate, options, trials: vec![trials.get(at)?.clone()] })
+    }
+
     /// Returns the test with this traffic. There is no warm-up, because every frame counts.
     fn test_for(&self, traffic: &TrialTraffic) -> CheckedTest {
         let options = self.test.options.clone().with(self.rate_option, exact_rate(traffic.rate()));

@@ -182,6 +182,15 @@ impl CheckedTest {
         of_pairs.chain(Some(self.from.as_str()).filter(|_| self.pairs.is_empty()))
     }
 
+    /// Returns true if a host is an end of the test, or of one of its pairs.
+    pub(super) fn has_end(&self, host: &str) -> bool {
+        let is_end = |from: &str, to: Option<&String>| from == host || to.is_some_and(|to| to == host);
+        match self.pairs.as_slice() {
+            [] => is_end(&self.from, self.to.as_ref()),
+            pairs => pairs.iter().any(|pair| is_end(&pair.from, pair.to.as_ref())),
+        }
+    }
+
     /// Returns true if nothing of the test can run without this host.
     pub(super) fn needs(&self, host: &str) -> bool {
         let is_end = |from: &str, to: Option<&String>| from == host || to.is_some_and(|to| to == host);

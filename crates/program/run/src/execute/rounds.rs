@@ -26,7 +26,7 @@ use super::{
     events::EventPlaces,
     pairs::Pair,
     search_spec::SearchSpec,
-    server_host::server_host,
+    server_host::{server_host, unread},
     trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
 };
 use crate::{
@@ -59,6 +59,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
         run.tests[checked_test.idx].server = server_host(checked_test, plan.plan(), &run.hosts, names);
     }
     let servers: Vec<Option<String>> = run.tests.iter().map(|test| test.server.clone()).collect();
+    let unread = unread(plan, &run.tests);
     let mut device = device_control(plan.plan(), &hosts)?;
     device.start().map_err(UserError::from)?;
     let places = |test: &CheckedTest| EventPlaces::of(&test.events, plan.plan(), &hosts);
@@ -72,6 +73,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
         secrets: &secrets,
         resolved: &resolved,
         servers: &servers,
+        unread: &unread,
         progress: progress_line(plan, options),
         lost: RefCell::default(),
         device,

@@ -29,6 +29,7 @@ use super::{
     estimate,
     events::{EventClock, EventPlaces, run_with_events},
     pairs::Pair,
+    server_host::note_unread,
 };
 use crate::{
     allow::AllowList,
@@ -54,6 +55,8 @@ pub(super) struct RunExecutor<'a> {
     pub(super) resolved: &'a [ResolvedNames],
     /// The host of the run on which the server of each test runs that is not fathom's, if any.
     pub(super) servers: &'a [Option<String>],
+    /// Why the host of each test's server is not read, if somebody named it.
+    pub(super) unread: &'a [Option<String>],
     pub(super) progress: ProgressLine,
     /// Where the events of each test run.
     pub(super) event_places: &'a [EventPlaces],
@@ -120,7 +123,16 @@ impl RunExecutor<'_> {
         let mut outcome = self.with_events(test, &event_clock, trial);
         explain_unreached(test, &mut outcome, hosts);
         outcome.trials.iter_mut().for_each(|trial| self.secrets.mask_trial(trial));
+        if let (Some(text), Some(trial)) = (self.unread.get(test.idx).cloned().flatten(), outcome.trials.first_mut()) {
+            note_unread(trial, text);
+        }
         for lost in &outcome.lost {
+            // Nothing is missing but its counters.
+            if trial_plan.spared.contains(&lost.host) && !self.plan.tests.iter().any(|test| test.has_end(&lost.host)) {
+                let text = format!("the host of the server was lost, and its counters end with it: {}", lost.error);
+                outcome.trials.first_mut().into_iter().for_each(|trial| note_unread(trial, text.clone()));
+                continue;
+            }
             // The error of a head names all hosts that were lost with it.
             let is_told = matches!(&lost.error, Error::Disconnected { loss: Disconnected::WithHead { .. }, .. });
             let how = if is_told { String::new() } else { lost.error.to_string() };

@@ -227,6 +227,7 @@ fn run_unkept(plan: &CheckedPlan, options: &RunOptions, signals: &SignalWatch) -
         secrets: &Secrets::default(),
         resolved: &[],
         servers: &[],
+        unread: &[],
         event_places: &[],
         progress: progress_line(plan, options),
         lost: std::cell::RefCell::default(),

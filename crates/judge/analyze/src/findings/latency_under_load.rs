@@ -26,6 +26,11 @@ impl FindingRule for LatencyUnderLoad {
         "latency-under-load"
     }
 
+    // An end that is stopped answers late, without a queue in the path.
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["cpu-quota"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         self.compare(seen).into_iter().collect()
     }

@@ -51,6 +51,12 @@ pub enum HostReach {
 }
 
 impl HostReach {
+    /// Whether it is a host of a lab.
+    #[must_use]
+    pub const fn is_of_lab(&self) -> bool {
+        matches!(self, Self::Lab(_) | Self::LabUp(..))
+    }
+
     /// Whether the host shares the processors of the machine that fathom runs on.
     #[must_use]
     pub const fn is_on_this_machine(&self) -> bool {

@@ -75,7 +75,7 @@ pub struct BeyondLimit {
     pub rate: f64,
     /// The kind's options with this rate.
     pub options: Settings,
-    /// The last trials at this rate.
+    /// Trials at this rate that missed the objective.
     pub trials: Vec<Trial>,
 }
 

@@ -2,75 +2,72 @@
 
 use fathom_model::{Finding, Run, Severity, TestRun, Unit, finding::NOTHING_DONE, search::MissReason};
 
-use crate::{analyze, context::AnalysisContext, findings::PROMISE_BROKEN};
+use crate::{
+    analyze_tests,
+    context::{AnalysisContext, paired_tests},
+    findings::{self, NOTHING_DONE_BY},
+};
 
 /// Findings that say no more than that a rate is beyond the limit.
-const NO_CAUSES: [&str; 3] = [NOTHING_DONE, PROMISE_BROKEN, "offered-too-little"];
+const NO_CAUSES: [&str; 2] = [NOTHING_DONE, "offered-too-little"];
 
-/// Returns the first cause of each test that was tried beyond its limit, with the rate in its title.
+/// Returns the first cause of each test that was tried beyond its limit, with the rate in its title. A cause of several limits is told once, with
+/// the rate of the first of them.
 pub(crate) fn causes(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
-    let tests: Vec<TestRun> = run.tests.iter().filter_map(beyond_limit).collect();
-    if tests.is_empty() {
-        return Vec::new();
-    }
-    // Without a command: that of a search sets the rate itself, and repeats no trial with another option.
-    let mut beyond = Run { hosts: run.hosts.clone(), tests, ..Run::new(run.plan.clone()) };
-    analyze(&mut beyond, context);
-    let is_cause = |finding: &&Finding| {
-        matches!(finding.severity, Severity::HoldsBack | Severity::Invalidates)
-            && !NO_CAUSES.contains(&finding.id.as_str())
-    };
     let mut causes: Vec<Finding> = Vec::new();
     for test in &run.tests {
-        let of_test = |finding: &&Finding| finding.tests.contains(&test.name);
-        let Some(rate) = rate(test).filter(|_| is_limit_of(test)) else { continue };
-        let Some(first) = beyond.findings.iter().filter(is_cause).find(of_test) else { continue };
-        if causes.iter().all(|told| told.id != first.id) {
-            let title = format!("at {rate}, {}", first.title);
-            // Of tests that run together, one has the result.
-            let has_result = |name: &String| run.tests.iter().any(|test| test.name == *name && is_limit_of(test));
-            let tests = first.tests.iter().filter(|name| has_result(name)).cloned().collect();
-            causes.push(Finding { severity: Severity::HoldsBack, title, tests, ..first.clone() });
+        let Some(cause) = cause(run, test, context) else { continue };
+        match causes.iter_mut().find(|told| (&told.id, &told.short) == (&cause.id, &cause.short)) {
+            Some(told) => told.tests.extend(cause.tests),
+            None => causes.push(cause),
         }
     }
     causes
 }
 
-/// Returns the test with the trials beyond its limit in place of those at it. `None` if there are none, or if fathom itself was the limit.
+/// Returns the first cause of a test beyond its limit. `None` if fathom itself was the limit.
+fn cause(run: &Run, test: &TestRun, context: &AnalysisContext) -> Option<Finding> {
+    let beyond = test.beyond.as_ref().filter(|_| test.unavailable.is_none())?;
+    let unit = match (&test.curve, &test.benchmark) {
+        (Some(curve), _) if curve.cause() != Some(MissReason::Generator) => curve.unit,
+        (None, Some(_)) => Unit::FramesPerSec,
+        _ => return None,
+    };
+    let tests = std::iter::once(test).chain(paired_tests(run, test)).filter_map(beyond_limit).collect();
+    // Without a command: that of a search sets the rate itself, and repeats no trial with another option.
+    let mut one = Run { hosts: run.hosts.clone(), tests, ..Run::new(run.plan.clone()) };
+    analyze_tests(&mut one, context);
+    let is_cause = |finding: &Finding| {
+        let is_of_nothing_done =
+            finding.severity == Severity::Invalidates && NOTHING_DONE_BY.contains(&finding.id.as_str());
+        (finding.severity == Severity::HoldsBack || is_of_nothing_done) && !NO_CAUSES.contains(&finding.id.as_str())
+    };
+    let first = findings::findings(&one, context, Vec::new()).into_iter().find(is_cause)?;
+    let title = format!("at {}, {}", unit.show(beyond.rate), first.title);
+    let tests = vec![test.name.clone()];
+    Some(Finding { severity: Severity::HoldsBack, title, tests, explains: None, ..first })
+}
+
+/// Returns the test with the trials beyond its limit in place of those at it. None of them has a limit, so that this ends here.
 fn beyond_limit(test: &TestRun) -> Option<TestRun> {
-    let beyond = test.beyond.as_ref()?;
-    if test.curve.as_ref().is_some_and(|curve| curve.cause() == Some(MissReason::Generator)) {
-        return None;
+    let beyond = test.beyond.clone()?;
+    let mut one = TestRun { trials: Vec::new(), beyond: None, ..test.clone() };
+    (one.trials, one.options) = (beyond.trials, beyond.options);
+    (one.benchmark, one.interventions, one.anatomy) = (None, Vec::new(), None);
+    if let Some(curve) = one.curve.take() {
+        // An objective about a time makes slow answers a cause.
+        let parts = curve.objective.split(',').filter_map(|part| {
+            let at = part.find(['<', '>', '='])?;
+            Some((part[..at].trim().to_owned(), part[at..].trim().to_owned()))
+        });
+        one.expect = parts.collect();
     }
-    Some(TestRun {
-        name: test.name.clone(),
-        title: test.title.clone(),
-        from: test.from.clone(),
-        to: test.to.clone(),
-        server: test.server.clone(),
-        path: test.path.clone(),
-        selected_by: test.selected_by.clone(),
-        options: beyond.options.clone(),
-        trials: beyond.trials.clone(),
-        headline: test.headline.clone(),
-        ..TestRun::new(test.layer, &test.kind)
-    })
-}
-
-/// Returns true if a test has a limit as its result.
-fn is_limit_of(test: &TestRun) -> bool {
-    test.curve.is_some() || test.benchmark.is_some()
-}
-
-/// Returns the rate beyond the limit as text.
-fn rate(test: &TestRun) -> Option<String> {
-    let unit = test.curve.as_ref().map_or(Unit::FramesPerSec, |curve| curve.unit);
-    test.beyond.as_ref().map(|beyond| unit.show(beyond.rate))
+    Some(one)
 }
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Severity, names::host, run::BeyondLimit, search::Ending};
+    use fathom_model::{names::host, run::BeyondLimit, search::Ending};
 
     use super::*;
     use crate::run_builder::RunBuilder;
@@ -99,6 +96,29 @@ mod tests {
             finding.title
         );
         assert!(searched(MissReason::Objective).finding("limit").is_some());
+    }
+
+    #[test]
+    fn a_cause_of_two_limits_is_told_once_with_the_rate_of_the_first() {
+        let mut builder = searched(MissReason::Objective);
+        let mut other = TestRun { name: "other".to_owned(), ..builder.run.tests[0].clone() };
+        other.beyond.as_mut().unwrap().rate = 9_000.0;
+        builder.run.tests.push(other);
+        let finding = builder.finding("udp-receive-buffer").unwrap();
+        assert!(finding.title.starts_with("at 4.10 kpps, "), "{}", finding.title);
+        assert_eq!((finding.tests.len(), finding.explains), (2, None));
+    }
+
+    #[test]
+    fn a_cause_at_another_rate_leaves_that_of_a_plain_test_alone() {
+        let mut builder = searched(MissReason::Objective);
+        builder.udp_stream(&[(1_000, 800)]);
+        builder.run.tests.last_mut().unwrap().name = "plain".to_owned();
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 200);
+        let run = builder.analyzed();
+        let told: Vec<_> = run.findings.iter().filter(|finding| finding.id == "udp-receive-buffer").collect();
+        let of_limit = |finding: &&&Finding| finding.title.starts_with("at ");
+        assert_eq!((told.len(), told.iter().filter(of_limit).count()), (2, 1), "{told:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::summaries::summary_of;
 /// A loss of at most this share of the unchanged one is gone.
 const GONE: f64 = 0.01;
 /// Notes that say that the kernel did not grant the change.
-const NOT_GRANTED: [&str; 2] = ["receive-buffer-smaller", "send-buffer-smaller"];
+pub(crate) const NOT_GRANTED: [&str; 2] = ["receive-buffer-smaller", "send-buffer-smaller"];
 
 /// The id of the cause that a peer's window is too small.
 const RECEIVE_WINDOW: &str = "receive-window";

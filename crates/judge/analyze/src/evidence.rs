@@ -20,8 +20,8 @@ use crate::{
     conservation,
     context::{AnalysisContext, lead_test},
     cores::{CPU_STATES, CoreLoad, attribute_core_work},
-    gap,
-    limits::n_wholes,
+    effect::NOT_GRANTED,
+    limits::{REACHED, n_wholes},
     path::{self, hosts_of, place_on_path},
     path_check::device_of,
     repeat_command,
@@ -856,7 +856,7 @@ impl<'a> TestEvidence<'a> {
             let least = match limit.kind {
                 LimitKind::Asked | LimitKind::LineRate => 0.98,
                 // It follows from a round trip and a bandwidth that vary.
-                LimitKind::Ideal => gap::REACHED,
+                LimitKind::Ideal => REACHED,
                 _ => return false,
             };
             limit.used.is_some_and(|used| used >= least)
@@ -877,9 +877,14 @@ impl<'a> TestEvidence<'a> {
         Some((self.trials.iter().filter_map(in_trial).collect(), counter))
     }
 
-    /// Returns true if the window of the test is part of its question, as of those around the bandwidth-delay product: none is too small.
+    /// Returns true if the window of the test is part of its question, as of those around the bandwidth-delay product: none is too small, if the
+    /// kernels granted it.
     pub(crate) fn has_planned_window(&self) -> bool {
-        self.test.limits.iter().any(|limit| limit.kind == LimitKind::Ideal)
+        let mut records = self.trials().iter().flat_map(|trial| trial.records.values());
+        let is_asked = self.test.options.size("buffer").is_some();
+        is_asked
+            && self.test.limits.iter().any(|limit| limit.kind == LimitKind::Ideal)
+            && !records.any(|record| record.notes.iter().any(|note| NOT_GRANTED.contains(&note.id.as_str())))
     }
 
     /// Returns the value of the test as a share of its nearest limit.

@@ -6,12 +6,11 @@ use fathom_model::{
     units::{BitsPerSec, percent},
 };
 
+pub(crate) use crate::limits::REACHED;
 use crate::{evidence::TestEvidence, judged_promise::find_promise, limits::is_rate, promise::Relation};
 
 /// A cause that explains less than this part of what a test lacks is not why.
 pub(crate) const HALF: f64 = 0.5;
-/// A test that reaches this share of a limit lacks nothing that has to be explained.
-pub(crate) const REACHED: f64 = 0.9;
 
 /// A rate that was asked for is kept from this share on.
 const KEPT: f64 = 0.98;

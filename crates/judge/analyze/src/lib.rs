@@ -92,6 +92,23 @@ pub use watched::WatchedHost;
 /// Replaces earlier results, so a run that was read from a file can be analyzed again. For a kind that the context does not
 /// know, the metrics in the run are used.
 pub fn analyze(run: &mut Run, context: &AnalysisContext) {
+    analyze_tests(run, context);
+    run.comparisons = comparison::comparisons(run);
+    run.sweeps = sweep::sweeps(run);
+    run.findings = findings::findings(run, context, beyond::causes(run, context));
+    for test in &mut run.tests {
+        let about = run.findings.iter().filter(|finding| finding.tests.contains(&test.name));
+        test.findings = about.map(|finding| finding.id.clone()).collect();
+        test.findings.dedup();
+    }
+    for idx in 0..run.tests.len() {
+        run.tests[idx].no_cause = no_cause::no_cause(&TestEvidence::new(run, &run.tests[idx], context));
+    }
+    run.verdict = verdict::verdict(run);
+}
+
+/// Fills in the values of all tests and their limits.
+fn analyze_tests(run: &mut Run, context: &AnalysisContext) {
     for idx in 0..run.tests.len() {
         if let Some(curve) = &mut run.tests[idx].curve {
             curve::derive(curve);
@@ -143,18 +160,6 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         }
         run.tests[idx].limits = limits::limits(run, &run.tests[idx], context);
     }
-    run.comparisons = comparison::comparisons(run);
-    run.sweeps = sweep::sweeps(run);
-    run.findings = findings::findings(run, context);
-    for test in &mut run.tests {
-        let about = run.findings.iter().filter(|finding| finding.tests.contains(&test.name));
-        test.findings = about.map(|finding| finding.id.clone()).collect();
-        test.findings.dedup();
-    }
-    for idx in 0..run.tests.len() {
-        run.tests[idx].no_cause = no_cause::no_cause(&TestEvidence::new(run, &run.tests[idx], context));
-    }
-    run.verdict = verdict::verdict(run);
 }
 
 /// Returns the metrics of a test: those of its kind, of its search or benchmark, and of the device that it passes.

@@ -1,4 +1,4 @@
-//! The limits that the values of a test are compared with: line rate, promise, requested rate, own ceiling, layer below.
+//! The limits that the values of a test are compared with: line rate, promise, requested rate, ideal of a window, own ceiling, layer below.
 
 use std::net::IpAddr;
 
@@ -18,6 +18,9 @@ use crate::{
     summaries::main_rate,
     window::{record_of, usable_trials},
 };
+
+/// A test that reaches this share of a limit lacks nothing that has to be explained.
+pub(crate) const REACHED: f64 = 0.9;
 
 pub(crate) fn headers(run: &Run, test: &TestRun) -> Headers {
     let address = hosts_of(test).find_map(|host| run.hosts.get(host)?.address.clone());

@@ -124,8 +124,7 @@ fn tracked(run: &Run, test: &TestRun, path: &PathPlan, trial: &Trial) -> Option<
 /// Returns true if the device may have rules on the ends, and their owner has none: it has commands, or they are hosts of a lab.
 fn may_have_rules_of_device(run: &Run) -> bool {
     let is_set = run.plan.comparisons.iter().any(|comparison| comparison.set.is_some());
-    let is_lab = |reach: &HostReach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..));
-    is_set || !run.plan.device.is_default() || run.plan.hosts.values().any(is_lab)
+    is_set || !run.plan.device.is_default() || run.plan.hosts.values().any(HostReach::is_of_lab)
 }
 
 /// Returns true if the test is on the path that the others of its comparison are compared with.

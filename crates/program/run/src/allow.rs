@@ -363,7 +363,7 @@ pub fn check_target(
     }
     let addresses = target::resolve(host)?;
     // Nothing leaves this machine from a host of a lab.
-    if matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
+    if from.is_some_and(HostReach::is_of_lab) {
         return Ok(addresses);
     }
     allowed.check(host, &addresses)?;

@@ -8,7 +8,6 @@ use fathom_model::{
 
 use super::{
     FindingRule,
-    device::DEVICE_CORE_FULL,
     drops::{BACKLOG_OVERFLOW, longer_backlog},
     host_drops::{
         ACCEPT_QUEUE_STEP, BAD_TCP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, NO_ROUTE_ID,
@@ -19,6 +18,7 @@ use super::{
     packet_filter::show_rules,
     planned_event::PLANNED_EVENT,
     retransmissions::{Drops, most_dropped, where_no_counter_shows},
+    rule::DEVICE_CORE_FULL,
     server_time::is_scheduled,
     slow_answers::above,
 };
@@ -142,7 +142,7 @@ impl FindingRule for ConnectDelays {
                 evidence.push(counter_evidence(at, counter, n));
                 let is_full = counter == host::TCP_SYN_QUEUE_DROPS;
                 let (had, step) =
-                    if is_full { ("was full", SYN_QUEUE_STEP) } else { ("had no room for more", SYN_BACKLOG_STEP) };
+                    if is_full { ("was full", SYN_QUEUE_STEP) } else { ("reached its limit", SYN_BACKLOG_STEP) };
                 let title = format!("the SYN queue on {at} {had} {} times: {waits}", grouped(n));
                 let next = NextStep::new("sysctl -w net.ipv4.tcp_syncookies=1").on(at).expected(step);
                 ("syn queue", title, next)
@@ -285,21 +285,22 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
 /// The kernel drops a SYN there for which it has no route back (`tcp_conn_request` of Linux), or no memory. For a route that is set to be unreachable
 /// IPv6 counts nothing else.
 pub(super) fn most_without_way_back<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
-    most_with_room(seen, n_syns).filter(|(host, _)| has_cookies(seen, host))
+    most_with_room(seen, n_syns, true)
 }
 
 /// Returns the same of a host without SYN cookies, which also drops SYNs when three quarters of `net.ipv4.tcp_max_syn_backlog` are taken
 /// (`tcp_conn_request`). Without a route back, no connection would open.
 fn most_of_syn_backlog<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
     let has_opened = seen.total(Side::Initiator, count::CONNECTIONS) > 0;
-    most_with_room(seen, n_syns).filter(|(host, _)| has_opened && !has_cookies(seen, host))
+    most_with_room(seen, n_syns, false).filter(|_| has_opened)
 }
 
 fn has_cookies(seen: &TestEvidence<'_>, host: &str) -> bool {
     seen.environment(host).and_then(|facts| facts.get("sysctl", "net.ipv4.tcp_syncookies")) != Some("0")
 }
 
-fn most_with_room<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, u64)> {
+/// Returns the host, of those with or without SYN cookies, whose listening sockets dropped about as many SYNs for no queue that was full.
+fn most_with_room<'a>(seen: &TestEvidence<'a>, n_syns: u64, with_cookies: bool) -> Option<(&'a str, u64)> {
     let of_host = |host: &'a str| {
         let [dropped, full_accept, full_syn] =
             [host::TCP_LISTEN_DROPS, host::TCP_LISTEN_OVERFLOWS, host::TCP_SYN_QUEUE_DROPS]
@@ -307,7 +308,8 @@ fn most_with_room<'a>(seen: &TestEvidence<'a>, n_syns: u64) -> Option<(&'a str, 
         (host, dropped.saturating_sub(full_accept + full_syn))
     };
     let about_as_many = n_syns.div_ceil(2).max(1)..=n_syns.saturating_mul(PACKETS_PER_SYN);
-    let most = seen.hosts().map(of_host).max_by_key(|(_, n)| *n);
+    let hosts = seen.hosts().filter(|host| has_cookies(seen, host) == with_cookies);
+    let most = hosts.map(of_host).max_by_key(|(_, n)| *n);
     most.filter(|(_, n)| about_as_many.contains(n))
 }
 
@@ -386,11 +388,7 @@ mod tests {
         builder.host_counter("target", (host::TCP_LISTEN_DROPS, ""), 24);
         builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.ipv4.tcp_syncookies", "0");
         let finding = builder.finding("connect-delays").unwrap();
-        assert!(
-            finding.title.starts_with("the SYN queue on target had no room for more 24 times"),
-            "{}",
-            finding.title
-        );
+        assert!(finding.title.starts_with("the SYN queue on target reached its limit 24 times"), "{}", finding.title);
         assert_eq!(
             (finding.short.as_str(), finding.evidence[1].counter.as_str()),
             ("syn queue", host::TCP_LISTEN_DROPS)

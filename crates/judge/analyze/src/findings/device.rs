@@ -6,7 +6,10 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, link_down::LINK_DOWN, local_shaper::LOCAL_SHAPER, time_exceeded::TIME_EXCEEDED};
+use super::{
+    FindingRule, link_down::LINK_DOWN, local_shaper::LOCAL_SHAPER, rule::DEVICE_CORE_FULL,
+    time_exceeded::TIME_EXCEEDED, unexplained_loss::is_no_outage,
+};
 use crate::{
     change::{Change, lower_rate},
     comparison,
@@ -16,9 +19,6 @@ use crate::{
     evidence::{TestEvidence, counter_evidence, explained_ratio, ratio_evidence},
     gap,
 };
-
-/// A device that had no time left.
-pub(crate) const DEVICE_CORE_FULL: &str = "device-core-full";
 
 /// Drops at one place of a device.
 pub(crate) struct DeviceDrops {
@@ -138,6 +138,12 @@ impl FindingRule for DeviceDrops {
             device::PACKET_QUEUE => &["queue-share"],
             _ => &[],
         }
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        let Some(sum) = seen.test.conservation.as_ref().filter(|_| cause == LINK_DOWN) else { return false };
+        let n = sum.drops.iter().filter(|drop| drop.place == self.place).map(|drop| drop.n_dropped).sum();
+        is_no_outage(seen, n, ratio(n, sum.n_received).unwrap_or(0.0))
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

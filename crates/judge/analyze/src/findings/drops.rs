@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Bytes, grouped, percent, ratio},
 };
 
-use super::{FindingRule, device::DEVICE_CORE_FULL, link_down::LINK_DOWN};
+use super::{FindingRule, link_down::LINK_DOWN, rule::DEVICE_CORE_FULL};
 use crate::{
     change::{Change, larger_datagram_buffer, lower_rate},
     closed_load::TimerWaits,

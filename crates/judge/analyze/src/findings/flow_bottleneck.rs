@@ -12,7 +12,7 @@ use fathom_model::{
 };
 use fathom_statistics::{mean, median};
 
-use super::{FindingRule, device::DEVICE_CORE_FULL, latency_under_load::shorter_queue};
+use super::{FindingRule, latency_under_load::shorter_queue, rule::DEVICE_CORE_FULL};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},

@@ -11,7 +11,7 @@ use fathom_model::{
 
 use fathom_statistics::mean;
 
-use super::{FindingRule, device::DEVICE_CORE_FULL};
+use super::{FindingRule, rule::DEVICE_CORE_FULL};
 use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
@@ -538,14 +538,18 @@ mod tests {
     fn a_window_that_the_test_chose_is_not_too_small_and_lacks_nothing_once_it_carries_its_ideal() {
         let builder = |ideal: Option<u64>| {
             let mut builder = RunBuilder::new();
-            builder.windowed_stream(4_096, &[]);
+            builder.windowed_stream(4_096, &[(tcp::SNDBUF_LIMITED_NS, 0)]);
+            let flows = &mut builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows;
+            flows[0].samples[1].values.insert(tcp::SNDBUF_LIMITED_NS.to_owned(), 900_000_000);
+            flows[0].samples[0].values.insert(tcp::BUSY_NS.to_owned(), 0);
+            builder.run.tests[0].options.set("buffer", "4KiB");
             builder.host_counter("client", (host::TCP_MEMORY_PRESSURES, ""), 3);
             if let Some(ideal) = ideal {
                 builder.ideal(ideal);
             }
             builder
         };
-        assert!(builder(None).finding("receive-window").is_some());
+        assert!(["receive-window", "send-buffer"].iter().all(|id| builder(None).finding(id).is_some()));
         // The stream has 8 kbit/s.
         for (ideal, expected) in [(8_200, Severity::Remark), (20_000, Severity::HoldsBack)] {
             let builder = builder(Some(ideal));

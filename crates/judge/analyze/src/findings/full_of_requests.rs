@@ -12,8 +12,8 @@ use fathom_model::{
 
 use super::{
     FindingRule,
-    device::DEVICE_CORE_FULL,
     paced_answers::{FIRST_FLIGHT, TIMES_BEGIN},
+    rule::DEVICE_CORE_FULL,
     server_time::FASTEST,
 };
 use crate::{

@@ -366,8 +366,7 @@ pub(super) const ACCEPT_QUEUE_STEP: &str =
 pub(super) const SYN_QUEUE_STEP: &str =
     "answer SYNs without a place in the queue; or raise the server's backlog and net.core.somaxconn";
 /// What to do about a SYN queue that keeps its last quarter for hosts that the kernel knows.
-pub(super) const SYN_BACKLOG_STEP: &str =
-    "answer SYNs without a place in the queue; or raise net.ipv4.tcp_max_syn_backlog, a quarter of which stays free";
+pub(super) const SYN_BACKLOG_STEP: &str = "answer SYNs without a place in the queue; or raise net.ipv4.tcp_max_syn_backlog: without cookies, three quarters of it are the limit";
 
 impl FindingRule for HostDrops {
     fn id(&self) -> &'static str {

@@ -1,9 +1,6 @@
 //! A stream is faster than the ideal of its window, so the ideal is wrong.
 
-use fathom_model::{
-    Finding, LimitKind, Severity,
-    units::{BitsPerSec, percent},
-};
+use fathom_model::{Finding, LimitKind, Severity, units::percent};
 
 use super::FindingRule;
 use crate::evidence::{TestEvidence, text_evidence};
@@ -28,12 +25,16 @@ impl FindingRule for IdealExceeded {
         else {
             return Vec::new();
         };
-        let option = |name| seen.test.options.text(name).unwrap_or_default();
-        let bandwidth = seen.test.options.bit_rate("bandwidth").map_or(f64::INFINITY, BitsPerSec::get);
-        let (why, evidence) = if ideal.value >= OF_PATH * bandwidth {
-            ("the path carries more than it is compared with (--bandwidth)", ("bandwidth", option("bandwidth")))
+        let options = &seen.test.options;
+        let Some((bandwidth, baseline)) = options.bit_rate("bandwidth").zip(options.span("baseline-rtt")) else {
+            return Vec::new();
+        };
+        let (why, evidence) = if ideal.value >= OF_PATH * bandwidth.get() {
+            let why = format!("the path is faster than the assumed bandwidth of {bandwidth} (--bandwidth)");
+            (why, ("bandwidth", bandwidth.to_string()))
         } else {
-            ("round trips are shorter than it assumes (--baseline-rtt)", ("baseline-rtt", option("baseline-rtt")))
+            let why = format!("round trips are shorter than the assumed {baseline} (--baseline-rtt)");
+            (why, ("baseline-rtt", baseline.to_string()))
         };
         let title = format!("goodput is {} of the ideal: {why}", percent(used));
         vec![seen.finding(self.id(), Severity::Remark, "above ideal", title).evidence([text_evidence(
@@ -59,8 +60,8 @@ mod tests {
             builder.finding("ideal-exceeded").map(|finding| (finding.title, finding.evidence[0].value.clone()))
         };
         let (of_path, bandwidth) = title(5_000_000, "5.2M").unwrap();
-        assert!(of_path.starts_with("goodput is 200 % of the ideal: the path carries more"), "{of_path}");
-        assert_eq!(bandwidth, "5.2M");
+        assert!(of_path.starts_with("goodput is 200 % of the ideal: the path is faster"), "{of_path}");
+        assert_eq!(bandwidth, "5.20 Mbit/s");
         assert!(title(5_000_000, "100M").unwrap().0.contains("round trips are shorter"));
         assert_eq!(title(9_600_000, "10M"), None, "the ideal varies");
     }

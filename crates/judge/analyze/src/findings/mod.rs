@@ -101,13 +101,13 @@ pub(crate) use flow_limited::HOLDS_BACK;
 pub(crate) use link_down::broken_links;
 pub(crate) use lost_connects::{LostConnects, lost_connects};
 pub(crate) use memory_pressure::waited as waited_for_memory;
-pub(crate) use nothing_done::ended_in_warm_up;
+pub(crate) use nothing_done::{NOTHING_DONE_BY, ended_in_warm_up};
 pub use rule::FindingRule;
 
 use fathom_model::{Bottleneck, Finding, ProofOutcome, Run, Severity, finding::NOTHING_DONE};
 
-pub(crate) use self::promise_broken::PROMISE_BROKEN;
-use crate::{beyond, context::AnalysisContext, effect::with_proof, evidence::TestEvidence, gap};
+use self::promise_broken::PROMISE_BROKEN;
+use crate::{context::AnalysisContext, effect::with_proof, evidence::TestEvidence, gap};
 
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
@@ -305,7 +305,9 @@ pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
 ];
 
 /// Returns all findings of a run, the most important first. A finding that several tests share is reported once.
-pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
+///
+/// The causes of limits stand beside them, as they are of trials that no other finding is about.
+pub(crate) fn findings(run: &Run, context: &AnalysisContext, of_limits: Vec<Finding>) -> Vec<Finding> {
     let mut found: Vec<(f64, Finding)> = Vec::new();
     for test in run.tests.iter().filter(|test| test.unavailable.is_none() && !test.trials.is_empty()) {
         let seen = TestEvidence::new(run, test, context);
@@ -327,7 +329,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         }
         let mut of_test = with_small_parts_as_remarks(of_test, disturbed, gap::reaches_a_limit(&seen));
         // Nothing holds back a window that carries all it can, however it is lost and sent again.
-        if seen.has_planned_window() && seen.reached_target() {
+        if seen.has_planned_window() && seen.reached_target() && gap::missed_promise(&seen).is_none() {
             of_test
                 .iter_mut()
                 .filter(|finding| finding.id != no_window_scaling::NO_WINDOW_SCALING)
@@ -337,14 +339,12 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
     // What holds back at the limit as well is told with the rate beyond it.
-    let of_limits = beyond::causes(run, context);
     let is_told = |finding: &Finding| {
-        of_limits
-            .iter()
-            .any(|cause| cause.id == finding.id && finding.tests.iter().all(|test| cause.tests.contains(test)))
+        let is_same =
+            |cause: &Finding| cause.id == finding.id && finding.tests.iter().all(|test| cause.tests.contains(test));
+        finding.severity == Severity::HoldsBack && of_limits.iter().any(is_same)
     };
     found.retain(|(_, finding)| !is_told(finding));
-    found.extend(of_limits.into_iter().map(|finding| (f64::INFINITY, finding)));
     found.sort_by(|(a_used, a), (b_used, b)| {
         rank(b)
             .cmp(&rank(a))
@@ -364,6 +364,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
             None => merged.push(finding),
         }
     }
+    merged.extend(of_limits);
     // A finding that most tests share comes first, because it explains more than a finding about one test. A disturbance stands behind
     // all causes however many tests it touches, and remarks come last.
     let most = |finding: &Finding| run.tests.len() > 1 && 2 * finding.tests.len() > run.tests.len();

@@ -4,8 +4,8 @@ use fathom_model::{Finding, NextStep, Severity, Side, names::host::TCP_SYN_COOKI
 
 use super::{
     FindingRule,
-    device::DEVICE_CORE_FULL,
     flow_limited::{WindowLimit, window_limit},
+    rule::DEVICE_CORE_FULL,
     syn_cookies::SYNCOOKIES,
 };
 use crate::{evidence::TestEvidence, gap};

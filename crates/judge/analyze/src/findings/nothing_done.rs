@@ -30,7 +30,7 @@ const CAME: std::ops::Range<f64> = 0.9..1.5;
 const ERRORS: &str = "errors";
 
 /// The causes by which nothing arrives.
-pub(super) const NOTHING_DONE_BY: &[&str] = &[
+pub(crate) const NOTHING_DONE_BY: &[&str] = &[
     "link-down",
     "no-route",
     "address-not-local",

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The id of these findings.
-pub(crate) const PROMISE_BROKEN: &str = "promise-broken";
+pub(super) const PROMISE_BROKEN: &str = "promise-broken";
 
 /// Points from a row to its broken promise. Where the numbers of the test say nothing, none is told.
 pub(crate) struct PromiseBroken;

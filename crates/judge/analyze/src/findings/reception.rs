@@ -2,7 +2,7 @@
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, names::reception, units::percent};
 
-use super::{FindingRule, device::DEVICE_CORE_FULL, planned_event::PLANNED_EVENT};
+use super::{FindingRule, planned_event::PLANNED_EVENT, rule::DEVICE_CORE_FULL};
 use crate::{
     evidence::{TestEvidence, ratio_evidence, text_evidence},
     gap,

@@ -15,12 +15,12 @@ use fathom_model::{
 use super::{
     FindingRule,
     damaged_frames::DAMAGED_FRAMES,
-    device::DEVICE_CORE_FULL,
     host_drops::{ACCEPT_QUEUE_STEP, CONNTRACK_FULL, CONNTRACK_REFUSED, NO_ROUTE_ID},
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{PacketFilter, show_rules},
     planned_event::PLANNED_EVENT,
     ring_drops::RING_DROPS,
+    rule::DEVICE_CORE_FULL,
     stall::{STALL, longest_silence},
 };
 use crate::{

@@ -7,8 +7,8 @@ use fathom_model::{
 };
 
 use super::{
-    FindingRule, connection_per_request::is_closed_by_server, device::DEVICE_CORE_FULL, local_shaper::LOCAL_SHAPER,
-    planned_event::PLANNED_EVENT,
+    FindingRule, connection_per_request::is_closed_by_server, local_shaper::LOCAL_SHAPER, planned_event::PLANNED_EVENT,
+    rule::DEVICE_CORE_FULL,
 };
 use crate::{
     closed_load::ClosedLoad,

@@ -4,6 +4,9 @@ use fathom_model::Finding;
 
 use crate::{change::Change, evidence::TestEvidence};
 
+/// The id of the finding about a device that had no time left, whose effects are many.
+pub(crate) const DEVICE_CORE_FULL: &str = "device-core-full";
+
 /// A rule that detects a cause that holds a test back or makes its value meaningless.
 ///
 /// This file has the interface only. The files next to it implement it, one type per rule, and

@@ -9,7 +9,7 @@ use fathom_model::{
     units::{Bytes, Nanos, approximate, grouped, percent, ratio},
 };
 
-use super::{FindingRule, device::DEVICE_CORE_FULL, other_programs::OtherPrograms};
+use super::{FindingRule, other_programs::OtherPrograms, rule::DEVICE_CORE_FULL};
 use crate::{
     evidence::{TestEvidence, counter_evidence, text_evidence},
     groups::Groups,

@@ -10,7 +10,6 @@ use super::{
     FindingRule,
     black_hole::BLACK_HOLE,
     damaged_frames::DAMAGED_FRAMES,
-    device::DEVICE_CORE_FULL,
     drops::BACKLOG_OVERFLOW,
     fragment_filter::FRAGMENT_FILTER,
     generator_limited::OFFERED,
@@ -19,6 +18,7 @@ use super::{
     neighbor_changes::NEIGHBOR_CHANGES,
     packet_filter::{PacketFilter, filter_of_datagrams},
     planned_event::{PLANNED_EVENT, missing_share},
+    rule::DEVICE_CORE_FULL,
     time_exceeded::TIME_EXCEEDED,
 };
 use crate::{
@@ -107,10 +107,7 @@ impl FindingRule for UnexplainedLoss {
             }
             // A link that is down loses all for a while, and no single ones; so do a loop, of which a trace of the route provokes the messages
             // too, and a wrong neighbor entry.
-            LINK_DOWN | NEIGHBOR_CHANGES | TIME_EXCEEDED => matches!(
-                LossShape::of(seen, n_lost, share),
-                LossShape::Independent { .. } | LossShape::Even { .. } | LossShape::FullQueue { .. }
-            ),
+            LINK_DOWN | NEIGHBOR_CHANGES | TIME_EXCEEDED => is_no_outage(seen, n_lost, share),
             _ => false,
         }
     }
@@ -249,6 +246,14 @@ impl FindingRule for LostTransactions {
 fn dropped_for_want_of_cores(seen: &TestEvidence<'_>) -> u64 {
     let counters = [host::UDP_RCVBUF_ERRORS, host::SOFTNET_DROPPED];
     seen.hosts().flat_map(|host| counters.map(|counter| seen.growth(host, counter, None))).sum()
+}
+
+/// Returns true if so many losses, this share of what arrived, came one by one or from a full queue.
+pub(super) fn is_no_outage(seen: &TestEvidence<'_>, n_lost: u64, share: f64) -> bool {
+    matches!(
+        LossShape::of(seen, n_lost, share),
+        LossShape::Independent { .. } | LossShape::Even { .. } | LossShape::FullQueue { .. }
+    )
 }
 
 /// The pattern of a loss, which tells its cause where no counter does.

@@ -213,12 +213,14 @@ fn path_from_run(
 
 /// Returns what held back the streams that were to fill the path, other than the path itself.
 fn held_back_by(run: &Run) -> Option<&str> {
-    const OF_PATH: [&str; 3] = ["path-full", "local-shaper", "rate-limit"];
+    const OF_PATH: [&str; 3] = ["path-full", "local-shaper", "link-full"];
     let is_cause = |finding: &&Finding| {
-        finding.severity >= Severity::HoldsBack && finding.tests.iter().any(|test| test == BANDWIDTH_TEST)
+        let is_of_test = finding.tests.iter().any(|test| test == BANDWIDTH_TEST);
+        is_of_test && matches!(finding.severity, Severity::HoldsBack | Severity::Invalidates)
     };
     let first = run.findings.iter().find(is_cause)?;
-    (!OF_PATH.contains(&first.id.as_str())).then_some(first.title.as_str())
+    let is_of_path = OF_PATH.contains(&first.id.as_str()) || first.id.starts_with("device-");
+    (!is_of_path).then_some(first.title.as_str())
 }
 
 fn records(run: &Run) -> impl Iterator<Item = &Record> {

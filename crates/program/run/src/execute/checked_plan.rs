@@ -184,19 +184,17 @@ impl CheckedTest {
 
     /// Returns true if a host is an end of the test, or of one of its pairs.
     pub(super) fn has_end(&self, host: &str) -> bool {
-        let is_end = |from: &str, to: Option<&String>| from == host || to.is_some_and(|to| to == host);
         match self.pairs.as_slice() {
-            [] => is_end(&self.from, self.to.as_ref()),
-            pairs => pairs.iter().any(|pair| is_end(&pair.from, pair.to.as_ref())),
+            [] => is_end(host, &self.from, self.to.as_ref()),
+            pairs => pairs.iter().any(|pair| is_end(host, &pair.from, pair.to.as_ref())),
         }
     }
 
     /// Returns true if nothing of the test can run without this host.
     pub(super) fn needs(&self, host: &str) -> bool {
-        let is_end = |from: &str, to: Option<&String>| from == host || to.is_some_and(|to| to == host);
         match self.pairs.as_slice() {
-            [] => is_end(&self.from, self.to.as_ref()),
-            pairs => pairs.iter().all(|pair| is_end(&pair.from, pair.to.as_ref())),
+            [] => is_end(host, &self.from, self.to.as_ref()),
+            pairs => pairs.iter().all(|pair| is_end(host, &pair.from, pair.to.as_ref())),
         }
     }
 
@@ -243,6 +241,10 @@ impl CheckedTest {
 fn phases(warmup_max_ns: Nanos, measure_ns: Nanos, is_warmup_whole: bool) -> Phases {
     let interval_ns = (measure_ns / 10).max(INTERVAL_MIN).min(INTERVAL_MAX);
     Phases { warmup_max_ns, is_warmup_whole, measure_ns, interval_ns }
+}
+
+fn is_end(host: &str, from: &str, to: Option<&String>) -> bool {
+    from == host || to.is_some_and(|to| to == host)
 }
 
 /// Parses a plan from TOML.
@@ -495,7 +497,7 @@ impl NamedHosts {
                 return Err(wrong("it needs at least one host, and each of them once".to_owned()));
             }
         }
-        let has_lab = plan.hosts.values().any(|reach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..)));
+        let has_lab = plan.hosts.values().any(HostReach::is_of_lab);
         Ok(Self { hosts, has_lab, groups: plan.groups.clone() })
     }
 

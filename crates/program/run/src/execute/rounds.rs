@@ -26,7 +26,7 @@ use super::{
     events::EventPlaces,
     pairs::Pair,
     search_spec::SearchSpec,
-    server_host::{server_host, unread},
+    server_host::{forget_unread_server, server_host, unread},
     trial_executor::{RunExecutor, check_interrupted, connect, new_run_id, progress_line},
 };
 use crate::{
@@ -84,6 +84,7 @@ pub fn execute(plan: &CheckedPlan, options: &RunOptions) -> anyhow::Result<Finis
         executor.run_rounds(&mut run, &mut hosts).and_then(|()| executor.prove(&mut run, &context, &mut hosts));
     executor.progress.clear();
     leave_out_optional(&mut run, &mut hosts);
+    run.tests.iter_mut().for_each(forget_unread_server);
     update_host_descriptions(&mut run, &mut hosts);
     let stopped = executor.device.stop();
     if let (Err(_), Err(failure)) = (&ending, &stopped) {
@@ -146,7 +147,7 @@ fn check_targets(plan: &CheckedPlan, options: &RunOptions) -> Result<Vec<Resolve
         let kind = test.kind;
         let mut resolved = ResolvedNames::new();
         for from in test.initiating_hosts().map(|host| plan.plan().hosts.get(host)) {
-            if kind.is_for_labs_only() && !matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
+            if kind.is_for_labs_only() && !from.is_some_and(HostReach::is_of_lab) {
                 let text = format!("the test {} runs only in a lab", kind.name());
                 return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
             }

@@ -12,7 +12,7 @@ use fathom_model::{
     finding::PromiseOutcome,
     names::{count, distribution},
     run::{BeyondLimit, Host},
-    search::{CurvePoint, Decision, LoadCurve, SearchTrial},
+    search::{CurvePoint, Decision, LoadCurve, MissReason, SearchTrial, Vote},
     units::{Nanos, approximate, ratio, rounded},
 };
 use fathom_report::formats::RunEvent;
@@ -242,13 +242,16 @@ fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrial
     if let Some(load) = at_limit {
         into.options = spec.options_at(&into.options, load);
     }
-    // A search in one direction has no other test beside it.
-    let beyond: Vec<Trial> =
-        made.iter().filter(|made| Some(made.load) == found.broken).map(|made| made.trial.clone()).collect();
-    into.beyond = found.broken.filter(|_| !beyond.is_empty()).map(|load| BeyondLimit {
-        rate: load.get(),
-        options: spec.options_at(&into.options, load),
-        trials: beyond.into_iter().rev().take(BEYOND_MAX).rev().collect(),
+    // If even the lowest rate breaks the objective, the trials at it are those of the test.
+    into.beyond = found.broken.filter(|_| found.kept.is_some()).and_then(|load| {
+        let is_missed = |made: &&SearchedTrial| {
+            let missed = matches!(made.judged.vote, Vote::Broken(reason) if reason != MissReason::Generator);
+            made.load == load && missed
+        };
+        let last = made.iter().rev().filter(is_missed).take(BEYOND_MAX);
+        let trials: Vec<Trial> = last.map(|made| made.trial.clone()).collect();
+        let options = spec.options_at(&into.options, load);
+        (!trials.is_empty()).then_some(BeyondLimit { rate: load.get(), options, trials })
     });
     let mut points: Vec<CurvePoint> = found.points.iter().map(|point| empty(point.load)).collect();
     for SearchedTrial { load, judged, trial } in made {

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use fathom_model::{
     Layer, Note, Plan, Trial,
-    plan::HostReach,
     run::{Host, TestRun},
 };
 use fathom_sys::policy::ResolvedNames;
@@ -22,16 +21,15 @@ pub(super) fn note_unread(trial: &mut Trial, text: String) {
 ///
 /// In a lab nobody names the hosts.
 pub(super) fn unread(plan: &CheckedPlan, tests: &[TestRun]) -> Vec<Option<String>> {
-    let is_of_lab = |reach: &HostReach| matches!(reach, HostReach::Lab(_) | HostReach::LabUp(..));
     let has_part = |name: &String| {
         let is_server = tests.iter().any(|test| test.server.as_ref() == Some(name));
         is_server || plan.plan().via.as_ref() == Some(name) || plan.tests.iter().any(|test| test.has_end(name))
     };
-    let mut named = plan.plan().hosts.iter().filter(|(_, reach)| !is_of_lab(reach));
+    let mut named = plan.plan().hosts.iter().filter(|(_, reach)| !reach.is_of_lab());
     let idle = named.find(|(name, _)| !has_part(name)).map(|(name, _)| name);
     let of_test = |test: &CheckedTest| {
-        let host = idle.filter(|_| test.to.is_none() && tests[test.idx].server.is_none())?;
-        Some(format!("the counters of {host} were not read: the target is not the address of its tested interface"))
+        let host = idle.filter(|_| may_have_server(test) && tests[test.idx].server.is_none())?;
+        Some(format!("{host}'s counters were not read: not all connections of this test go to its tested interface"))
     };
     plan.tests.iter().map(of_test).collect()
 }
@@ -44,8 +42,7 @@ pub(super) fn server_host(
     hosts: &BTreeMap<String, Host>,
     resolved: &ResolvedNames,
 ) -> Option<String> {
-    let has_server = matches!(test.kind.layer(), Layer::App | Layer::Http | Layer::Tcp | Layer::Udp);
-    if !has_server || test.to.is_some() || test.path.is_some() {
+    if !may_have_server(test) {
         return None;
     }
     let takes_part = |name: &str| test.initiating_hosts().any(|from| from == name) || plan.via.as_deref() == Some(name);
@@ -67,6 +64,18 @@ pub(super) fn server_host(
     reached.cloned()
 }
 
+/// Returns true if a server that is not fathom's may answer a test.
+fn may_have_server(test: &CheckedTest) -> bool {
+    let is_of_sockets = matches!(test.kind.layer(), Layer::App | Layer::Http | Layer::Tcp | Layer::Udp);
+    is_of_sockets && test.to.is_none() && test.path.is_none()
+}
+
+/// Takes a server as not read if its counters are missing in a trial: rules would read them as zero.
+pub(super) fn forget_unread_server(test: &mut TestRun) {
+    let trials = &test.trials;
+    test.server.take_if(|server| trials.iter().any(|trial| !trial.hosts.contains_key(server.as_str())));
+}
+
 /// Returns true if the tested interface of a host has this address.
 fn has_address(host: &Host, address: IpAddr) -> bool {
     let addresses = host.interface.as_deref().and_then(|interface| host.environment.get(interface, "addresses"));
@@ -75,7 +84,7 @@ fn has_address(host: &Host, address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::Environment;
+    use fathom_model::{Environment, HostRecord};
 
     use super::*;
     use crate::execute::checked_plan::read_plan;
@@ -144,8 +153,12 @@ mod tests {
         let plan = plan("http://10.0.0.9/");
         let mut test = TestRun { from: "a".to_owned(), ..TestRun::new(Layer::Http, "http_closed") };
         let text = unread(&plan, std::slice::from_ref(&test)).remove(0).unwrap();
-        assert!(text.starts_with("the counters of b were not read"), "{text}");
+        assert!(text.starts_with("b's counters were not read"), "{text}");
         test.server = Some("b".to_owned());
-        assert_eq!(unread(&plan, &[test]), [None]);
+        assert_eq!(unread(&plan, std::slice::from_ref(&test)), [None]);
+        test.trials = vec![Trial::default(), Trial::default()];
+        test.trials[0].hosts.insert("b".to_owned(), HostRecord::default());
+        forget_unread_server(&mut test);
+        assert_eq!(test.server, None, "it was lost in the second trial");
     }
 }

@@ -129,8 +129,11 @@ impl RunExecutor<'_> {
         for lost in &outcome.lost {
             // Nothing is missing but its counters.
             if trial_plan.spared.contains(&lost.host) && !self.plan.tests.iter().any(|test| test.has_end(&lost.host)) {
-                let text = format!("the host of the server was lost, and its counters end with it: {}", lost.error);
-                outcome.trials.first_mut().into_iter().for_each(|trial| note_unread(trial, text.clone()));
+                let text =
+                    format!("contact with the server's host was lost, so its counters are not read: {}", lost.error);
+                if let Some(trial) = outcome.trials.first_mut() {
+                    note_unread(trial, self.secrets.mask(&text));
+                }
                 continue;
             }
             // The error of a head names all hosts that were lost with it.

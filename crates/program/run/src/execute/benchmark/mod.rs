@@ -105,7 +105,7 @@ impl RunExecutor<'_> {
         let FrameSizeBenchmark { mut trials, results: mut found, throughput, .. } = bench;
         found.trials = std::mem::take(&mut trials.trials);
         for (at, run) in into.iter_mut().enumerate() {
-            run.beyond = throughput.and_then(|rate| trials.beyond(rate, at));
+            run.beyond = throughput.and_then(|rate| trials.beyond(&run.options, rate, at));
         }
         // The trials at the throughput show the state of the hosts. Without them, use the trials at the lowest rate.
         let shown = throughput.and_then(|rate| trials.trials_by_rate.remove(&tester::rate_key(rate)));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_fleet::Error;
 use fathom_model::{
-    Histogram, Record, Side, Trial,
+    Histogram, Record, Settings, Side, Trial,
     benchmark::BenchmarkTrial,
     names::{count, distribution::LATENCY},
     run::BeyondLimit,
@@ -92,20 +92,28 @@ impl Tester for FrameTrials<'_, '_> {
 
 /// A loss of this share is that of an overload, and not one frame at its edge.
 const OVERLOAD_LOSS: f64 = 0.01;
+/// Far above the throughput, another place may drop frames than at it.
+const NEAR: f64 = 1.2;
+/// The share of the intended frames that a trial has to offer.
+const OFFERED: f64 = 0.99;
 
 impl FrameTrials<'_, '_> {
     /// Returns the trial at the lowest rate above the throughput that overloads what limits it, of the test at this place among those that run
     /// together.
-    pub(super) fn beyond(&self, throughput: f64, at: usize) -> Option<BeyondLimit> {
-        let above = || self.trials_by_rate.range(rate_key(throughput) + 1..);
-        let lost = |trials: &Vec<Trial>| {
+    pub(super) fn beyond(&self, options: &Settings, throughput: f64, at: usize) -> Option<BeyondLimit> {
+        let lost = |trials: &[Trial]| {
             let counts = trial_counts(trials);
-            ratio(counts.offered.saturating_sub(counts.received), counts.offered).unwrap_or(0.0)
+            let offered = ratio(counts.offered, counts.intended).filter(|offered| *offered >= OFFERED)?;
+            (offered > 0.0).then(|| ratio(counts.offered.saturating_sub(counts.received), counts.offered))?
         };
-        let overload = above().find(|(_, trials)| lost(trials) >= OVERLOAD_LOSS);
-        let (key, trials) = overload.or_else(|| above().find(|(_, trials)| lost(trials) > 0.0))?;
-        let rate = approximate(*key) / 100.0;
-        let options = self.test.options.clone().with(self.rate_option, exact_rate(rate));
+        let above = self.trials_by_rate.range(rate_key(throughput) + 1..);
+        let lossy: Vec<_> = above
+            .filter_map(|(key, trials)| Some((approximate(*key) / 100.0, trials, lost(trials)?)))
+            .filter(|(.., lost)| *lost > 0.0)
+            .collect();
+        let is_overload = |(rate, _, lost): &&(f64, _, f64)| *rate <= NEAR * throughput && *lost >= OVERLOAD_LOSS;
+        let (rate, trials, _) = *lossy.iter().find(is_overload).or(lossy.first())?;
+        let options = options.clone().with(self.rate_option, exact_rate(rate));
         Some(BeyondLimit { rate, options, trials: vec![trials.get(at)?.clone()] })
     }
 

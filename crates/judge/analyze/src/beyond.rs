@@ -107,6 +107,9 @@ mod tests {
         let finding = builder.finding("udp-receive-buffer").unwrap();
         assert!(finding.title.starts_with("at 4.10 kpps, "), "{}", finding.title);
         assert_eq!((finding.tests.len(), finding.explains), (2, None));
+        builder.run.tests.last_mut().unwrap().curve.as_mut().unwrap().kept = Some(8_000.0);
+        let run = builder.analyzed();
+        assert_eq!(run.findings.iter().filter(|finding| finding.id == "limit").count(), 2, "each has its own rate");
     }
 
     #[test]

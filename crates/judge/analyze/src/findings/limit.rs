@@ -8,12 +8,15 @@ use crate::{
     evidence::{TestEvidence, text_evidence},
 };
 
+/// The id of the finding that tells the result of a search.
+pub(super) const LIMIT: &str = "limit";
+
 /// Reports the highest rate that keeps the objective.
 pub(crate) struct LimitFound;
 
 impl FindingRule for LimitFound {
     fn id(&self) -> &'static str {
-        "limit"
+        LIMIT
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -356,8 +356,8 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext, of_limits: Vec<Find
     for (_, finding) in found {
         let same = |other: &&mut Finding| {
             let alike = (&other.id, &other.short, other.severity) == (&finding.id, &finding.short, finding.severity);
-            // Two broken promises are two separate facts.
-            alike && (finding.id != PROMISE_BROKEN || other.title == finding.title)
+            // Two broken promises are two separate facts, and so are two limits.
+            alike && (![PROMISE_BROKEN, limit::LIMIT].contains(&finding.id.as_str()) || other.title == finding.title)
         };
         match merged.iter_mut().find(same) {
             Some(first) => merge_finding(first, finding),

@@ -28,8 +28,6 @@ const OF_PYTHON: &str = "Python server: ";
 const OF_NGINX: &str = "nginx: ";
 const OF_IPERF: &str = "iperf server: ";
 const NO_FAULT: &str = "no fault";
-/// A server that ends each connection after an answer, which costs a round trip.
-const CLOSES: &str = "keepalive_timeout 0";
 
 /// A name in the table, the fault of the server, the options of the test, and the finding.
 type Row = (&'static str, &'static str, &'static str, &'static [&'static str]);
@@ -72,7 +70,6 @@ const NGINX: &[Row] = &[
         &["server-time"],
     ),
     ("return 403", "return 403;", "--connections 10", &["refused-requests"]),
-    (CLOSES, "keepalive_timeout 0; return 200 short;", "--connections 10", &["round-trip"]),
     // It closes connections, with a reset if it has not read a request.
     ("32 connections", "worker_connections 32;||", "--connections 200", &["resets", "errors"]),
     (NO_FAULT, "", "--connections 10 --rate 1000", &[]),
@@ -111,6 +108,10 @@ const READ_DOWNLOADS: &[DownloadRow] = &[
     ("", "", "impair:delay=40ms", "large", &["sender-limited"]),
 ];
 
+/// The same over a path of 10 ms there and back, where a connection costs a round trip.
+const NGINX_FAR: &[Row] =
+    &[("keepalive_timeout 0", "keepalive_timeout 0; return 200 short;", "--connections 10", &["round-trip"])];
+
 /// A server that only users have: its limit is felt with a large file alone.
 const NGINX_OF_USERS: &[Row] = &[("limit_rate 20m", "limit_rate 20m;", "", &[])];
 
@@ -144,16 +145,20 @@ pub(crate) fn all() -> anyhow::Result<Vec<Case>> {
         Case { test: format!("{} {ALONE}", case.test), ..case }
     };
     let python = PYTHON.iter().map(|row| case(OF_PYTHON, row)).chain(ALONE_WITH_PYTHON.iter().map(alone));
-    let of_nginx = |row| {
-        let case = case(OF_NGINX, row);
-        if row.0 == CLOSES { case.behind("impair:delay=5ms") } else { case }
-    };
-    let nginx = NGINX.iter().map(of_nginx);
+    let nginx = NGINX.iter().map(|row| case(OF_NGINX, row));
+    let far = NGINX_FAR.iter().map(|row| case(OF_NGINX, row).behind("impair:delay=5ms"));
     let users = USERS.iter().map(|(server, scenario, expected)| Case {
         expected: expected.to_vec(),
         ..fault(&[server], "", &format!("app run {scenario}"), &[])
     });
-    Ok(python.chain(nginx).chain([of_quota(), of_loss()]).chain(of_iperf()).chain(downloads()).chain(users).collect())
+    Ok(python
+        .chain(nginx)
+        .chain(far)
+        .chain([of_quota(), of_loss()])
+        .chain(of_iperf())
+        .chain(downloads())
+        .chain(users)
+        .collect())
 }
 
 /// Streams and answers of servers.
@@ -224,7 +229,7 @@ impl ForeignServer {
         let words = if let Some(kind) = of(PYTHON, OF_PYTHON) {
             let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/faulty_server.py");
             ["python3", script, kind, PORT].map(str::to_owned).to_vec()
-        } else if let Some(directives) = of(NGINX, OF_NGINX).or_else(|| of(NGINX_OF_USERS, OF_NGINX)) {
+        } else if let Some(directives) = [NGINX, NGINX_FAR, NGINX_OF_USERS].iter().find_map(|rows| of(rows, OF_NGINX)) {
             let file = configure(&folder, directives)?;
             vec!["nginx".to_owned(), "-c".to_owned(), file.display().to_string()]
         } else if let Some(options) = of(IPERF, OF_IPERF) {

@@ -1,6 +1,6 @@
 //! The cause of a limit: the findings about the trials beyond it, as if they were a test of their own.
 
-use fathom_model::{Finding, Run, Severity, TestRun, Unit, finding::NOTHING_DONE, search::MissReason};
+use fathom_model::{Finding, Run, Severity, TestRun, Unit, search::MissReason};
 
 use crate::{
     analyze_tests,
@@ -8,8 +8,8 @@ use crate::{
     findings::{self, NOTHING_DONE_BY},
 };
 
-/// Findings that say no more than that a rate is beyond the limit.
-const NO_CAUSES: [&str; 2] = [NOTHING_DONE, "offered-too-little"];
+/// The finding that says no more than that a rate is beyond the limit.
+const NO_CAUSE: &str = "offered-too-little";
 
 /// Returns the first cause of each test that was tried beyond its limit, with the rate in its title. A cause of several limits is told once, with
 /// the rate of the first of them.
@@ -40,7 +40,7 @@ fn cause(run: &Run, test: &TestRun, context: &AnalysisContext) -> Option<Finding
     let is_cause = |finding: &Finding| {
         let is_of_nothing_done =
             finding.severity == Severity::Invalidates && NOTHING_DONE_BY.contains(&finding.id.as_str());
-        (finding.severity == Severity::HoldsBack || is_of_nothing_done) && !NO_CAUSES.contains(&finding.id.as_str())
+        (finding.severity == Severity::HoldsBack || is_of_nothing_done) && finding.id != NO_CAUSE
     };
     let first = findings::findings(&one, context, Vec::new()).into_iter().find(is_cause)?;
     let title = format!("at {}, {}", unit.show(beyond.rate), first.title);

@@ -98,21 +98,9 @@ const NEAR: f64 = 1.2;
 const OFFERED: f64 = 0.99;
 
 impl FrameTrials<'_, '_> {
-    /// Returns the trial at the lowest rate above the throughput that overloads what limits it, of the test at this place among those that run
-    /// together.
+    /// Returns the trial that overloads what limits the throughput, of the test at this place among those that run together.
     pub(super) fn beyond(&self, options: &Settings, throughput: f64, at: usize) -> Option<BeyondLimit> {
-        let lost = |trials: &[Trial]| {
-            let counts = trial_counts(trials);
-            let offered = ratio(counts.offered, counts.intended).filter(|offered| *offered >= OFFERED)?;
-            (offered > 0.0).then(|| ratio(counts.offered.saturating_sub(counts.received), counts.offered))?
-        };
-        let above = self.trials_by_rate.range(rate_key(throughput) + 1..);
-        let lossy: Vec<_> = above
-            .filter_map(|(key, trials)| Some((approximate(*key) / 100.0, trials, lost(trials)?)))
-            .filter(|(.., lost)| *lost > 0.0)
-            .collect();
-        let is_overload = |(rate, _, lost): &&(f64, _, f64)| *rate <= NEAR * throughput && *lost >= OVERLOAD_LOSS;
-        let (rate, trials, _) = *lossy.iter().find(is_overload).or(lossy.first())?;
+        let (rate, trials) = overload(&self.trials_by_rate, throughput)?;
         let options = options.clone().with(self.rate_option, exact_rate(rate));
         Some(BeyondLimit { rate, options, trials: vec![trials.get(at)?.clone()] })
     }
@@ -132,6 +120,22 @@ impl FrameTrials<'_, '_> {
         };
         self.test.with_options(options).without_warmup().lasting(span)
     }
+}
+
+/// Returns the trials at the lowest rate just above the throughput that lost as much as an overload does, or else at the lowest that lost anything,
+/// with their rate in frames per second.
+fn overload(trials_by_rate: &BTreeMap<u64, Vec<Trial>>, throughput: f64) -> Option<(f64, &Vec<Trial>)> {
+    let lost = |trials: &[Trial]| {
+        let counts = trial_counts(trials);
+        ratio(counts.offered, counts.intended).filter(|offered| *offered >= OFFERED)?;
+        ratio(counts.offered.saturating_sub(counts.received), counts.offered).filter(|lost| *lost > 0.0)
+    };
+    let above = trials_by_rate.range(rate_key(throughput) + 1..);
+    let lossy: Vec<_> =
+        above.filter_map(|(key, trials)| Some((approximate(*key) / 100.0, trials, lost(trials)?))).collect();
+    let is_overload = |(rate, _, lost): &&(f64, _, f64)| *rate <= NEAR * throughput && *lost >= OVERLOAD_LOSS;
+    let (rate, trials, _) = *lossy.iter().find(is_overload).or(lossy.first())?;
+    Some((rate, trials))
 }
 
 /// Formats a rate in frames per second as an option value.
@@ -170,5 +174,39 @@ pub(super) fn trial_counts<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> T
         recovery: receivers.iter().filter_map(|one| total(one, RECOVERY_NS)).max().map(Nanos),
         lag: Nanos(senders.iter().filter_map(|one| total(one, count::SCHEDULE_LAG_NS_MAX)).max().unwrap_or(0)),
         took: Nanos::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Trials at rates, each with what was due, sent and received.
+    fn trials(counts: &[(f64, [u64; 3])]) -> BTreeMap<u64, Vec<Trial>> {
+        let of = |(rate, [intended, offered, received]): &(f64, [u64; 3])| {
+            let record = |side, totals: &[(&str, u64)]| Record {
+                totals: totals.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+                ..Record::empty(side)
+            };
+            let sender = record(Side::Initiator, &[(count::INTENDED, *intended), (count::SENT, *offered)]);
+            let receiver = record(Side::Responder, &[(count::RECEIVED, *received)]);
+            let records = [("a".to_owned(), sender), ("b".to_owned(), receiver)].into();
+            (rate_key(*rate), vec![Trial { records, ..Trial::default() }])
+        };
+        counts.iter().map(of).collect()
+    }
+
+    #[test]
+    fn the_trial_beyond_a_throughput_is_a_near_one_that_lost_what_an_overload_does() {
+        let at = |counts: &[(f64, [u64; 3])]| overload(&trials(counts), 1_000.0).map(|(rate, _)| rate);
+        let kept = (1_000.0, [1_000, 1_000, 1_000]);
+        let edge = (1_010.0, [1_010, 1_010, 1_009]);
+        let near = (1_100.0, [1_100, 1_100, 1_000]);
+        let far = (5_000.0, [5_000, 5_000, 1_000]);
+        assert_eq!(at(&[kept, edge, near, far]), Some(1_100.0));
+        assert_eq!(at(&[kept, edge, far]), Some(1_010.0), "far above, another place may be full");
+        assert_eq!(at(&[kept, far]), Some(5_000.0), "there is no other");
+        assert_eq!(at(&[kept, (1_100.0, [1_100, 900, 800])]), None, "fathom did not send them");
+        assert_eq!(at(&[kept, (1_100.0, [1_100, 1_100, 1_100])]), None);
     }
 }

@@ -68,7 +68,7 @@ pub struct PathPlace {
     pub interface: Option<String>,
 }
 
-/// The trials of a test at a rate that is beyond its limit: of a search, the lowest that breaks the objective.
+/// The trials of a test at a rate that is beyond its limit: of a search, one that breaks the objective, at most a fifth above the limit if one was tried there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BeyondLimit {
     /// The rate, in the unit of the search; in frames or datagrams per second for a benchmark.

@@ -69,9 +69,9 @@ fn the_rate_of_a_policer_is_found_as_the_limit_of_a_stream() {
     let beyond = curve.points.last().unwrap();
     assert!(beyond.decision == Decision::Broken && beyond.value.unwrap() > 0.01, "{beyond:?}");
     assert!(run.findings[0].title.starts_with("b keeps lost < 1.0 % up to "), "{}", run.findings[0].title);
-    // The last trials beyond the limit tell its cause.
+    // The trials beyond the limit tell its cause.
     let told = run.tests[0].beyond.as_ref().unwrap();
-    assert_eq!((Some(told.rate), told.trials.len()), (broken, 2));
+    assert!(told.rate >= broken.unwrap() && (1..=2).contains(&told.trials.len()), "{broken:?} {}", told.rate);
     let is_cause = |finding: &&Finding| finding.severity == Severity::HoldsBack && finding.id != "limit";
     let cause = run.findings.iter().find(is_cause).unwrap();
     assert!(cause.title.starts_with("at ") && cause.title.contains(" of the datagrams were lost "), "{}", cause.title);

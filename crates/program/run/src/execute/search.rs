@@ -235,6 +235,8 @@ fn is_of_loss(metric: &Metric) -> bool {
 
 /// Of the trials beyond the limit, so many of the last are kept.
 const BEYOND_MAX: usize = 2;
+/// The trial at 110 % of the limit shows what ends it more clearly than the nearest; far above, another place may be the first to end it.
+const NEAR: f64 = 1.2;
 
 /// Writes the curve of a search into the run of its test, and the trials at the limit as the trials of the test.
 fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrialError>, made: Vec<SearchedTrial>) {
@@ -243,15 +245,17 @@ fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrial
         into.options = spec.options_at(&into.options, load);
     }
     // If even the lowest rate breaks the objective, the trials at it are those of the test.
-    into.beyond = found.broken.filter(|_| found.kept.is_some()).and_then(|load| {
+    into.beyond = found.kept.zip(found.broken).and_then(|(kept, broken)| {
+        let highest = broken.get().max(NEAR * kept.get());
         let is_missed = |made: &&SearchedTrial| {
             let missed = matches!(made.judged.vote, Vote::Broken(reason) if reason != MissReason::Generator);
-            made.load == load && missed
+            missed && (broken.get()..=highest).contains(&made.load.get())
         };
-        let last = made.iter().rev().filter(is_missed).take(BEYOND_MAX);
-        let trials: Vec<Trial> = last.map(|made| made.trial.clone()).collect();
-        let options = spec.options_at(&into.options, load);
-        (!trials.is_empty()).then_some(BeyondLimit { rate: load.get(), options, trials })
+        let missed = || made.iter().filter(is_missed);
+        let load = missed().map(|made| made.load).reduce(|a, b| if b > a { b } else { a })?;
+        let last = missed().rev().filter(|made| made.load == load).take(BEYOND_MAX);
+        let trials = last.map(|made| made.trial.clone()).collect();
+        Some(BeyondLimit { rate: load.get(), options: spec.options_at(&into.options, load), trials })
     });
     let mut points: Vec<CurvePoint> = found.points.iter().map(|point| empty(point.load)).collect();
     for SearchedTrial { load, judged, trial } in made {

@@ -462,6 +462,8 @@ pub mod count {
     pub const ATTEMPTS: &str = "attempts";
     /// Answers whose status says that the request is at fault, or not wanted: 400 to 499 (RFC 9110 section 15.5).
     pub const REFUSED_REQUESTS: &str = "status_4xx";
+    /// Answers with a status of class 3, which name another address or say that nothing changed.
+    pub const REDIRECTS: &str = "status_3xx";
     /// Answers whose status says that the server failed: 500 to 599.
     pub const SERVER_FAILURES: &str = "status_5xx";
     /// Requests still waiting for their answer when the trial ended.

@@ -246,6 +246,9 @@ pub struct HostRecord {
     /// The programs with the most CPU time beside the test, the greatest first; empty on a served host, which does not tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramTime>,
+    /// The CPU time of kernel threads without those of softirqs; absent where programs are not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_threads_ns: Option<Nanos>,
     /// Where the growth of its counters is too little, by instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub breaks: Vec<CounterBreak>,

@@ -56,9 +56,11 @@ impl CoreLoad {
         WORK.iter().map(|(counter, _)| self.share(counter)).sum()
     }
 
-    /// Returns true if the core has no idle time left, no matter which program used it.
+    /// Returns true if the core has no idle time left, no matter which program used it. Time that a hypervisor took was none to work in; if it took
+    /// most of it, the core is not full of work.
     pub(crate) fn is_full(&self) -> bool {
-        self.busy() >= FULL
+        let stolen = self.share(counter::CPU_STEAL_NS);
+        self.busy() >= stolen && self.busy() + stolen >= FULL
     }
 
     /// Returns true if the core has no idle time left and the test used at least half of its busy time.

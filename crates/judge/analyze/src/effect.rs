@@ -423,7 +423,7 @@ mod tests {
             let mut builder = RunBuilder::new();
             builder.tcp_stream(&[11_750_000, 11_760_000]);
             builder.cpu("target", "cpu0", [1, 2, 97, 0]);
-            builder.host_counter("client", (host::CGROUP_THROTTLED_NS, ""), 800_000_000);
+            builder.host_counter("target", (host::CGROUP_THROTTLED_NS, ""), 800_000_000);
             let trials = (stream(&[11_750_000, 11_760_000]), stream(&changed));
             let tried = Intervention { cause: Some("cpu-quota".to_owned()), ..tried(BUFFER, &throughput(), trials) };
             builder.run.tests[0].interventions.push(tried);

@@ -32,6 +32,8 @@ use crate::{
     },
 };
 
+/// The note of a test whose threads poll for messages all the time.
+const POLLS: &str = "spin";
 /// Other programs that use so much of a core may have made a server wait.
 const COMPANY: f64 = 0.1;
 
@@ -46,6 +48,7 @@ pub struct TestEvidence<'a> {
     /// The hosts of the test, the initiating ones first. Rules ask for them again and again, and there may be hundreds.
     hosts: Vec<&'a str>,
     is_one_machine: OnceCell<bool>,
+    is_server_elsewhere: OnceCell<bool>,
 }
 
 /// Returns true if the probed host answered.
@@ -125,7 +128,8 @@ pub(crate) struct OfferedLoad<'a> {
 impl<'a> TestEvidence<'a> {
     pub(crate) fn new(run: &'a Run, test: &'a TestRun, context: &'a AnalysisContext) -> Self {
         let (trials, hosts) = (usable_trials(&test.trials), hosts_of(test).collect());
-        Self { run, test, context, trials, hosts, is_one_machine: OnceCell::new() }
+        let (is_one_machine, is_server_elsewhere) = (OnceCell::new(), OnceCell::new());
+        Self { run, test, context, trials, hosts, is_one_machine, is_server_elsewhere }
     }
 
     /// Returns a finding about this test, to which its evidence and the next step are added.
@@ -170,8 +174,13 @@ impl<'a> TestEvidence<'a> {
         const FEW: u64 = 1000;
         // A receiver counts segments that it joined as one, a sender never.
         let sent: u64 = self.hosts_of_fathom().map(|host| self.growth(host, counter::TCP_OUT_SEGMENTS, None)).sum();
+        // The TCP of a host that passes its packets on, to a container or by IPVS, sees none of them. Requests that wait for their answers come in a
+        // segment each.
+        let is_one_by_one = self.test.options.count("pipeline").is_none_or(|depth| depth <= 1);
+        let requests = if is_one_by_one { self.total(Side::Initiator, count::REQUESTS) } else { 0 };
         let is_of_test = move |host: &&str| {
-            !self.is_of_server(host) || self.growth(host, counter::TCP_IN_SEGMENTS, None) <= TIMES_MAX * sent + FEW
+            let received = self.growth(host, counter::TCP_IN_SEGMENTS, None);
+            !self.is_of_server(host) || (requests / 2..=TIMES_MAX * sent + FEW).contains(&received)
         };
         self.hosts().filter(is_of_test)
     }
@@ -417,6 +426,13 @@ impl<'a> TestEvidence<'a> {
         all
     }
 
+    /// Returns the CPU time of the kernel threads of a host, in cores, without those of softirqs; 0 where it does not tell.
+    pub(crate) fn kernel_threads(&self, host: &str) -> f64 {
+        let records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
+        let spent: u64 = records.filter_map(|record| record.kernel_threads_ns).map(|spent| spent.0).sum();
+        self.sampled_time(host).and_then(|span| ratio(spent, span.0)).unwrap_or(0.0)
+    }
+
     /// Returns the TCP port to which a test connects that names a server: that of its URL, unless it connects to another address or a proxy.
     pub(crate) fn server_port(&self) -> Option<u16> {
         let option = |name| self.test.options.text(name);
@@ -481,16 +497,8 @@ impl<'a> TestEvidence<'a> {
         if self.test.server.is_some() {
             return false;
         }
-        let has_address = |address: IpAddr| {
-            let addresses = self.hosts().chain(self.via()).filter_map(|host| self.environment(host));
-            let mut facts = addresses.flat_map(|environment| environment.0.values());
-            facts.any(|facts| {
-                let addresses = facts.get("addresses").map_or("", String::as_str);
-                addresses.split(' ').any(|one| one.parse() == Ok(address))
-            })
-        };
         match self.server_address() {
-            Some(address) => self.test.to.is_none() && !self.is_server_here() && !has_address(address),
+            Some(address) => self.test.to.is_none() && !self.is_server_here() && !self.is_address_of_host(address),
             None => self.has_unseen_server(),
         }
     }
@@ -513,7 +521,8 @@ impl<'a> TestEvidence<'a> {
     }
 
     /// Returns the most time that the tested server can have used on the cores of this run's hosts, in cores: that of the programs that listen on
-    /// its port, or of one that used too little to be named. `None` if a host may not see the sockets of all programs.
+    /// its port; else that of one that listens on another port, as a container whose port is published, or of one that used too little to be named.
+    /// `None` if a host may not see the sockets of all programs.
     pub(crate) fn server_cores_max(&self) -> Option<f64> {
         let port = self.server_port();
         let of_host = |host| {
@@ -523,8 +532,10 @@ impl<'a> TestEvidence<'a> {
             let least = programs.last().filter(|_| programs.len() >= HostRecord::PROGRAMS_MAX);
             let capabilities = self.environment(host).and_then(|facts| facts.get("tool", "capabilities"));
             let sees_all = capabilities.is_some_and(|all| all.split(' ').any(|one| one == "sys_admin"));
+            let listening = programs.iter().filter(|program| !program.program.listens.is_empty());
+            let of_others = listening.map(|program| program.cores).fold(0.0, f64::max);
             match named {
-                0.0 => sees_all.then(|| least.map_or(0.0, |program| program.cores)),
+                0.0 => sees_all.then(|| least.map_or(0.0, |program| program.cores).max(of_others)),
                 named => Some(named),
             }
         };
@@ -635,9 +646,18 @@ impl<'a> TestEvidence<'a> {
 
     /// Returns true if the hosts reach each other by IPv6.
     pub(crate) fn is_ipv6(&self) -> bool {
-        let of_host = |host| place_on_path(self.run, self.test, host).0?.parse::<IpAddr>().ok();
-        let reached = self.test.to.as_deref().and_then(of_host).or_else(|| self.server_address());
-        reached.or_else(|| self.hosts().find_map(of_host)).is_some_and(|address| address.is_ipv6())
+        let address = || self.hosts().find_map(|host| self.address_of(host));
+        self.reached_address().or_else(address).is_some_and(|address| address.is_ipv6())
+    }
+
+    /// Returns the address that the test is sent to, if it is known.
+    pub(crate) fn reached_address(&self) -> Option<IpAddr> {
+        self.test.to.as_deref().and_then(|host| self.address_of(host)).or_else(|| self.server_address())
+    }
+
+    /// Returns the address of a host on the path of the test.
+    fn address_of(&self, host: &str) -> Option<IpAddr> {
+        place_on_path(self.run, self.test, host).0?.parse().ok()
     }
 
     /// Returns the time that both ends measured, summed over the trials.
@@ -720,9 +740,32 @@ impl<'a> TestEvidence<'a> {
         self.is_one_machine() && self.via().is_none() && self.is_memory(host)
     }
 
-    /// Returns true if the host's device passes packets within one machine.
+    /// Returns true if the host's device passes packets within one machine. The device of a container does, and leads to a server elsewhere.
     pub(crate) fn is_memory(&self, host: &str) -> bool {
-        path::is_memory(&self.run.hosts, host)
+        path::is_memory(&self.run.hosts, host) && !*self.is_server_elsewhere.get_or_init(|| self.has_server_elsewhere())
+    }
+
+    /// Returns true if a server that fathom did not start is at an address that no host of the run has, nor any program of their machines, nor a
+    /// neighbor in the network of the client, as another container is.
+    fn has_server_elsewhere(&self) -> bool {
+        let is_neighbor = |server: IpAddr| match (self.address_of(&self.test.from), server) {
+            (Some(IpAddr::V4(own)), IpAddr::V4(server)) => own.octets()[..2] == server.octets()[..2],
+            (Some(IpAddr::V6(own)), IpAddr::V6(server)) => own.octets()[..8] == server.octets()[..8],
+            _ => false,
+        };
+        let is_away =
+            |server: IpAddr| !server.is_loopback() && !self.is_address_of_host(server) && !is_neighbor(server);
+        self.has_unseen_server() && self.server_address().is_some_and(is_away)
+    }
+
+    /// Returns true if an interface of a host of the run, or of the device, has an address.
+    fn is_address_of_host(&self, address: IpAddr) -> bool {
+        let environments = self.hosts().chain(self.via()).filter_map(|host| self.environment(host));
+        let mut facts = environments.flat_map(|environment| environment.0.values());
+        facts.any(|facts| {
+            let addresses = facts.get("addresses").map_or("", String::as_str);
+            addresses.split(' ').any(|one| one.parse() == Ok(address))
+        })
     }
 
     /// Returns true if all hosts of the test are one machine, so that both ends share the cores.
@@ -731,14 +774,24 @@ impl<'a> TestEvidence<'a> {
     }
 
     fn are_one_machine(&self) -> bool {
-        let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
-        let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
         if self.test.answering().is_none() {
             return false;
         }
         let hosts: Vec<&str> = self.hosts().collect();
-        let is_same = |host: &&str| boot(hosts[0]).is_some_and(|id| boot(host) == Some(id));
-        hosts.len() == 1 || hosts.iter().all(|host| here(host)) || hosts.iter().all(is_same)
+        hosts.iter().all(|host| self.share_a_machine(hosts[0], host))
+    }
+
+    /// Returns true if two hosts are one machine, as far as is known.
+    pub(crate) fn share_a_machine(&self, one: &str, other: &str) -> bool {
+        let is_here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
+        let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
+        one == other || (is_here(one) && is_here(other)) || boot(one).is_some_and(|id| boot(other) == Some(id))
+    }
+
+    /// Returns true if threads of the test polled for messages all the time (`--spin`), which takes a whole core at any load.
+    pub(crate) fn polls_all_the_time(&self) -> bool {
+        let mut records = self.trials.iter().flat_map(|trial| trial.records.values());
+        records.any(|record| record.notes.iter().any(|note| note.id == POLLS))
     }
 
     /// Returns true if both ends run on the same cores and those have no idle time left.

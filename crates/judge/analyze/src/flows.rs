@@ -67,7 +67,13 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
         let arrives_evenly = full.is_none()
             && !is_of_cores
             && receiver.and_then(|host| UsualRate::received(&seen, host)).is_some_and(UsualRate::is_that_of_full_path);
-        let stream = StreamFacts { full, goes_evenly: has_cores && is_flat(&seen), arrives_evenly, is_of_cores };
+        let goes_evenly = has_cores && is_flat(&seen);
+        let cores = match full {
+            Some(who) => CoreState::Full(who),
+            None if has_cores => CoreState::Free,
+            None => CoreState::Awaited,
+        };
+        let stream = StreamFacts { cores, goes_evenly, arrives_evenly, is_of_cores };
         let span = measured_part(trial, &run.hosts, sender, record);
         all.extend(record.flows.iter().filter_map(|flow| summary(sender, flow, span, stream)));
     }
@@ -95,12 +101,22 @@ pub(crate) fn has_standing_queue(samples: &[FlowSample]) -> bool {
         .is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && queued > QUEUE_PART * usual)
 }
 
+/// Returns true if segments usually spend most of their time in such a queue: a larger window or buffer only makes it longer.
+pub(crate) fn is_mostly_queue(samples: &[FlowSample]) -> bool {
+    usual_queue(samples).is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && QUEUED * queued > usual)
+}
+
 /// Returns the time that segments usually spend in queues, and their usual round trip, in ns.
 fn usual_queue(samples: &[FlowSample]) -> Option<(f64, f64)> {
     let times = samples.iter().filter_map(|sample| sample.values.get(tcp::RTT_NS));
     let usual = median(&times.map(|time| approximate(*time)).collect::<Vec<_>>())?;
-    let least = samples.last()?.values.get(tcp::RTT_MIN_NS)?;
-    Some((usual - approximate(*least), usual))
+    let least = least_round_trip(samples)?;
+    Some((usual - approximate(least), usual))
+}
+
+/// Returns the shortest round trip, in ns. The kernel forgets one after five minutes (`tcp_min_rtt_wlen`), in which a queue may never have been empty.
+pub(crate) fn least_round_trip(samples: &[FlowSample]) -> Option<u64> {
+    samples.iter().filter_map(|sample| sample.values.get(tcp::RTT_MIN_NS).copied()).min()
 }
 
 /// Returns true if a side sent a stream, maybe to a server of another tool. Transactions are excluded because they always wait for answers.
@@ -116,11 +132,21 @@ fn is_flat(seen: &TestEvidence<'_>) -> bool {
     UsualRate::of(&rates).is_some_and(|usual| usual.deviation <= FLAT)
 }
 
+/// What the cores of both ends had for a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CoreState {
+    /// Those of this side had no idle time left.
+    Full(Bottleneck),
+    /// Threads waited for one.
+    Awaited,
+    /// Time: a long round trip is that of the path.
+    Free,
+}
+
 /// The facts about all connections of a stream.
 #[derive(Debug, Clone, Copy)]
 struct StreamFacts {
-    /// The side whose cores had no idle time left.
-    full: Option<Bottleneck>,
+    cores: CoreState,
     /// Whether the stream had all the cores that it could use, and still went at one rate.
     goes_evenly: bool,
     /// Whether the interface of its receiver got as many bytes at any time, and no core was full. Data that waits behind a lost segment does not
@@ -179,12 +205,18 @@ impl MeasuredSamples<'_> {
     /// Picks the bottleneck: first the requested bound, then a queue that overflows, then the buffers that the kernel names, then a full CPU, then
     /// the path.
     fn bottleneck(&self, waits: SenderTime, stream: StreamFacts) -> Bottleneck {
-        let StreamFacts { full, goes_evenly, arrives_evenly, is_of_cores } = stream;
+        let StreamFacts { cores, goes_evenly, arrives_evenly, is_of_cores } = stream;
+        let full = if let CoreState::Full(who) = cores { Some(who) } else { None };
         if self.is_at_bound() {
             return Bottleneck::Pacing;
         }
         // What arrives behind a lost segment fills the window of the receiver, and is the work of the queue too.
         if self.loses() && (arrives_evenly || goes_evenly && has_standing_queue(self.all)) {
+            return Bottleneck::Queue;
+        }
+        // So does a deep queue that loses nothing, which grows until a window or a buffer is full.
+        let waits_for_room = waits.receive_window.max(waits.send_buffer) >= HOLDS_BACK;
+        if waits_for_room && !is_of_cores && cores == CoreState::Free && is_mostly_queue(self.all) {
             return Bottleneck::Queue;
         }
         if waits.receive_window >= HOLDS_BACK {
@@ -232,7 +264,7 @@ impl MeasuredSamples<'_> {
     }
 
     fn is_queued(&self) -> bool {
-        let rtt = self.last_value(tcp::RTT_NS).zip(self.last_value(tcp::RTT_MIN_NS));
+        let rtt = self.last_value(tcp::RTT_NS).zip(least_round_trip(self.all));
         rtt.and_then(|(rtt, least)| ratio(rtt, least)).is_some_and(|times| times >= QUEUED)
     }
 }
@@ -437,5 +469,14 @@ mod tests {
         // A requested rate that was reached is not a bottleneck.
         builder = streaming(&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)]);
         assert_eq!(builder.finding("paced").unwrap().severity, fathom_model::Severity::Remark);
+    }
+
+    #[test]
+    fn a_deep_queue_that_loses_nothing_is_the_path_and_not_the_window_that_it_fills() {
+        for limited in [tcp::RWND_LIMITED_NS, tcp::SNDBUF_LIMITED_NS] {
+            let waits = (limited, 900_000_000);
+            assert_eq!(only(&streaming(&[waits, (tcp::RTT_NS, 90_000_000)])).held_by, Bottleneck::Queue);
+            assert_ne!(only(&streaming(&[waits])).held_by, Bottleneck::Queue, "a short round trip");
+        }
     }
 }

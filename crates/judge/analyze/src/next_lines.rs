@@ -57,7 +57,7 @@ const PROGRAMS: &[Program] = &[
     },
     Program { name: "ndisc6", options: &["-m"], words: &["*"] },
     Program { name: "nft", options: &["-a", "--handle"], words: &["list ruleset"] },
-    Program { name: "nstat", options: &["-az"], words: &["Ip*"] },
+    Program { name: "nstat", options: &["-az"], words: &["Ip*", "TcpExtTCPAbort*"] },
     Program { name: "perf", options: &["-C"], words: &["top *"] },
     Program {
         name: "ss",
@@ -68,7 +68,13 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "tc",
         options: &["-s"],
-        words: &["class show", "qdisc show", "qdisc replace dev * root pfifo limit *", "filter show dev * ingress"],
+        words: &[
+            "class show",
+            "qdisc show",
+            "qdisc replace dev * root pfifo limit *",
+            "filter show dev * ingress",
+            "filter show dev * egress",
+        ],
     },
     Program { name: "tcpdump", options: &["-c", "-nevi", "-ni"], words: &["any tcp *", "any *", "* 200 udp"] },
     Program { name: "top", options: &["-H", "-p"], words: &["*"] },
@@ -80,7 +86,7 @@ const PROGRAMS: &[Program] = &[
 const PLACEHOLDER: &str = "□";
 
 /// Texts of rules that begin with the name of a program and are no commands.
-const NO_COMMANDS: [&str; 2] = ["fathom itself ", "tc ingress"];
+const NO_COMMANDS: [&str; 2] = ["fathom itself ", "tc filter"];
 
 /// Returns what is wrong with a command line, or with one of several between semicolons.
 pub(crate) fn fault_of(line: &str) -> Option<String> {

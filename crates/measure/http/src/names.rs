@@ -20,7 +20,7 @@ pub const NOT_STARTED: &str = count::NOT_STARTED;
 pub const RESENT: &str = "asked_again";
 /// Answers by status class; `other` is 600 and above.
 pub const STATUS: [&str; 5] =
-    ["status_2xx", "status_3xx", count::REFUSED_REQUESTS, count::SERVER_FAILURES, "status_other"];
+    ["status_2xx", count::REDIRECTS, count::REFUSED_REQUESTS, count::SERVER_FAILURES, "status_other"];
 /// Requests that a responder refused with an error status.
 pub const REJECTED: &str = "rejected";
 /// Connections that a responder closed because the client was too slow.

@@ -132,9 +132,11 @@ impl HostMonitor {
         let n_rows = self.at.len();
         let breaks = self.columns.breaks();
         let series = self.columns.all.into_iter().map(|column| column.finish(n_rows)).collect();
-        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), breaks, sampling_cpu_ns: None };
+        let mut record = HostRecord { at_ns: self.at, series, breaks, ..HostRecord::default() };
         if let Some(before) = self.programs_before {
-            record.programs = ProgramsAtOnce::read(&self.root).told_since(&before, record.span(), &self.root);
+            let now = ProgramsAtOnce::read(&self.root);
+            record.kernel_threads_ns = Some(now.kernel_threads_since(&before));
+            record.programs = now.told_since(&before, record.span(), &self.root);
         }
         record
     }

@@ -25,6 +25,8 @@ pub(crate) const CORE_SHARE_MIN: f64 = 0.01;
 const TICK: Nanos = Nanos::from_millis(10);
 /// The flag of kernel threads, whose work may be the test's (`PF_KTHREAD`, include/linux/sched.h).
 const KERNEL_THREAD: u64 = 0x0020_0000;
+/// The name of the kernel threads of softirqs, one for each core (`kernel/softirq.c`).
+const SOFTIRQ_THREAD: &str = "ksoftirqd/";
 /// `TCP_LISTEN` in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 /// The bytes of a table that are read at once: as many as the kernel gives in one call.
@@ -49,6 +51,8 @@ pub struct ProgramTimes {
     /// The name of this program, whose processes are the test's.
     own_name: Option<String>,
     n_cores: u64,
+    /// The ticks of each kernel thread that was read anew, with the time when it began, without those of softirqs: a host counts these by core.
+    of_kernel: BTreeMap<u32, (u64, u64)>,
 }
 
 /// A program, as `/proc/PID/stat` tells it.
@@ -80,22 +84,25 @@ impl ProgramReader {
         Self { root, own_name: own.map(|stat| stat.name), kernel_threads: BTreeMap::new() }
     }
 
-    /// Reads all processes but kernel threads.
+    /// Reads all processes; kernel threads only the first time.
     #[must_use]
     pub fn read(&mut self) -> ProgramTimes {
-        let mut by_pid = BTreeMap::new();
+        let (mut by_pid, mut of_kernel) = (BTreeMap::new(), BTreeMap::new());
         let mut kernel_threads = BTreeMap::new();
         for entry in fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
             let inode = entry.ino();
             let process = if self.kernel_threads.get(&pid) == Some(&inode) {
-                Some(Process::KernelThread)
+                Some(Process::KernelThread(None))
             } else {
                 Process::read(&self.root.join(format!("proc/{pid}/stat")))
             };
             match process {
                 Some(Process::Program(stat)) => drop(by_pid.insert(pid, stat)),
-                Some(Process::KernelThread) => drop(kernel_threads.insert(pid, inode)),
+                Some(Process::KernelThread(times)) => {
+                    kernel_threads.insert(pid, inode);
+                    of_kernel.extend(times.map(|times| (pid, times)));
+                }
                 // It ended.
                 None => {}
             }
@@ -105,7 +112,7 @@ impl ProgramReader {
         let is_core =
             |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
         let n_cores = u64::try_from(cores.lines().filter(is_core).count()).unwrap_or(1).max(1);
-        ProgramTimes { by_pid, own_name: self.own_name.clone(), n_cores }
+        ProgramTimes { by_pid, own_name: self.own_name.clone(), n_cores, of_kernel }
     }
 }
 
@@ -133,6 +140,15 @@ impl ProgramTimes {
             ..ProgramTime::default()
         };
         all.into_iter().map(program).collect()
+    }
+
+    /// Returns the CPU time of kernel threads since an earlier reading by another reader.
+    pub(crate) fn kernel_threads_since(&self, earlier: &Self) -> Nanos {
+        let grown = self.of_kernel.iter().map(|(pid, (began, ticks))| {
+            let past = earlier.of_kernel.get(pid).filter(|(before, _)| before == began).map_or(0, |(_, ticks)| *ticks);
+            ticks.saturating_sub(past)
+        });
+        Nanos(grown.sum::<u64>().saturating_mul(TICK.0))
     }
 
     /// The numbers of all processes that were read.
@@ -190,7 +206,8 @@ impl ProgramTimes {
 #[derive(Debug, PartialEq, Eq)]
 enum Process {
     Program(ProgramStat),
-    KernelThread,
+    /// A kernel thread, with the time when it began and its ticks, unless they are those of softirqs or were not read.
+    KernelThread(Option<(u64, u64)>),
 }
 
 impl Process {
@@ -205,15 +222,16 @@ impl Process {
         let fields: Vec<&str> = text.get(end + 1..)?.split_whitespace().collect();
         // Fields are counted from 1 in the manual, and the state behind the name is the third.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let (name, own_ticks) = (text.get(begin + 1..end)?, field(14)?.checked_add(field(15)?)?);
         if field(9)? & KERNEL_THREAD > 0 {
-            return Some(Self::KernelThread);
+            return Some(Self::KernelThread((!name.starts_with(SOFTIRQ_THREAD)).then_some((field(22)?, own_ticks))));
         }
         Some(Self::Program(ProgramStat {
-            name: text.get(begin + 1..end)?.to_owned(),
+            name: name.to_owned(),
             parent: u32::try_from(field(4)?).ok()?,
             began: field(22)?,
             n_threads: u32::try_from(field(20)?).ok()?,
-            own_ticks: field(14)?.checked_add(field(15)?)?,
+            own_ticks,
             child_ticks: field(16)?.checked_add(field(17)?)?,
         }))
     }
@@ -221,7 +239,7 @@ impl Process {
     fn program(self) -> Option<ProgramStat> {
         match self {
             Self::Program(stat) => Some(stat),
-            Self::KernelThread => None,
+            Self::KernelThread(_) => None,
         }
     }
 }
@@ -335,7 +353,8 @@ mod tests {
 
     fn times(all: &[(u32, &str, u32, (u64, u64))]) -> ProgramTimes {
         let parsed = all.iter().map(|(pid, name, parent, ticks)| (*pid, program(&stat(*pid, name, *parent, *ticks))));
-        ProgramTimes { by_pid: parsed.collect(), own_name: Some("fathom".to_owned()), n_cores: 2 }
+        let own_name = Some("fathom".to_owned());
+        ProgramTimes { by_pid: parsed.collect(), own_name, n_cores: 2, of_kernel: BTreeMap::new() }
     }
 
     /// The programs with their milliseconds in a second.
@@ -350,8 +369,10 @@ mod tests {
         assert_eq!((parsed.name.as_str(), parsed.parent, parsed.ticks(), parsed.began), ("a) (b c", 3, 250, 1007));
         assert_eq!(
             Process::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 9 0 0 20 0 1 0 5 0 0"),
-            Some(Process::KernelThread)
+            Some(Process::KernelThread(Some((5, 9))))
         );
+        let of_softirqs = Process::parse("14 (ksoftirqd/0) S 2 0 0 0 -1 69238848 0 0 0 0 0 9 0 0 20 0 1 0 5 0 0");
+        assert_eq!(of_softirqs, Some(Process::KernelThread(None)), "a host counts its softirqs by core");
         assert_eq!(Process::parse("7 (x"), None);
     }
 
@@ -402,6 +423,15 @@ mod tests {
         // All three ended; the family used 40 ticks in this second, and the other program of the test 10.
         let after = times(&[shell(200 + 3_000 + 900 + 40 + 70 + 10)]);
         assert_eq!(told(&before, &after), [("bash".to_owned(), 500)]);
+    }
+
+    #[test]
+    fn kernel_threads_have_the_time_since_they_were_read_before_or_began() {
+        let of_kernel =
+            |all: &[(u32, (u64, u64))]| ProgramTimes { of_kernel: all.iter().copied().collect(), ..times(&[]) };
+        let before = of_kernel(&[(2, (5, 100)), (7, (9, 400))]);
+        let after = of_kernel(&[(2, (5, 130)), (7, (80, 20)), (8, (81, 1))]);
+        assert_eq!(after.kernel_threads_since(&before), Nanos::from_millis(510), "the number 7 was given anew");
     }
 
     #[test]

@@ -38,6 +38,11 @@ impl ProgramsAtOnce {
         Self { quotas: Quotas::read(root, times.pids()), times }
     }
 
+    /// Returns the CPU time of kernel threads since an earlier reading, without those of softirqs.
+    pub(crate) fn kernel_threads_since(&self, earlier: &Self) -> Nanos {
+        self.times.kernel_threads_since(&earlier.times)
+    }
+
     /// Returns the programs with the most CPU time since an earlier reading, the greatest first, and then servers that a quota stopped.
     pub(crate) fn told_since(&self, earlier: &Self, span: Nanos, root: &Path) -> Vec<ProgramTime> {
         let mut told = self.times.busiest_since(&earlier.times, span);

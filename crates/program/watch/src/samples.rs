@@ -170,13 +170,7 @@ impl Samples {
             values.reverse();
             Some(Series { name: key.name.clone(), of: key.of.clone(), values })
         });
-        HostRecord {
-            at_ns: rows.iter().map(|row| row.at).collect(),
-            series: series.collect(),
-            programs: Vec::new(),
-            breaks: Vec::new(),
-            sampling_cpu_ns: None,
-        }
+        HostRecord { at_ns: rows.iter().map(|row| row.at).collect(), series: series.collect(), ..HostRecord::default() }
     }
 }
 

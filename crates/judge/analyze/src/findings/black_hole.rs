@@ -95,6 +95,11 @@ impl FindingRule for UdpBlackHole {
             let is_filtered = |n| filter_of_datagrams(seen, n).is_some();
             u64::try_from(sum.n_unexplained).is_ok_and(|n| is_all(n.saturating_sub(n_martian)) && !is_filtered(n))
         });
+        // Where long ones arrive too, the others are lost for another reason, such as a rate.
+        let arrived = seen.total(to, count::BYTES_RECEIVED).checked_div(seen.total(to, count::RECEIVED));
+        if arrived.is_some_and(|size| size >= SIZE_MIN) {
+            return Vec::new();
+        }
         let mean = bytes.checked_div(sent);
         let size = seen.test.options.size("size").map(|size| size.0).or(mean).filter(|size| *size >= SIZE_MIN);
         let Some(size) = size.filter(|_| is_unexplained) else { return Vec::new() };
@@ -184,5 +189,14 @@ mod tests {
         builder.udp_stream(&[(1_000, 0)]);
         builder.total("client", count::BYTES_SENT, 1_450_000);
         assert_eq!(builder.finding("path-mtu-black-hole"), None, "nothing of any size arrives");
+    }
+
+    #[test]
+    fn a_rate_that_passes_long_datagrams_is_no_black_hole() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(100_000, 500)]);
+        builder.total("client", count::BYTES_SENT, 140_000_000);
+        builder.total("target", count::BYTES_RECEIVED, 700_000);
+        assert_eq!(builder.finding(BLACK_HOLE), None);
     }
 }

@@ -221,7 +221,10 @@ fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     // To an ACK that does not fit its SYN, which a server sends for an earlier connection that was reset, a client answers with a reset and a SYN at
     // once (`tcp_rcv_synsent_state_process`).
     let n_reset: u64 = errors().filter(|(failure, _)| is_reset(failure)).map(|(_, n)| n).sum();
-    let is_none = n_late == 0 && times.count() > 0 && !has_failed && is_long;
+    // Where each connection of the test has opened, and no more were opened, none can wait.
+    let asked = seen.test.options.count("connections").map(|n| n.saturating_mul(rounds));
+    let have_opened = asked.is_some_and(|asked| (asked..=2 * asked).contains(&times.count()));
+    let is_none = n_late == 0 && times.count() > 0 && !has_failed && (is_long || have_opened);
     let delayed = if is_none {
         0
     } else if 2 * n_reset >= again {
@@ -487,6 +490,9 @@ mod tests {
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         let times = record.distributions.entry(distribution::CONNECT_TIME.to_owned()).or_default();
         (0..200).for_each(|_| times.record(100_000));
+        builder.run.tests[0].options.set("connections", "200");
+        assert_eq!(builder.finding("connect-delays"), None, "each has opened, and no other was asked for");
+        builder.run.tests[0].options.set("connections", "240");
         assert!(builder.finding("connect-delays").is_some(), "within a second, those that wait have no time yet");
         for record in builder.run.tests[0].trials[0].records.values_mut() {
             record.measured_ns.1 = record.measured_ns.0 + Nanos::from_secs(3);

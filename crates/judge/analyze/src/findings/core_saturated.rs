@@ -2,8 +2,8 @@
 
 use fathom_model::{
     Evidence, Finding, Layer, NextStep, Severity,
-    names::host::{CPU_IRQ_NS, CPU_SOFTIRQ_NS},
-    units::percent,
+    names::host::{CPU_IRQ_NS, CPU_SOFTIRQ_NS, CPU_STEAL_NS},
+    units::{approximate, percent},
 };
 use fathom_statistics::mean;
 
@@ -17,6 +17,11 @@ use crate::{
 
 /// Cores that are busy for less than this share of the time can take over work.
 const FREE: f64 = 0.5;
+
+/// What a hypervisor took of a full core is told from this share on.
+const STOLEN_MIN: f64 = 0.01;
+/// From this share on, it is what to look at first.
+const STOLEN_MOST: f64 = 0.1;
 
 /// Looks at the busiest core of the test and at the state of its work.
 pub(crate) struct CoreSaturated;
@@ -46,16 +51,29 @@ impl FindingRule for CoreSaturated {
         if seen.reached_target() || seen.test.layer == Layer::Path || device::is_full(seen) {
             return Vec::new();
         }
+        // A core that is polled on is full, whatever its work is.
+        if seen.polls_all_the_time() {
+            return Vec::new();
+        }
         // A sender that keeps its schedule spins between packets, so its full core is no bottleneck.
         let paced = seen.offered().filter(|offered| offered.share >= generator_limited::OFFERED);
-        let cores = seen.hosts().map(|host| (host, seen.cores(host)));
+        // Full ones first: of a core that a hypervisor takes time from, less is busy.
+        let full_first = |mut cores: Vec<CoreLoad>| {
+            cores.sort_by_key(|core| !core.is_full_of_own_work());
+            cores
+        };
+        let cores = seen.hosts().map(|host| (host, full_first(seen.cores(host))));
         let suspect = |(host, cores): &(&str, Vec<CoreLoad>)| match &paced {
             Some(_) if seen.is_one_machine() => cores.iter().all(CoreLoad::is_full_of_own_work),
             Some(offered) => *host != offered.host,
             None => true,
         };
         let hosts: Vec<(&str, Vec<CoreLoad>)> = cores.filter(|(_, cores)| !cores.is_empty()).filter(suspect).collect();
-        let busiest = hosts.iter().max_by(|a, b| a.1[0].busy().total_cmp(&b.1[0].busy()));
+        let fullness = |cores: &[CoreLoad]| (cores[0].is_full_of_own_work(), cores[0].busy());
+        let busiest = hosts.iter().max_by(|a, b| {
+            let ((a_full, a_busy), (b_full, b_busy)) = (fullness(&a.1), fullness(&b.1));
+            a_full.cmp(&b_full).then(a_busy.total_cmp(&b_busy))
+        });
         let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full_of_own_work()) else {
             return Vec::new();
         };
@@ -88,7 +106,8 @@ impl FindingRule for CoreSaturated {
                 .evidence(evidence)
                 // What others took of the core is theirs to explain.
                 .explains(gap::explained_by_core(seen, cores[0].own))
-                .next((!comes_next).then(|| next(seen, host, cores))),
+                // No way to spread the work gives back what the hypervisor took.
+                .next((!comes_next && stolen(&cores[0]) < STOLEN_MOST).then(|| next(seen, host, cores))),
         ]
     }
 
@@ -109,19 +128,27 @@ fn shares_all(seen: &TestEvidence<'_>, cores: &[CoreLoad]) -> bool {
     seen.is_one_machine() && cores.iter().all(|core| core.busy() >= FREE)
 }
 
-/// Returns the busy share of a core and its main state as evidence.
-fn core_evidence(host: &str, core: &CoreLoad) -> [Evidence; 2] {
+/// The share of a core's time that a hypervisor took.
+fn stolen(core: &CoreLoad) -> f64 {
+    core.share(CPU_STEAL_NS)
+}
+
+/// Returns the busy share of a core and its main state as evidence, and what a hypervisor took of it.
+fn core_evidence(host: &str, core: &CoreLoad) -> Vec<Evidence> {
     let (counter, _, share) = core.main_state();
-    [
-        ratio_evidence(host, format!("busy {}", core.core), core.busy()),
-        ratio_evidence(host, format!("{counter} {}", core.core), share),
-    ]
+    let mut shares = vec![("busy", core.busy()), (counter, share)];
+    if stolen(core) >= STOLEN_MIN {
+        shares.push((CPU_STEAL_NS, stolen(core)));
+    }
+    shares.into_iter().map(|(name, share)| ratio_evidence(host, format!("{name} {}", core.core), share)).collect()
 }
 
 fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
     let core = &cores[0];
     let (_, word, share) = core.main_state();
-    let busy = format!("busy {} of the time, {word} {}", percent(core.busy()), percent(share));
+    let by_hypervisor = Some(stolen(core)).filter(|stolen| *stolen >= STOLEN_MIN);
+    let by_hypervisor = by_hypervisor.map_or_else(String::new, |n| format!(", and the hypervisor took {}", percent(n)));
+    let busy = format!("busy {} of the time, {word} {}{by_hypervisor}", percent(core.busy()), percent(share));
     if shares_all(seen, cores) {
         let mut full: Vec<&str> =
             cores.iter().filter(|core| core.is_full_of_own_work()).map(|core| core.core.as_str()).collect();
@@ -155,9 +182,17 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
             NextStep::new("fathom serve").on("another machine").expected("give each end its own cores")
         }
         (true, true, _) => {
+            // All frames of a flow go to one queue, and so to one core.
+            let n_flows = seen.test.options.count("flows").filter(|n| approximate(*n) < approximate(n_cores as u64));
+            if let Some(command) = n_flows.and_then(|_| seen.repeat_test_command(&format!("--flows {n_cores}"))) {
+                return NextStep::new(command).expected(
+                    "spread the frames of several flows over queues and cores; all frames of one flow go to one core",
+                );
+            }
             if let Some(n) = spare_queues(seen, host) {
-                return here(format!("ethtool -L {card} combined {}", n.min(n_cores)))
-                    .expected("spread arriving frames over more queues and cores");
+                return here(format!("ethtool -L {card} combined {}", n.min(n_cores))).expected(
+                    "spread arriving frames over more queues and cores; many cards lose their link for seconds then",
+                );
             }
             let queues = format!("/sys/class/net/{card}/queues/rx-*/rps_cpus");
             here(format!("echo {} | tee {queues}", mask_of_all(n_cores)))
@@ -354,5 +389,38 @@ mod tests {
     fn the_mask_of_all_cores_is_hexadecimal() {
         let masks = [2, 8, 32, 40, 64].map(mask_of_all);
         assert_eq!(masks, ["3", "ff", "ffffffff", "ff,ffffffff", "ffffffff,ffffffff"]);
+    }
+
+    #[test]
+    fn a_core_of_which_a_hypervisor_took_the_rest_has_no_time_left_either() {
+        let told = |work: u64, stolen: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.cpu("target", "cpu0", [0, 0, work, 0]);
+            builder.spent("target", (host::CPU_STEAL_NS, "cpu0"), stolen);
+            builder.spent("target", (host::CPU_IDLE_NS, "cpu0"), 100 - work - stolen);
+            builder.cpu("target", "cpu1", [0, 0, 93, 0]);
+            builder.finding("core-saturated").map(|finding| finding.title)
+        };
+        let title = told(92, 7).unwrap();
+        assert!(
+            title.contains("cpu0 on target is busy 92 % of the time, softirq 92 %, and the hypervisor took 7.0 %"),
+            "{title}"
+        );
+        assert_eq!(told(60, 10), None, "it was idle at times");
+        assert_eq!(told(30, 69), None, "the hypervisor is the cause");
+    }
+
+    #[test]
+    fn more_queues_are_no_help_for_fewer_flows_than_cores() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.cpu("target", "cpu0", [1, 2, 97, 0]);
+        builder.cpu("target", "cpu1", [1, 2, 1, 0]);
+        let command = |builder: &RunBuilder| builder.finding("core-saturated").unwrap().next.unwrap().command;
+        builder.run.tests[0].options.set("flows", "1");
+        assert_eq!(command(&builder), "fathom tcp 198.18.0.2 --flows 2");
+        builder.run.tests[0].options.set("flows", "8");
+        assert_eq!(command(&builder), "echo 3 | tee /sys/class/net/eth0/queues/rx-*/rps_cpus");
     }
 }

@@ -4,13 +4,14 @@ use fathom_model::{
     Finding, Layer, NextStep, Severity, Side, Trial,
     names::{distribution, host},
     record::ProgramQuota,
-    units::{Nanos, approximate, percent, ratio},
+    units::{Nanos, approximate, percent, ratio, rounded},
 };
 
 use super::{FindingRule, server_time::is_scheduled};
 use crate::{
     evidence::{Program, TestEvidence, counter_evidence, ratio_evidence, text_evidence},
     gap,
+    window::host_records,
 };
 
 /// A quota that takes less than this share of the time holds nothing back.
@@ -49,7 +50,7 @@ fn are_answers_late(seen: &TestEvidence<'_>) -> bool {
 
 /// Returns the share of the measured time in which quotas stopped a host, at most, if that holds a test back.
 fn stopped_time(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
-    let lost = approximate(seen.growth(host, host::CGROUP_THROTTLED_NS, None));
+    let lost = approximate(seen.growth(host, host::CGROUP_THROTTLED_NS, None)) / cores_at_once(used_cores(seen, host));
     // The kernel sums the stops of all cores. Until a quota is used up, the group runs for the quota divided by the cores at least.
     let ran = match (quota_cores(seen, host).and_then(|cores| cores.parse::<f64>().ok()), seen.cores(host).len()) {
         (Some(quota), n_cores @ 1..) => quota / approximate(n_cores as u64),
@@ -57,6 +58,20 @@ fn stopped_time(seen: &TestEvidence<'_>, host: &str) -> Option<f64> {
     };
     let share = (lost / approximate(seen.sampled_time(host)?.0)).min((1.0 - ran).max(0.0));
     (share >= HOLDS_BACK).then_some(share)
+}
+
+/// Returns the cores that all threads of the test on a host used together.
+fn used_cores(seen: &TestEvidence<'_>, host: &str) -> f64 {
+    let records = seen.trials().iter().flat_map(|trial| host_records(trial)).filter(|(of, _)| *of == host);
+    let used: u64 = records.flat_map(|(_, record)| record.cpu_ns_by_core.values()).map(|spent| spent.0).sum();
+    ratio(used, seen.measured_time().0).unwrap_or(0.0)
+}
+
+/// Returns on how many cores at once a group runs at least that used so many. The kernel sums the stops of the cores on which it runs
+/// (`throttled_clock` of kernel/sched/fair.c), so that the time in which it stood still is that part of the sum at most.
+fn cores_at_once(used: f64) -> f64 {
+    // The time of a thread is exact, and the end of the measured part is not.
+    (used - 0.05).ceil().max(1.0)
 }
 
 /// Returns the quota of a host's control group in cores.
@@ -116,7 +131,7 @@ impl<'a> StoppedServer<'a> {
             throttled_ns: all.throttled_ns + one.throttled_ns,
             ..all
         })?;
-        let stopped = longest_stop(&quota, seen.cores(host).len()).0.saturating_mul(quota.n_throttled);
+        let stopped = longest_stop(&quota, server.cores, seen.cores(host).len()).0.saturating_mul(quota.n_throttled);
         let share = ratio(stopped, seen.sampled_time(host)?.0).map(|share| share.min(1.0))?;
         let found = Self { host, server, quota, share };
         (share >= HOLDS_BACK && found.is_waited_for(seen)).then_some(found)
@@ -124,7 +139,7 @@ impl<'a> StoppedServer<'a> {
 
     /// Returns true if a request took as long as most of a stop: the group may have been stopped for the work of another program.
     fn is_waited_for(&self, seen: &TestEvidence<'_>) -> bool {
-        let stop = longest_stop(&self.quota, seen.cores(self.host).len()).0;
+        let stop = longest_stop(&self.quota, self.server.cores, seen.cores(self.host).len()).0;
         let longest = seen.distribution(Side::Initiator, distribution::SERVICE_TIME).quantile(1.0);
         longest.is_some_and(|longest| longest.saturating_mul(2) >= stop)
     }
@@ -155,13 +170,14 @@ impl<'a> StoppedServer<'a> {
     }
 }
 
-/// Returns how long a usual stop was at most.
+/// Returns how long a usual stop of a server was at most that used so many cores.
 ///
-/// The kernel sums the stops of all cores. In a period whose quota was used up, the group ran for the quota divided by the cores at least.
-fn longest_stop(quota: &ProgramQuota, n_cores: usize) -> Nanos {
+/// In a period whose quota was used up, the group ran for the quota divided by the cores of the host at least.
+fn longest_stop(quota: &ProgramQuota, used: f64, n_cores: usize) -> Nanos {
     let n_cores = u64::try_from(n_cores).unwrap_or(u64::MAX);
     let ran = quota.quota_ns.0.checked_div(n_cores).unwrap_or(0);
-    let mean = quota.throttled_ns.0.checked_div(quota.n_throttled).unwrap_or(0);
+    let sum = ratio(quota.throttled_ns.0, quota.n_throttled).unwrap_or(0.0);
+    let mean = rounded(sum / cores_at_once(used));
     Nanos(mean.min(quota.period_ns.0.saturating_sub(ran)))
 }
 
@@ -241,16 +257,17 @@ mod tests {
 
     #[test]
     fn the_stops_of_several_cores_are_no_longer_than_a_period_without_the_time_that_the_group_ran() {
-        let stop = |quota, throttled, n_cores| {
+        let stop = |quota, throttled, used, n_cores| {
             let [quota_ns, period_ns, throttled_ns] = [quota, 100, throttled].map(Nanos::from_millis);
             let quota = ProgramQuota { quota_ns, period_ns, n_throttled: 10, throttled_ns, group: String::new() };
-            longest_stop(&quota, n_cores)
+            longest_stop(&quota, used, n_cores)
         };
-        assert_eq!(stop(20, 800, 1), Nanos::from_millis(80));
-        assert_eq!(stop(20, 1_120, 2), Nanos::from_millis(90), "it ran for 10 ms on both");
-        assert_eq!(stop(6_336, 640, 64), Nanos::from_millis(1), "64 cores stopped for a millisecond each");
-        assert_eq!(stop(20, 800, 64), Nanos::from_millis(80), "on one core of many");
-        assert_eq!(stop(20, 1_120, 0), Nanos::from_millis(100), "the cores are not known");
+        assert_eq!(stop(20, 800, 0.2, 1), Nanos::from_millis(80));
+        assert_eq!(stop(20, 1_120, 0.2, 2), Nanos::from_millis(90), "it ran for 10 ms on both");
+        assert_eq!(stop(20, 800, 0.2, 64), Nanos::from_millis(80), "on one core of many");
+        assert_eq!(stop(20, 1_120, 0.2, 0), Nanos::from_millis(100), "the cores are not known");
+        assert_eq!(stop(1_600, 4_000, 15.9, 64), Nanos::from_millis(25), "16 cores of 64 stopped for 25 ms each");
+        assert_eq!(stop(6_336, 640, 63.3, 64), Nanos::from_millis(1), "64 cores stopped for a millisecond each");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fathom_model::{
 };
 
 use super::{
-    FindingRule, link_down::LINK_DOWN, local_shaper::LOCAL_SHAPER, rule::DEVICE_CORE_FULL,
+    FindingRule, drops::PACKETS_MIN, link_down::LINK_DOWN, local_shaper::LOCAL_SHAPER, rule::DEVICE_CORE_FULL,
     time_exceeded::TIME_EXCEEDED, unexplained_loss::is_no_outage,
 };
 use crate::{
@@ -39,7 +39,7 @@ pub(crate) const RING: DeviceDrops = DeviceDrops {
     place: device::RING,
     short: "device ring",
     what: "did not keep up, so its receive ring was full",
-    command: "ethtool -S eth0",
+    command: "ethtool -S IFACE",
     expected: "show which queue was full",
 };
 
@@ -119,7 +119,7 @@ pub(crate) const OUTPUT: DeviceDrops = DeviceDrops {
     place: device::OUTPUT,
     short: "device out",
     what: "could not hand on what it forwarded",
-    command: "ethtool -S eth1",
+    command: "ethtool -S IFACE",
     expected: "show which queue towards the receiver was full",
 };
 
@@ -152,8 +152,9 @@ impl FindingRule for DeviceDrops {
         let n: u64 = at_place.iter().map(|drop| drop.n_dropped).sum();
         let share = ratio(n, sum.n_sent).unwrap_or(1.0).min(1.0);
         // A router does not forward what others send, too, and a sender learns the largest size by the loss of a packet.
-        let is_of_others = self.place == device::FORWARDING && (share < SHARE_MIN || seen.packets_lost() == Some(0));
-        if n == 0 || is_of_others {
+        let is_few =
+            if self.place == device::FORWARDING { share < SHARE_MIN } else { n < PACKETS_MIN && share < SHARE_MIN };
+        if n == 0 || is_few || seen.packets_lost() == Some(0) {
             return Vec::new();
         }
         let evidence = at_place.iter().flat_map(|drop| {
@@ -168,6 +169,12 @@ impl FindingRule for DeviceDrops {
                 evidence_of_drop
             }
         });
+        let dropped_most = || {
+            let counter = at_place.iter().max_by_key(|drop| drop.n_dropped)?.counter.rsplit_once(' ')?.1;
+            let (interface, _) = *seen.growth_by_instance(via, counter).first()?;
+            seen.environment(via)?.0.contains_key(interface).then_some(interface)
+        };
+        let interface = dropped_most().unwrap_or("IFACE");
         let n_lost = sum.n_sent.saturating_sub(sum.n_received);
         let share = percent(share);
         let (n, of) = (n, grouped(sum.n_sent));
@@ -179,7 +186,7 @@ impl FindingRule for DeviceDrops {
                 )
                 .evidence(evidence)
                 .explains(explained_ratio(n, Some(n_lost)))
-                .next(NextStep::new(self.command).on(via).expected(self.expected)),
+                .next(NextStep::new(self.command.replace("IFACE", interface)).on(via).expected(self.expected)),
         ]
     }
 
@@ -417,5 +424,18 @@ mod tests {
         builder.cpu("dut", "cpu1", [1, 2, 96, 0]);
         builder.run.hosts.get_mut("dut").unwrap().environment.note("kernel", "boot_id", "x");
         assert_eq!(builder.finding("device-core-full"), None, "the core is that of an end");
+    }
+
+    #[test]
+    fn a_few_packets_that_a_device_dropped_are_those_of_others() {
+        let found = |n: u64, arrived: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(100_000, arrived)]);
+            builder.device_between("dut");
+            builder.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), n);
+            builder.finding("device-rule").is_some()
+        };
+        assert!(!found(3, 99_000) && !found(300, 100_000));
+        assert!(found(300, 99_000));
     }
 }

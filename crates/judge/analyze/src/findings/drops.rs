@@ -12,6 +12,8 @@ use crate::{
     closed_load::TimerWaits,
     evidence::{TestEvidence, counter_evidence, explained_ratio},
     gap,
+    reception::SeenReception,
+    resent::{SEGMENTS_OF_A_DROP, n_resent},
 };
 
 /// Drops below one packet in a hundred thousand are not reported, because devices also count packets unrelated to the test.
@@ -20,6 +22,32 @@ const REPORT_MIN: f64 = 1e-5;
 const SEVERITY_MIN: f64 = 1e-3;
 /// A place that explains less than this part of a loss is not its cause.
 const CAUSE: f64 = 0.1;
+/// Fewer dropped packets explain nothing.
+pub(super) const PACKETS_MIN: u64 = 10;
+
+/// A place that drops so much of what comes holds TCP back, whatever is sent again.
+const MOST_OF_A_WAY: f64 = 0.2;
+
+/// Returns true if the connections of a test may have lost so many packets at one place: as far as segments were sent again, or waited for, or errors
+/// tell. A host also drops what strangers send to it. Other tests count what they lost.
+pub(super) fn may_be_of_connections(seen: &TestEvidence<'_>, n: u64, share: Option<f64>) -> bool {
+    let is_counted = || seen.hosts_of_tcp().all(|host| seen.has_counter(host, host::TCP_RETRANS_SEGMENTS));
+    if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) || !is_counted() {
+        return true;
+    }
+    let mut records = seen.trials().iter().flat_map(|trial| trial.records.values());
+    let mut has_failed = || records.any(|record| !record.errors.is_empty());
+    let resent = n_resent(seen);
+    // A packet may hold many segments, and what was sent again may be dropped again.
+    let fits = (resent / SEGMENTS_OF_A_DROP..=resent.saturating_mul(2)).contains(&n);
+    // What a server sends again on a host that is not read, or not the end of its connections, leaves gaps here.
+    let has_gaps = || SeenReception::of(seen).is_some_and(|found| found.has_gaps());
+    fits && resent > 0
+        || share.is_some_and(|share| share >= MOST_OF_A_WAY)
+        || TimerWaits::of(seen).is_some()
+        || has_failed()
+        || has_gaps()
+}
 
 /// Drops of one host, to be turned into a finding.
 pub(super) struct DropReport<'a> {
@@ -189,6 +217,9 @@ fn full_buffer(seen: &TestEvidence<'_>, why: &str) -> Option<Finding> {
     let damaged = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
     let was_full = of_host > 0 || !seen.has_counter(receiver, host::UDP_RCVBUF_ERRORS);
     let own = if was_full { seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged) } else { 0 };
+    // Far more than the test lost were dropped at sockets of other programs. A host counts before and after the measured part, too.
+    let is_of_others = own == 0 && seen.packets_lost().is_some_and(|lost| of_host > lost.saturating_mul(2));
+    let of_host = if is_of_others { 0 } else { of_host };
     let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)].into_iter();
     let dropped = DropReport {
         id: UdpReceiveBuffer.id(),
@@ -375,6 +406,11 @@ impl FindingRule for DeviceReceiveDrops {
             // The device also counts the drops of the core's backlog behind it, and those of its ring, which have a rule of their own.
             let elsewhere = seen.growth(host, host::SOFTNET_DROPPED, None) + missed;
             let n = dropped.saturating_sub(elsewhere).max(fifo);
+            // A few frames of protocols that the host does not speak come to every interface.
+            let is_of_few = n < PACKETS_MIN && seen.packets_lost().is_none();
+            if is_of_few || !may_be_of_connections(seen, n, ratio(n, packets_received(seen, host))) {
+                return None;
+            }
             let dropped = DropReport {
                 id: self.id(),
                 short: "device drops",
@@ -385,7 +421,14 @@ impl FindingRule for DeviceReceiveDrops {
                 // Packets that did not fit in a ring, or in a memory device, do not count as received.
                 of: packets_received(seen, host) + if seen.is_memory(host) { n } else { fifo },
                 // A memory device has no ring with a configurable size.
-                next: (!seen.is_memory(host)).then(|| longer_ring(seen, (host, seen.card(host)))),
+                next: (!seen.is_memory(host)).then(|| {
+                    let card = seen.card(host);
+                    if fifo > 0 {
+                        return longer_ring(seen, (host, card));
+                    }
+                    NextStep::new(format!("ethtool -S {card}"))
+                        .expected("show why its driver dropped them; frames of protocols that the host does not speak are counted here too")
+                }),
             };
             dropped.into_finding(seen)
         };
@@ -671,5 +714,37 @@ mod tests {
         assert_eq!(builder.finding("device-send-drops"), None);
         builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 20_000);
         assert_eq!(builder.finding("device-send-drops").unwrap().next.unwrap().on.as_deref(), Some("client"));
+    }
+
+    #[test]
+    fn what_strangers_lost_is_no_cause_of_a_test_over_tcp() {
+        let severity = |resent: u64, dropped: u64, n_received: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1_250_000]);
+            for (host, n) in [("client", resent), ("target", 0)] {
+                builder.host_counter(host, (host::TCP_OUT_SEGMENTS, ""), 8_600);
+                builder.host_counter(host, (host::TCP_RETRANS_SEGMENTS, ""), n);
+                builder.host_counter(host, (host::TCP_SYN_RETRANS, ""), 0);
+            }
+            builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), n_received);
+            builder.host_counter("target", (host::NFT_DROPPED, "ip filter input 7"), dropped);
+            builder.finding("filter-drops").map(|finding| finding.severity)
+        };
+        assert_eq!(severity(0, 30, 8_600), None, "nothing was lost");
+        assert_eq!(severity(1, 30, 8_600), Some(Severity::Remark), "scans of a public address");
+        assert_eq!(severity(5_000, 30, 8_600), Some(Severity::Remark), "most was lost elsewhere");
+        assert_eq!(severity(40, 30, 8_600), Some(Severity::HoldsBack));
+        assert_eq!(severity(1, 3_000, 8_600), Some(Severity::HoldsBack), "a third of all that came");
+    }
+
+    #[test]
+    fn datagrams_of_other_sockets_are_not_those_of_the_test() {
+        let found = |n_errors: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(10_000, 9_990)]);
+            builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), n_errors);
+            builder.finding("udp-receive-buffer").is_some()
+        };
+        assert_eq!([found(10), found(1_500)], [true, false]);
     }
 }

@@ -7,8 +7,8 @@ use fathom_model::{
     names::{
         count, fact,
         host::{
-            ICMP_IN_TIME_EXCEEDED, ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX, NEIGHBOR_UNRESOLVED as NEIGHBOR_DROPPED,
-            NFT_DROPPED, TCP_OUT_RESETS, UDP_NO_PORTS,
+            DEV_RX_FRAMES, ICMP_IN_TIME_EXCEEDED, ICMP_IN_UNREACHABLE, LOCAL_PORTS_MAX,
+            NEIGHBOR_UNRESOLVED as NEIGHBOR_DROPPED, NFT_DROPPED, TCP_IN_SEGMENTS, TCP_OUT_RESETS, UDP_NO_PORTS,
         },
     },
     run::Completeness,
@@ -41,6 +41,8 @@ pub(crate) const ERRORS: &str = "errors";
 const HOLDS_BACK: f64 = 0.01;
 /// Fewer lost connections than one in a thousand are single events.
 const FEW_CONNECTIONS: f64 = 1e-3;
+/// So few resets are those of a server that was started anew, or of a NAT.
+const FEW_RESETS: u64 = 3;
 
 /// Counters of work that can fail. A test has one of them.
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
@@ -106,10 +108,7 @@ const KNOWN: &[KnownCause] = &[
         short: "resets",
         always_matters: true,
         title: reset_title,
-        next: |_, host| {
-            let command = NextStep::new("nft -a list ruleset").on(host);
-            Some(command.expected("show, on both hosts, rules that reject with a TCP reset"))
-        },
+        next: |seen, host| Some(reset_next(seen, host)),
     },
     KnownCause {
         cause: Cause::NeverAcknowledged,
@@ -174,7 +173,13 @@ fn refusals_of_other<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str
 /// Returns the host at the other end, if it refused less than half of what another one saw refused.
 fn elsewhere<'a>(seen: &TestEvidence<'a>, host: &str) -> Option<(&'a str, u64, u64)> {
     let n = errors_of(seen, &Cause::Refused, |of| of == host);
-    refusals_of_other(seen, host).filter(|(_, refused)| 2 * refused < n).map(|(other, refused)| (other, refused, n))
+    // Frames that reach a host and not its TCP are passed on, as to a container, which may refuse them.
+    let passes_on = |other: &str| {
+        let frames = seen.growth(other, DEV_RX_FRAMES, Some(seen.interface(other)));
+        seen.is_of_server(other) && frames >= n && seen.growth(other, TCP_IN_SEGMENTS, None) < n
+    };
+    let refused = refusals_of_other(seen, host).filter(|(other, refused)| 2 * refused < n && !passes_on(other));
+    refused.map(|(other, refused)| (other, refused, n))
 }
 
 fn refused_title(seen: &TestEvidence<'_>, host: &str) -> String {
@@ -229,28 +234,63 @@ pub(super) fn has_errors_of(seen: &TestEvidence<'_>, cause: &Cause) -> bool {
     errors.any(|(failure, _)| failure.cause == *cause)
 }
 
-/// Returns who reset connections of a host, by the resets that TCP of the other host counts. A firewall's resets are not among them.
+/// Who reset connections of a host.
+enum ResetBy<'a> {
+    /// The other end, whose kernel counted that it sent them.
+    OtherEnd(&'a str),
+    /// Something between: both ends saw them reset.
+    PathOfBoth,
+    /// Something between: the other end sent fewer than so many.
+    Path {
+        other: &'a str,
+        n_sent: u64,
+        n: u64,
+    },
+    Unknown,
+}
+
+impl<'a> ResetBy<'a> {
+    /// Judges by the resets that TCP of the other host counts. Those of a firewall are not among them (`nf_send_reset` of Linux).
+    fn of(seen: &TestEvidence<'a>, host: &str) -> Self {
+        let count = |is_own| errors_of(seen, &Cause::Reset, |of| (of == host) == is_own);
+        let (n, of_others) = (count(true), count(false));
+        // An end that resets a connection sees no reset on it, and answers what still comes with resets of its own.
+        if 2 * of_others >= n && of_others > 0 {
+            return Self::PathOfBoth;
+        }
+        // A server may reset connections of others.
+        let counts =
+            |other: &&str| seen.has_counter(other, TCP_OUT_RESETS) && seen.hosts_of_tcp().any(|of| of == *other);
+        let other = seen.other_end(host).filter(counts);
+        match other.map(|other| (other, seen.growth(other, TCP_OUT_RESETS, None))) {
+            Some((other, n_sent)) if n_sent >= n => Self::OtherEnd(other),
+            Some((other, n_sent)) => Self::Path { other, n_sent, n },
+            None => Self::Unknown,
+        }
+    }
+}
+
 fn reset_title(seen: &TestEvidence<'_>, host: &str) -> String {
-    let count = |is_own| errors_of(seen, &Cause::Reset, |of| (of == host) == is_own);
-    let (n, of_others) = (count(true), count(false));
-    // An end that resets a connection sees no reset on it, and answers what still comes with resets of its own.
-    if 2 * of_others >= n && of_others > 0 {
-        return format!(
-            "connections of {host} were reset by a firewall or a device on the path: both ends saw them reset"
+    let by_path = format!("connections of {host} were reset by a firewall or a device on the path");
+    match ResetBy::of(seen, host) {
+        ResetBy::OtherEnd(other) => format!("{other} reset connections of {host}"),
+        ResetBy::PathOfBoth => format!("{by_path}: both ends saw them reset"),
+        ResetBy::Path { other, n_sent, n } => {
+            format!("{by_path}: {other} sent {} of {} resets", grouped(n_sent), grouped(n))
+        }
+        ResetBy::Unknown => format!("connections of {host} were reset, by the other end or by a device on the path"),
+    }
+}
+
+/// Suggests to look at what resets: no firewall, if the kernel of the other end counted the resets that it sent.
+fn reset_next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    if let ResetBy::OtherEnd(other) = ResetBy::of(seen, host) {
+        return NextStep::new("nstat -az 'TcpExtTCPAbort*' TcpExtListenOverflows").on(other).expected(
+            "show why its kernel reset connections: its program closed them unread (OnClose) or with data (OnData), or memory ended; the log of the program \
+             says more",
         );
     }
-    // A server may reset connections of others.
-    let counts = |other: &&str| seen.has_counter(other, TCP_OUT_RESETS) && seen.hosts_of_tcp().any(|of| of == *other);
-    let other = seen.other_end(host).filter(counts);
-    match other.map(|other| (other, seen.growth(other, TCP_OUT_RESETS, None))) {
-        Some((other, sent)) if sent >= n => format!("{other} reset connections of {host}"),
-        Some((other, sent)) => format!(
-            "connections of {host} were reset by a firewall or a device on the path: {other} sent {} of {} resets",
-            grouped(sent),
-            grouped(n)
-        ),
-        None => format!("connections of {host} were reset, by the other end or by a device on the path"),
-    }
+    NextStep::new("nft -a list ruleset").on(host).expected("show, on both hosts, rules that reject with a TCP reset")
 }
 
 /// Sums up the errors by cause and compares them with the completed work.
@@ -320,7 +360,12 @@ impl FindingRule for ErrorCauses {
         let known = known_of(most).or_else(|| is_without_route(seen, host, most).then_some(&WITHOUT_ROUTE));
         // A test that opens a connection for each exchange goes on with the next one.
         let n_connections = done(seen, count::CONNECTIONS).unwrap_or(0);
-        let are_few = ratio(n_errors, n_connections).is_some_and(|share| share < FEW_CONNECTIONS);
+        // A request whose connection was reset is one of many, and the next one opens another connection.
+        let is_reset_request = most.cause == Cause::Reset && matches!(seen.test.layer, Layer::App | Layer::Http);
+        let are_few = match share.filter(|_| is_reset_request) {
+            Some(share) => share < FEW_CONNECTIONS || n_errors < FEW_RESETS,
+            None => ratio(n_errors, n_connections).is_some_and(|share| share < FEW_CONNECTIONS),
+        };
         let is_late = are_connects_delayed(seen) && causes.keys().all(|(_, failure)| is_late_connect(failure));
         let severity = if is_late {
             Severity::Remark
@@ -825,5 +870,46 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.http(1000, 10);
         assert_eq!(builder.finding("errors"), None);
+    }
+
+    #[test]
+    fn a_few_resets_of_many_requests_lead_nothing_and_those_of_a_stream_do() {
+        let severity = |n_resets: u64, n_requests: u64| {
+            let mut builder = RunBuilder::new();
+            builder.http(1_000, 32);
+            builder.total("client", count::CONNECTIONS, 32);
+            builder.total("client", count::ATTEMPTS, n_requests);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("read: connection reset by peer", n_resets);
+            builder.finding("resets").unwrap().severity
+        };
+        assert_eq!([severity(1, 1_000), severity(500, 1_000_000)], [Severity::Remark; 2]);
+        assert_eq!(severity(5_000, 1_000_000), Severity::HoldsBack);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.add("send: connection reset by peer", 1);
+        assert_eq!(builder.finding("resets").unwrap().severity, Severity::HoldsBack);
+    }
+
+    #[test]
+    fn resets_that_the_other_kernel_counted_are_not_those_of_a_firewall() {
+        let step = |n_sent: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_rr(1_000, 4);
+            builder.host_counter("target", (TCP_OUT_RESETS, ""), n_sent);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("recv: connection reset by peer", 300);
+            let finding = builder.finding("resets").unwrap();
+            let next = finding.next.unwrap();
+            (finding.title, next.command, next.on)
+        };
+        let (title, command, on) = step(300);
+        assert!(title.starts_with("target reset connections of client"), "{title}");
+        assert_eq!(command, "nstat -az 'TcpExtTCPAbort*' TcpExtListenOverflows");
+        assert_eq!(on.as_deref(), Some("target"));
+        let (title, command, _) = step(0);
+        assert!(title.contains("by a firewall or a device on the path: target sent 0 of 300 resets"), "{title}");
+        assert_eq!(command, "nft -a list ruleset");
     }
 }

@@ -16,7 +16,7 @@ use super::{FindingRule, latency_under_load::shorter_queue, rule::DEVICE_CORE_FU
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
-    flows::{QUEUE_MIN, judged_samples},
+    flows::{QUEUE_MIN, judged_samples, least_round_trip},
     resent::{LOSS_MATTERS, most_resent, path_overflows},
     same_way::carries_more,
 };
@@ -28,6 +28,8 @@ pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
 const WINDOWS_MIN: usize = 5;
 /// Fewer segments that were sent again keep no window small.
 const RESENT_MIN: f64 = 1e-5;
+/// With a smaller part of its congestion window under way, a sender is not bound by it.
+const WINDOW_USED: f64 = 0.5;
 /// A window that grew by less did not grow to the end.
 const GROWN: f64 = 1.2;
 
@@ -100,6 +102,10 @@ impl FindingRule for FlowBottleneck {
             return Vec::new();
         }
         let path = FlowPath::of(seen, &held);
+        // A window of which half is not used keeps nobody waiting, and does not grow either (`tcp_is_cwnd_limited` of Linux).
+        if self.0 == Bottleneck::CongestionWindow && path.window_used().is_some_and(|used| used < WINDOW_USED) {
+            return Vec::new();
+        }
         // Losses at random keep queues full of what has to be sent again, too.
         if self.0 == Bottleneck::Queue && path.rate.is_some_and(|rate| carries_more(seen, rate.get())) {
             return Vec::new();
@@ -162,15 +168,20 @@ impl FlowBottleneck {
         }
         let (options, expected) = match self.0 {
             Bottleneck::CongestionWindow if path.window == WindowShape::Growing => {
-                ("--duration 30s", "show the rate of a window that has had the time to grow")
+                let seconds =
+                    seen.measured_time().0.div_ceil(seen.trials().len().max(1) as u64).div_ceil(1_000_000_000);
+                let longer = format!("--duration {}s", seconds.saturating_mul(3).max(30));
+                (longer, "show the rate of a window that has had the time to grow")
             }
             Bottleneck::CongestionWindow => {
-                ("--flows 4", "show whether several connections get more: then each is held back and not the path")
+                let flows = seen.test.options.count("flows").unwrap_or(1).saturating_mul(2).max(4);
+                let more = "show whether several connections get more: then each is held back and not the path";
+                (format!("--flows {flows}"), more)
             }
             Bottleneck::Queue => return Some(shorter_queue(seen, &path.sender)),
             _ => return None,
         };
-        Some(NextStep::new(seen.repeat_test_command(options)?).on(&seen.test.from).expected(expected))
+        Some(NextStep::new(seen.repeat_test_command(&options)?).on(&seen.test.from).expected(expected))
     }
 }
 
@@ -224,6 +235,8 @@ struct FlowPath {
     rtt: Nanos,
     rtt_min: Nanos,
     cwnd: u64,
+    mss: u64,
+    n_flows: u64,
     rate: Option<BitsPerSec>,
     idle: f64,
     window: WindowShape,
@@ -241,12 +254,15 @@ impl FlowPath {
             };
             fathom_model::units::rounded(mean(&samples.iter().filter_map(of).collect::<Vec<_>>()).unwrap_or(0.0))
         };
+        let least: Vec<f64> = samples.iter().filter_map(|samples| least_round_trip(samples)).map(approximate).collect();
         let idle: Vec<f64> = held.iter().map(|flow| flow.waits.application).collect();
         Self {
             sender: held.first().map_or_else(String::new, |flow| flow.sender.clone()),
             rtt: Nanos(value(tcp::RTT_NS)),
-            rtt_min: Nanos(value(tcp::RTT_MIN_NS)),
+            rtt_min: Nanos(fathom_model::units::rounded(mean(&least).unwrap_or(0.0))),
             cwnd: value(tcp::CWND_SEGMENTS),
+            mss: value(tcp::SND_MSS_BYTES),
+            n_flows: held.len() as u64,
             rate: BitsPerSec::new(held.iter().map(|flow| flow.acknowledged_bps).sum()),
             idle: mean(&idle).unwrap_or(0.0),
             window: samples.first().map_or(WindowShape::Other, |samples| {
@@ -255,6 +271,13 @@ impl FlowPath {
             }),
             peer: held.first().and_then(|flow| Some(flow.id.split(' ').nth(1)?.parse::<SocketAddr>().ok()?.ip())),
         }
+    }
+
+    /// Returns the part of the congestion windows that was under way; `None` if it is not known how much they allow.
+    fn window_used(&self) -> Option<f64> {
+        let under_way = self.rate?.get() / 8.0 * self.rtt.as_secs_f64() / approximate(self.n_flows);
+        let allowed = approximate(self.cwnd) * approximate(self.mss);
+        (allowed > 0.0).then(|| under_way / allowed)
     }
 
     fn evidence(&self) -> Vec<Evidence> {
@@ -279,5 +302,19 @@ mod tests {
         assert_eq!(WindowShape::of(&[10, 20, 40, 80, 90]), WindowShape::Growing);
         assert_eq!(WindowShape::of(&[80, 40, 60, 90, 50]), WindowShape::Other);
         assert_eq!(WindowShape::of(&[4, 4]), WindowShape::Other, "two samples tell nothing");
+    }
+
+    #[test]
+    fn a_window_that_is_hardly_used_holds_nobody_back() {
+        use fathom_model::names::tcp;
+        let found = |cwnd: u64| {
+            let mut builder = crate::run_builder::RunBuilder::new();
+            builder.windowed_stream(200_000_000, &[(tcp::RTT_NS, 10_000_000), (tcp::CWND_SEGMENTS, cwnd)]);
+            builder.cpu("client", "cpu0", [10, 10, 0, 0]);
+            builder.finding("congestion-window").is_some()
+        };
+        // 2 GB in a second are 20 MB in each round trip.
+        assert!(found(13_000));
+        assert!(!found(60_000));
     }
 }

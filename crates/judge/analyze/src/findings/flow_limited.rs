@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Evidence, Finding, NextStep, Severity, Side,
+    Evidence, Finding, FlowSummary, NextStep, Severity, Side,
     names::tcp,
     record::FlowSample,
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, ratio},
@@ -16,7 +16,7 @@ use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
-    flows::{HARDLY, has_standing_queue, judged_samples},
+    flows::{HARDLY, has_standing_queue, is_mostly_queue, judged_samples},
     gap,
     resent::path_overflows,
 };
@@ -208,7 +208,9 @@ fn shown_window<'a>(seen: &TestEvidence<'a>) -> Option<WindowLimit<'a>> {
         return Some(WindowLimit::SlowReader(slow));
     }
     let small = SIDES.into_iter().find_map(|(side, peer)| {
-        let window = bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES))?;
+        let is_path = |samples: &[FlowSample]| fills_path(seen, side, samples);
+        let window =
+            bound_by(seen, side, |samples| largest(samples, tcp::SND_WND_BYTES).filter(|_| !is_path(samples)))?;
         let (sender, receiver) = (seen.host_of(side)?, seen.host_of(peer));
         Some(if is_unscaled(seen, side, window.size) {
             let cost = format!("each round trip of {} carries no more than {}", window.rtt, window.size);
@@ -247,7 +249,23 @@ fn closed_window<'a>(seen: &TestEvidence<'a>) -> Option<ClosedWindow<'a>> {
         None if !seen.is_memory(closed.sender) => false,
         None => seen.cores(closed.sender).first().is_some_and(|core| core.busy() >= NEARLY_FULL),
     };
-    (!has_no_core && !path_overflows(seen)).then_some(closed)
+    (!has_no_core && !path_overflows(seen) && !most_fill_path(seen, closed.side)).then_some(closed)
+}
+
+/// Returns true if the segments of a connection spend most of their time in a queue of the path. Between the cores of one machine these are the queue,
+/// and segments wait for a thread without a core too.
+fn fills_path(seen: &TestEvidence<'_>, side: Side, samples: &[FlowSample]) -> bool {
+    let is_between_cores = || seen.host_of(side).is_some_and(|sender| seen.is_between_cores(sender));
+    is_mostly_queue(samples) && !is_between_cores() && !seen.hosts().any(|host| seen.waits_for_core(host))
+}
+
+/// Returns true if that is so for most connections of a sender.
+fn most_fill_path(seen: &TestEvidence<'_>, side: Side) -> bool {
+    let sent: Vec<_> = seen.test.flows.iter().filter(|flow| Some(flow.sender.as_str()) == seen.host_of(side)).collect();
+    let fills =
+        |flow: &&&FlowSummary| judged_samples(seen, flow).is_some_and(|samples| fills_path(seen, side, samples));
+    let n_filling = sent.iter().filter(fills).count();
+    n_filling > 0 && 2 * n_filling >= sent.len()
 }
 
 /// Returns true if wide windows that a sender was offered shrank to half of what they had been, in at least a quarter of the samples.
@@ -303,7 +321,8 @@ impl FindingRule for SendBuffer {
         }
         let limited =
             SIDES.into_iter().find_map(|(side, _)| Some((side, wait_ratio(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
-        let Some((side, share)) = limited.filter(|_| !path_overflows(seen)) else { return Vec::new() };
+        let is_of_path = |side| path_overflows(seen) || most_fill_path(seen, side);
+        let Some((side, share)) = limited.filter(|(side, _)| !is_of_path(*side)) else { return Vec::new() };
         let Some(sender) = seen.host_of(side) else { return Vec::new() };
         let title = format!("the send buffer on {sender} was too small for the path {} of the time", percent(share));
         vec![
@@ -342,7 +361,7 @@ impl SizeBound {
 /// Returns the size and the round trip of the connections that one side sends over, if their rate is one such size per round trip.
 fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&[FlowSample]) -> Option<u64>) -> Option<SizeBound> {
     let sender = seen.host_of(side)?;
-    let of_flow = |summary: &fathom_model::FlowSummary| {
+    let of_flow = |summary: &FlowSummary| {
         let samples = judged_samples(seen, summary)?;
         let last = &samples.last()?.values;
         let (size, rtt) = (Bytes(size(samples)?), Nanos(*last.get(tcp::RTT_NS)?));

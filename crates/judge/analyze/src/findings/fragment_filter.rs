@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
-    names::host as counter,
+    names::{count, host as counter},
     units::{grouped, ratio},
 };
 
@@ -18,6 +18,10 @@ pub(super) const FRAGMENT_FILTER: &str = "fragments-dropped";
 const FRAGMENTS_MIN: u64 = 10;
 /// Below this share of the sent fragments, a device drops them; chance drops single ones.
 const ARRIVES: f64 = 0.9;
+/// Below this share, those that came are of other programs.
+const NONE: f64 = 0.01;
+/// The first fragments of all datagrams, which alone have ports.
+const ONE_OF_EACH: std::ops::Range<f64> = 0.9..1.1;
 
 /// Compares the fragments that one host made with those that reached the other one, where none of its datagrams was put together.
 pub(crate) struct FragmentFilter;
@@ -35,10 +39,15 @@ impl FindingRule for FragmentFilter {
             [counter::IP_FRAGMENTS_RECEIVED, counter::IP_REASSEMBLED].map(|name| seen.growth(receiver, name, None));
         // Where nothing passes, not even the short marks of the end, it is not for being fragments.
         let passes = seen.test.conservation.as_ref().is_some_and(|sum| sum.n_received > 0);
+        // A filter drops all, or those without ports: a loss hits one of many fragments of nearly each datagram too.
+        let is_none = ratio(n_came, n_sent).is_some_and(|share| share < NONE);
+        let are_first_ones =
+            ratio(n_came, seen.total(from, count::SENT)).is_some_and(|share| ONE_OF_EACH.contains(&share));
         let is_filtered = seen.has_counter(receiver, counter::IP_FRAGMENTS_RECEIVED)
             && n_sent >= FRAGMENTS_MIN
             && n_whole == 0
-            && ratio(n_came, n_sent).is_some_and(|share| share < ARRIVES);
+            && ratio(n_came, n_sent).is_some_and(|share| share < ARRIVES)
+            && (is_none || are_first_ones);
         if !passes || !is_filtered {
             return Vec::new();
         }
@@ -78,7 +87,6 @@ impl FindingRule for FragmentFilter {
 mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
-    use fathom_model::names::count;
 
     #[test]
     fn fragments_that_do_not_arrive_are_no_black_hole() {
@@ -98,5 +106,16 @@ mod tests {
         assert!(some.title.contains("1,000 of 3,000 arrived"), "{}", some.title);
         assert_ne!(told(2_700, 700, 702).id, FRAGMENT_FILTER, "a loss hits single fragments");
         assert_ne!(told(0, 0, 0).id, FRAGMENT_FILTER, "nothing of any kind arrives");
+    }
+
+    #[test]
+    fn a_loss_of_single_fragments_of_each_datagram_is_no_filter() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 2)]);
+        builder.total("client", count::BYTES_SENT, 60_000_000);
+        builder.host_counter("client", (counter::IP_FRAGMENTS_CREATED, ""), 41_000);
+        builder.host_counter("target", (counter::IP_FRAGMENTS_RECEIVED, ""), 34_850);
+        builder.host_counter("target", (counter::IP_REASSEMBLED, ""), 0);
+        assert_eq!(builder.finding(FRAGMENT_FILTER), None);
     }
 }

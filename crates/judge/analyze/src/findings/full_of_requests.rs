@@ -12,8 +12,8 @@ use fathom_model::{
 
 use super::{
     FindingRule,
-    paced_answers::{FIRST_FLIGHT, TIMES_BEGIN},
-    rule::DEVICE_CORE_FULL,
+    paced_answers::TIMES_BEGIN,
+    rule::{DEVICE_CORE_FULL, FIRST_FLIGHT},
     server_time::FASTEST,
 };
 use crate::{

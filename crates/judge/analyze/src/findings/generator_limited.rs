@@ -113,6 +113,11 @@ fn near_ceiling(seen: &TestEvidence<'_>) -> Option<OwnLimit> {
 /// if at least as many cores were full. If both ends share a machine, they cannot be told apart in this way.
 pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<OwnLimit> {
     let to = seen.test.to.as_deref().filter(|_| !seen.is_one_machine())?;
+    // A sender that keeps its schedule spins between packets, and threads that poll for answers take a whole core at any load.
+    let keeps_schedule = || seen.offered().is_some_and(|offered| offered.share >= OFFERED);
+    if keeps_schedule() || seen.polls_all_the_time() {
+        return None;
+    }
     let target = seen.cores(to);
     if target.is_empty() || target.iter().any(|core| core.busy() >= FREE) {
         return None;
@@ -124,7 +129,7 @@ pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<OwnLimit> {
     // core.
     let threads = (cores_used - 0.05).ceil().max(1.0);
     let busy = (cores_used / threads).min(1.0);
-    let n_full = seen.cores(&seen.test.from).iter().filter(|core| core.busy() >= FULL).count();
+    let n_full = seen.cores(&seen.test.from).iter().filter(|core| core.is_full()).count();
     let enough = approximate(u64::try_from(n_full).ok()?) >= threads;
     (busy >= FULL && enough).then(|| {
         let title = format!(
@@ -405,5 +410,23 @@ mod tests {
         assert_eq!(builder.finding("offered-too-little"), None);
         builder.total("client", count::LATE_OWN_CPU, 100);
         assert!(builder.finding("offered-too-little").is_some());
+    }
+
+    #[test]
+    fn a_sender_that_keeps_its_schedule_or_polls_is_full_and_no_limit() {
+        let found = |intended: u64, polls: bool| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, 990)]);
+            builder.total("client", count::INTENDED, intended);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.cpu_ns = Nanos::from_millis(1_180);
+            record.notes.extend(polls.then(|| fathom_model::Note::new("spin", "it polled")));
+            builder.cpu("client", "cpu0", [60, 30, 9, 0]);
+            builder.cpu("target", "cpu0", [10, 10, 10, 0]);
+            (builder.finding("generator-limited").is_some(), builder.finding("core-saturated").is_some())
+        };
+        assert_eq!(found(2_000, false), (true, false));
+        assert_eq!(found(1_000, false), (false, false), "it spins between packets");
+        assert_eq!(found(2_000, true), (false, false), "it polls for answers");
     }
 }

@@ -3,11 +3,12 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::{count, host},
+    units::ratio,
 };
 
 use super::{
     FindingRule,
-    drops::{DropReport, doubled_sysctl, packets_received},
+    drops::{DropReport, PACKETS_MIN, doubled_sysctl, may_be_of_connections, packets_received},
     flow_limited::larger_receive_buffer,
     link_down::LINK_DOWN,
     planned_event::PLANNED_EVENT,
@@ -17,11 +18,11 @@ use crate::{
     evidence::{TestEvidence, counter_evidence},
 };
 
+/// The instance of a counter that counts for IPv6, beside one for IPv4.
+const OF_IPV6: &str = "ipv6";
+
 /// The id of the finding about neighbors that did not answer.
 pub(super) const NEIGHBOR_UNRESOLVED: &str = "neighbor-unresolved";
-
-/// Fewer dropped packets explain nothing.
-pub(super) const PACKETS_MIN: u64 = 10;
 
 /// The id of the finding about a full table of tracked connections.
 pub(super) const CONNTRACK_FULL: &str = "conntrack-full";
@@ -114,16 +115,17 @@ pub(crate) const FILTER: HostDrops = HostDrops {
     next: |_, _| NextStep::new("nft -a list ruleset").expected("show the rule by its handle"),
 };
 
-/// A filter or policer of `tc` on the way in.
+/// A filter or policer of `tc`, on the way in or out: `clsact` counts both as one.
 pub(crate) const INGRESS_FILTER: HostDrops = HostDrops {
     id: "ingress-filter-drops",
-    short: "tc ingress",
+    short: "tc filter",
     counter: host::QDISC_IN_DROPPED,
     share_of: ShareOf::Packets,
     of_machine: false,
-    place: |host, interface| format!("a tc filter or policer on the way into {interface} of {host} drops packets"),
+    place: |host, interface| format!("a tc filter or policer on {interface} of {host} drops packets"),
     next: |seen, host| {
-        NextStep::new(format!("tc -s filter show dev {} ingress", seen.interface(host)))
+        let interface = seen.interface(host);
+        NextStep::new(format!("tc -s filter show dev {interface} ingress; tc -s filter show dev {interface} egress"))
             .expected("show the filter and its rate")
     },
 };
@@ -388,6 +390,9 @@ impl FindingRule for HostDrops {
         if seen.test.layer == Layer::Frames || seen.provokes_losses() {
             return Vec::new();
         }
+        if !self.is_of(seen.test.layer) {
+            return Vec::new();
+        }
         // A probe may go to a port where nobody listens, whose refusal is its answer.
         if seen.test.layer == Layer::Path && (self.id == NO_LISTENER.id || self.share_of == ShareOf::Connections) {
             return Vec::new();
@@ -415,9 +420,21 @@ impl FindingRule for HostDrops {
 }
 
 impl HostDrops {
-    /// Returns the drops of a host by instance, those that grew most first.
+    /// Whether the place can drop packets of a test of this layer: others are those of other programs.
+    fn is_of(&self, layer: Layer) -> bool {
+        match self.id {
+            BAD_TCP_CHECKSUMS | "tcp-backlog-drops" => layer != Layer::Udp,
+            _ if self.counter == host::UDP_NO_PORTS => matches!(layer, Layer::Udp | Layer::Path),
+            _ => true,
+        }
+    }
+
+    /// Returns the drops of a host by instance, those that grew most first. Packets of the IP version that the test does not use are those of others.
     fn grown<'a>(&self, seen: &TestEvidence<'a>, host: &str) -> Vec<(&'a str, u64)> {
         let mut grown = seen.growth_by_instance(host, self.counter);
+        if let Some(address) = seen.reached_address().filter(|_| seen.has_counter_of(host, self.counter, OF_IPV6)) {
+            grown.retain(|(of, _)| (*of == OF_IPV6) == address.is_ipv6());
+        }
         if self.id == CONNTRACK_FULL {
             // The first packet of a connection that was refused counts as dropped too (`nf_ct_resolve_clash`,
             // net/netfilter/nf_conntrack_core.c).
@@ -467,8 +484,13 @@ impl HostDrops {
             },
             next: Some((self.next)(seen, host)),
         };
+        let share = ratio(n, packets_received(seen, host));
         let found = report.into_finding_by_time(seen)?;
-        let is_harmless = self.share_of == ShareOf::FirstPackets && !has_failed && all_opened(seen);
+        let is_harmless = match self.share_of {
+            ShareOf::FirstPackets => !has_failed && all_opened(seen),
+            ShareOf::Packets => !may_be_of_connections(seen, n, share),
+            ShareOf::Connections => false,
+        };
         Some(if is_harmless { Finding { severity: Severity::Remark, next: None, ..found } } else { found })
     }
 }
@@ -587,5 +609,22 @@ mod tests {
         let told =
             builder.analyzed().findings.into_iter().filter(|finding| finding.id == "neighbor-unresolved").count();
         assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn packets_of_another_protocol_or_version_of_ip_are_those_of_other_programs() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
+        builder.host_counter("client", (host::UDP_NO_PORTS, ""), 400);
+        assert_eq!(builder.finding("no-listener"), None, "a stream has no datagrams");
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 500)]);
+        builder.host_counter("client", (host::TCP_BACKLOG_DROPS, ""), 400);
+        assert_eq!(builder.finding("tcp-backlog-drops"), None);
+        builder.host_counter("client", (host::IP_OUT_NO_ROUTES, ""), 0);
+        builder.host_counter("client", (host::IP_OUT_NO_ROUTES, "ipv6"), 400);
+        assert_eq!(builder.finding(NO_ROUTE_ID), None, "names with an address of IPv6 are looked up");
+        builder.host_counter("client", (host::IP_OUT_NO_ROUTES, ""), 400);
+        assert!(builder.finding(NO_ROUTE_ID).is_some());
     }
 }

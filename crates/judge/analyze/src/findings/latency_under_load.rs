@@ -168,7 +168,14 @@ fn next(seen: &TestEvidence<'_>) -> NextStep {
 /// Suggests a congestion control that watches the delay, unless it is in use already; then a look at the queues.
 pub(super) fn shorter_queue(seen: &TestEvidence<'_>, sender: &str) -> NextStep {
     let watches_delay = seen.congestion_control(sender).is_some_and(|name| name.starts_with("bbr"));
-    let (command, expected) = if watches_delay {
+    let known = seen.environment(sender).and_then(|facts| facts.get("tcp", "congestion_control_available"));
+    // The kernel loads it for who may set up the network.
+    let may_load = || {
+        let capabilities = seen.environment(sender).and_then(|facts| facts.get("tool", "capabilities"));
+        capabilities.is_none_or(|all| all.split(' ').any(|one| one == "net_admin"))
+    };
+    let is_missing = known.is_some_and(|names| !names.split_whitespace().any(|name| name == "bbr")) && !may_load();
+    let (command, expected) = if watches_delay || is_missing {
         (
             "tc -s qdisc show".to_owned(),
             "show which queue holds the packets, if it is one of this host; fq_codel or cake at the bottleneck keeps it short",

@@ -22,6 +22,9 @@ const STANDS: std::ops::Range<f64> = 0.5..2.0;
 /// If less than this part of the rate of a hierarchy leaves, packets waited for the rate of one of its classes.
 const CLASS_BELOW: f64 = 0.5;
 
+/// A discipline of which less than this part of the rate is used holds little back.
+const RATE_USED: f64 = 0.5;
+
 /// A connection goes at the rate of its discipline if its payload is this part of it: of a frame of 1,514 bytes, 1,448 are payload.
 const AT_FLOW_RATE: std::ops::Range<f64> = 0.92..1.0;
 
@@ -87,6 +90,14 @@ fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Opt
     // A hierarchy may have a class of another rate for this traffic.
     let is_of_class = |rate: &BitsPerSec| kind == "htb" && left_at(seen, (host, interface)) < CLASS_BELOW * rate.get();
     let rate = rate_of(seen, (host, interface)).filter(|rate| !is_of_class(rate));
+    // Each burst waits a little for a rate that is not used up, as the ACKs of a download do. What waits for an unknown rate stands in the queue.
+    let holds_back = match rate {
+        Some(rate) => left_at(seen, (host, interface)) >= RATE_USED * rate.get(),
+        None => seen.mean_value(host, host::QDISC_BACKLOG_BYTES, interface).is_none_or(|bytes| bytes > 0),
+    };
+    if !holds_back {
+        return None;
+    }
     let rate_text = rate.map_or_else(String::new, |rate| format!(" to {rate}"));
     let title = format!(
         "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
@@ -252,5 +263,23 @@ mod tests {
         builder.run.hosts.get_mut("client").unwrap().environment.note("mv0", "lower", "eth0");
         let finding = builder.finding(LOCAL_SHAPER).unwrap();
         assert!(finding.title.starts_with("the queue tbf on eth0 of client limits what leaves"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_queue_whose_rate_is_hardly_used_or_that_never_stands_holds_nothing_back() {
+        let found = |rate: &str, counters: &[(&str, u64)]| {
+            let mut builder = shaped(rate);
+            for (counter, n) in counters {
+                builder.host_counter("client", (counter, "eth0"), *n);
+            }
+            builder.finding(LOCAL_SHAPER).is_some()
+        };
+        // The stream lasts for a little more than a second.
+        let sent = |bytes| [(host::DEV_TX_BYTES, bytes)];
+        assert!(found("20000000", &sent(2_400_000)));
+        assert!(!found("20000000", &sent(200_000)), "ACKs of a download wait for a moment");
+        let mut builder = shaped("");
+        builder.series("client", (host::QDISC_BACKLOG_BYTES, "eth0"), &[0; 4]);
+        assert_eq!(builder.finding(LOCAL_SHAPER), None, "nothing waits for an unknown rate");
     }
 }

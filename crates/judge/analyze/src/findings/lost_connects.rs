@@ -6,6 +6,7 @@ use super::{
     connect_delays::{
         PACKETS_PER_SYN, is_of_device, is_of_listener, most_without_way_back, next_at, show_route, without_way_back,
     },
+    drops::PACKETS_MIN,
     host_drops::before_connections,
     other_mac::{compare_addresses, frames_for_others},
     packet_filter::show_rules,
@@ -26,7 +27,9 @@ pub(crate) fn lost_connects(seen: &TestEvidence<'_>, n_syns: u64) -> Option<Lost
     let is_enough = |n: u64| about_as_many.contains(&n);
     let counted = seen.hosts().flat_map(|host| before_connections(seen, host)).filter(|(_, n, _)| is_enough(*n));
     if let Some((what, n, next)) = counted.max_by_key(|(_, n, _)| *n) {
-        return Some(LostConnects { what: format!("{what}: {} packets", grouped(n)), next });
+        // So few may have come from a stranger.
+        let perhaps = if n < PACKETS_MIN { ", perhaps those of this test" } else { "" };
+        return Some(LostConnects { what: format!("{what}: {} packets{perhaps}", grouped(n)), next });
     }
     let most = most_dropped(seen, *about_as_many.end(), |drops| !is_of_device(drops) && is_enough(drops.n));
     let no_way_back = most_without_way_back(seen, n_syns).filter(|_| most.as_ref().is_none_or(is_of_listener));

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use fathom_model::{Finding, Layer, NextStep, names::host};
+use fathom_model::{Finding, Layer, NextStep, names::host, units::ratio};
 
 use super::{
     FindingRule,
-    drops::{DropReport, packets_received},
+    drops::{DropReport, PACKETS_MIN, may_be_of_connections, packets_received},
     duplicate_address::DUPLICATE_ADDRESS,
 };
 use crate::evidence::{TestEvidence, counter_evidence};
-
-/// Fewer dropped packets explain nothing.
-const PACKETS_MIN: u64 = 10;
 
 /// Looks for martian packets (RFC 1812 section 5.3.7) other than those of the reverse path filter, which has a rule of its own.
 ///
@@ -45,7 +42,8 @@ impl Martians {
     fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
         let counters @ [(_, source), (_, destination)] = dropped(seen, host);
         let n = source + destination;
-        if n < PACKETS_MIN || seen.lost_nothing() {
+        let share = ratio(n, packets_received(seen, host));
+        if n < PACKETS_MIN || seen.lost_nothing() || !may_be_of_connections(seen, n, share) {
             return None;
         }
         let place =

@@ -28,6 +28,7 @@ mod host_drops;
 mod ideal_exceeded;
 mod incomplete;
 mod interval_too_wide;
+mod kernel_threads;
 mod late_requests;
 mod latency_under_load;
 mod limit;
@@ -119,6 +120,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &errors::ErrorCauses,
     &server_failures::SERVER_FAILURES,
     &server_failures::REFUSED_REQUESTS,
+    &server_failures::REDIRECTS,
     &server_failures::StuckConnections,
     &limit::LimitFound,
     &benchmark::BenchmarkHeadline,
@@ -151,6 +153,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::DeviceCore,
     &queue_share::QueueShares,
     &other_programs::OtherPrograms,
+    &kernel_threads::KernelThreads,
     &host_drops::CONNECTION_TABLE,
     &connect_delays::ConnectDelays,
     &acks_lost::AcksLost,
@@ -455,6 +458,30 @@ fn with_small_parts_as_remarks(mut of_test: Vec<Finding>, disturbed: f64, reache
     of_test
 }
 
+/// What takes the time of the cores of a host.
+const CAUSES_ON_A_HOST: [&str; 3] = ["other-programs", "cpu-quota", "low-frequency"];
+/// What a host does for want of that time.
+const EFFECTS_ON_A_HOST: [&str; 7] = [
+    "core-saturated",
+    "generator-limited",
+    "udp-receive-buffer",
+    "backlog-overflow",
+    "receive-budget",
+    "one-core-receives",
+    "ring-drops",
+];
+
+/// Returns true if a cause takes time of one machine, and a finding lacks time on another one.
+fn is_of_another_host(cause: &Finding, effect: &Finding, seen: &TestEvidence<'_>) -> bool {
+    let hosts = |finding: &Finding| finding.evidence.iter().map(|one| one.host.clone()).collect::<Vec<_>>();
+    let (of_cause, of_effect) = (hosts(cause), hosts(effect));
+    CAUSES_ON_A_HOST.contains(&cause.id.as_str())
+        && EFFECTS_ON_A_HOST.contains(&effect.id.as_str())
+        && !of_cause.is_empty()
+        && !of_effect.is_empty()
+        && !of_cause.iter().any(|one| of_effect.iter().any(|other| seen.share_a_machine(one, other)))
+}
+
 /// Turns findings into remarks if their cause was found too: one fault must not look like several.
 ///
 /// A finding that invalidates the test stays, and so does its cause: it is raised to the same severity.
@@ -463,15 +490,16 @@ pub(crate) fn with_effects_as_remarks(
     seen: &TestEvidence<'_>,
 ) -> Vec<Finding> {
     let is_cause = |finding: &Finding| finding.severity >= Severity::HoldsBack;
-    let causes: Vec<String> =
-        by_rule.iter().filter(|(_, finding)| is_cause(finding)).map(|(_, finding)| finding.id.clone()).collect();
+    let causes: Vec<Finding> =
+        by_rule.iter().filter(|(_, finding)| is_cause(finding)).map(|(_, finding)| finding.clone()).collect();
     let fatal: Vec<&'static str> = by_rule
         .iter()
         .filter(|(_, finding)| finding.id == NOTHING_DONE)
         .flat_map(|(rule, _)| rule.effect_of().iter().copied())
         .collect();
     let settled = |(rule, finding): (&dyn FindingRule, Finding)| {
-        let is_found = |cause: &&str| causes.iter().any(|found| found == cause);
+        let is_elsewhere = |cause: &Finding| is_of_another_host(cause, &finding, seen);
+        let is_found = |cause: &&str| causes.iter().any(|found| found.id == **cause && !is_elsewhere(found));
         let is_effect_of = |cause: &&str| is_found(cause) && !rule.stands_beside(cause, seen);
         let is_effect = rule.effect_of().iter().any(&is_effect_of);
         let is_effect_of_fatal = rule.effect_of().iter().any(|cause| fatal.contains(cause) && is_effect_of(cause));
@@ -664,5 +692,24 @@ mod tests {
         let expected = [("core-saturated", 1), ("core-saturated", 1), ("steal", 2)];
         assert_eq!(told[..3], expected, "a disturbance of all tests hides the cause of none");
         assert!(run.tests.iter().all(|test| test.findings.contains(&"steal".to_owned())));
+    }
+
+    #[test]
+    fn programs_on_one_host_are_not_why_a_core_of_another_one_is_full() {
+        let severity = |boots: [&str; 2]| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.cpu("client", "cpu0", [70, 5, 5, 0]);
+            builder.own_cpu("client", &[("cpu0", 50)]);
+            builder.cpu("target", "cpu1", [1, 1, 97, 0]);
+            builder.own_cpu("target", &[("cpu1", 950)]);
+            for (host, boot) in ["client", "target"].into_iter().zip(boots) {
+                builder.run.hosts.get_mut(host).unwrap().environment.note("kernel", "boot_id", boot);
+            }
+            assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
+            builder.finding("core-saturated").map(|finding| finding.severity)
+        };
+        assert_eq!(severity(["1", "2"]), Some(Severity::HoldsBack));
+        assert_eq!(severity(["1", "1"]), Some(Severity::Remark), "they are one machine");
     }
 }

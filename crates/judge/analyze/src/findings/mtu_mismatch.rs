@@ -14,8 +14,8 @@ use crate::evidence::{TestEvidence, text_evidence};
 pub(super) const MTU_MISMATCH: &str = "mtu-mismatch";
 /// The headers of a datagram over IPv4 (RFC 791, RFC 768); they are longer over IPv6.
 const HEADERS: u64 = 28;
-/// From this share of lost datagrams on, those that do not fit are the reason.
-const MOST: f64 = 0.5;
+/// From this share of lost datagrams on, those that do not fit are the reason: of equal ones, none fits.
+const NEARLY_ALL: f64 = 0.99;
 
 /// Compares the MTUs of the two ends. It is a remark, because path MTU discovery copes with it where a router is between them.
 ///
@@ -89,7 +89,7 @@ fn do_not_fit(seen: &TestEvidence<'_>, ends: &[(&str, u64)]) -> bool {
     let lost = seen.packets_lost().and_then(|lost| ratio(lost, sent)).unwrap_or(0.0);
     let packet = seen.total(from, count::BYTES_SENT).checked_div(sent).unwrap_or(0) + HEADERS;
     // Larger datagrams than the sender's own MTU are sent in fragments of that size.
-    packet.min(of_sender) > of_receiver && lost >= MOST
+    packet.min(of_sender) > of_receiver && lost >= NEARLY_ALL
 }
 
 #[cfg(test)]

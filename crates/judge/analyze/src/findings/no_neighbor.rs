@@ -6,11 +6,8 @@ use fathom_model::{
 };
 
 use super::{
-    FindingRule,
-    duplicate_address::DUPLICATE_ADDRESS,
-    host_drops::{NEIGHBOR_UNRESOLVED, PACKETS_MIN},
-    link_down::LINK_DOWN,
-    planned_event::PLANNED_EVENT,
+    FindingRule, drops::PACKETS_MIN, duplicate_address::DUPLICATE_ADDRESS, host_drops::NEIGHBOR_UNRESOLVED,
+    link_down::LINK_DOWN, planned_event::PLANNED_EVENT,
 };
 use crate::evidence::{TestEvidence, counter_evidence};
 
@@ -56,8 +53,9 @@ impl NoNeighbor {
             [only] => *only,
             several => *several.iter().find(|(address, _)| is_peer(address))?,
         };
+        let perhaps = if is_peer(address) { "" } else { " (perhaps the gateway)" };
         let title = format!(
-            "nobody answers {host} for the Ethernet address of {address} on {interface} (ARP or neighbor discovery)"
+            "nobody answers {host} for the Ethernet address of {address}{perhaps} on {interface} (ARP or neighbor discovery)"
         );
         Some(
             seen.finding(self.id(), Severity::HoldsBack, "no neighbor", title)

@@ -74,7 +74,17 @@ fn reason(seen: &TestEvidence<'_>, sender: &str, receiver: Option<&str>) -> (Str
                 .to_owned()
         }
     };
-    (String::new(), NextStep::new("tcpdump -ni any 'tcp[tcpflags] & tcp-syn != 0'").on(sender).expected(shown))
+    (
+        String::new(),
+        NextStep::new(if seen.is_ipv6() {
+            // The filter of flags knows IPv4 alone (pcap-filter(7)).
+            "tcpdump -ni any 'ip6 proto 6 and ip6[53] & 2 != 0'"
+        } else {
+            "tcpdump -ni any 'tcp[tcpflags] & tcp-syn != 0'"
+        })
+        .on(sender)
+        .expected(shown),
+    )
 }
 
 #[cfg(test)]

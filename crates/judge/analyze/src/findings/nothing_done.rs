@@ -5,7 +5,7 @@ use fathom_model::{
     finding::NOTHING_DONE,
     names::{
         count,
-        host::{CONNTRACK_DROPPED, DEV_RX_FRAMES, DEV_RX_OTHER_HOST, IP_REASSEMBLY_FAILS},
+        host::{CONNTRACK_DROPPED, DEV_RX_FRAMES, DEV_RX_OTHER_HOST, IP_IN_RECEIVES, IP_REASSEMBLY_FAILS},
     },
     plan::HostReach,
     probe::ProbeRecord,
@@ -126,9 +126,16 @@ impl<'a> Vanished<'a> {
         let is_for_others = seen.growth(receiver, DEV_RX_OTHER_HOST, Some(interface)) > n_came / 2;
         let is_stream = seen.total(from, count::TRANSACTIONS_LOST) == 0;
         if seen.test.layer == Layer::Udp && came && is_stream && !is_in_parts && !is_for_others {
-            let is_dropped_there = 2 * seen.growth(receiver, CONNTRACK_DROPPED, None) >= n_came;
-            let place = if is_dropped_there { Self::DroppedByTracking } else { Self::Behind };
-            return Some(place(receiver, interface));
+            if 2 * seen.growth(receiver, CONNTRACK_DROPPED, None) >= n_came {
+                return Some(Self::DroppedByTracking(receiver, interface));
+            }
+            // What IP has received as well are packets of others, which arrived: a packet filter behind it is told by what it did not pass on.
+            let n_elsewhere = seen.growth(receiver, DEV_RX_FRAMES, None).saturating_sub(n_came);
+            let n_at_ip = seen.growth(receiver, IP_IN_RECEIVES, None).saturating_sub(n_elsewhere);
+            let n_before_ip = n_came.saturating_sub(n_at_ip);
+            if ratio(n_before_ip, seen.total(from, count::SENT)).is_some_and(|share| CAME.contains(&share)) {
+                return Some(Self::Behind(receiver, interface));
+            }
         }
         let passes = |other: &&TestRun| {
             let is_same_way =
@@ -379,5 +386,16 @@ mod tests {
         assert_eq!(found(ProbeRecord::default()).1, VerdictState::Invalid);
         let hop = HopRecord { target: true, ..HopRecord::default() };
         assert_eq!(found(ProbeRecord { hops: vec![hop], ..ProbeRecord::default() }), (None, VerdictState::Measured));
+    }
+
+    #[test]
+    fn frames_of_others_are_not_the_datagrams_that_a_filter_drops() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 0)]);
+        builder.host_counter("target", (DEV_RX_FRAMES, "eth0"), 1_200);
+        builder.host_counter("target", (IP_IN_RECEIVES, ""), 1_190);
+        builder.host_counter("target", (IP_IN_DELIVERS, ""), 1_190);
+        let title = builder.finding(NOTHING_DONE).unwrap().title;
+        assert_eq!(title, "nothing arrived: all 1,000 datagrams were lost");
     }
 }

@@ -157,7 +157,10 @@ fn share_of_others(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> O
     let is_here = seen.server_beside(host).is_some() && !seen.runs_server_alone(host);
     let of_server: f64 = seen.server_processes().iter().filter(|_| is_here).map(|process| process.cores).sum();
     let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
-    Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
+    // Kernel threads may work for the test. Those of frames are its own already.
+    let of_kernel = if seen.test.layer == Layer::Frames { 0.0 } else { seen.kernel_threads(host) };
+    let of_none = of_server + of_kernel;
+    Some((others - of_none / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
 }
 
 fn is_server(seen: &TestEvidence<'_>, other: &Program<'_>) -> bool {

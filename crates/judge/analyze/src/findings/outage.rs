@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     evidence::{TestEvidence, has_answers, ratio_evidence, text_evidence},
+    flows::least_round_trip,
     gap,
     resent::most_resent,
     window::{MeasuredWindow, host_of, rates, record_of},
@@ -151,7 +152,8 @@ impl FindingRule for SilentStream {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let all = Silence::of_rounds(seen);
-        let n_silent = all.iter().filter(|silence| silence.longest >= SILENCE).count();
+        let least = least_silence(seen);
+        let n_silent = all.iter().filter(|silence| silence.longest >= least).count();
         let is_loss = most_resent(seen).is_some_and(|(_, share)| share > LOSS_MAX);
         let longest = all.iter().max_by_key(|silence| silence.longest);
         let Some(longest) = longest.filter(|_| 2 * n_silent > all.len() && !is_loss) else { return Vec::new() };
@@ -172,6 +174,14 @@ impl FindingRule for SilentStream {
                 .next(watch_changes(longest.host)),
         ]
     }
+}
+
+/// Returns the time from which on silence is an outage: behind a lost segment, a long path brings nothing to its reader for two round trips.
+fn least_silence(seen: &TestEvidence<'_>) -> Nanos {
+    const ROUND_TRIPS: u64 = 3;
+    let sides = [Side::Initiator, Side::Responder].into_iter().flat_map(|side| seen.measured_flows(side));
+    let longest = sides.filter_map(|(_, samples)| least_round_trip(samples)).max();
+    SILENCE.max(Nanos(longest.unwrap_or(0)) * ROUND_TRIPS)
 }
 
 /// The longest time of a trial in which a stream brought nothing.
@@ -208,6 +218,7 @@ mod tests {
         names::{
             count,
             host::{TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS},
+            tcp,
         },
         probe::{OutageRecord, ProbeRecord},
         units::Nanos,
@@ -274,5 +285,23 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.probed((100, 0), ProbeRecord { outages: outages.to_vec(), ..ProbeRecord::default() });
         assert!(builder.finding("outage").is_none(), "a host that is not there has no outage");
+    }
+
+    #[test]
+    fn on_a_long_path_silence_is_no_outage_before_three_round_trips() {
+        assert_eq!(least_silence_of(100), Nanos::from_millis(300));
+        assert_eq!(least_silence_of(1), super::SILENCE);
+    }
+
+    /// The least silence of a stream with this round trip in milliseconds.
+    fn least_silence_of(rtt: u64) -> Nanos {
+        let mut builder = RunBuilder::new();
+        builder.windowed_stream(64_000, &[]);
+        let flows = &mut builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows;
+        for sample in &mut flows[0].samples {
+            sample.values.insert(tcp::RTT_MIN_NS.to_owned(), Nanos::from_millis(rtt).0);
+        }
+        let context = crate::AnalysisContext::default();
+        super::least_silence(&crate::evidence::TestEvidence::new(&builder.run, &builder.run.tests[0], &context))
     }
 }

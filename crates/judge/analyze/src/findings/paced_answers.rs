@@ -9,14 +9,13 @@ use fathom_model::{
 use super::{
     FindingRule,
     planned_event::PLANNED_EVENT,
+    rule::FIRST_FLIGHT,
     server_time::{MOST, RESENT_MAX, RequestTimes, SLOW, is_of_requests, is_pause, resent_per_request},
 };
 use crate::evidence::{TestEvidence, counter_evidence, text_evidence};
 
 /// The bytes of an answer that fit in one segment on every path (RFC 8200, section 5: an MTU of 1280 bytes): nothing but the sender divides it.
 const ONE_SEGMENT: u64 = 1_200;
-/// The bytes that TCP sends before the first acknowledgment: ten segments (RFC 6928).
-pub(super) const FIRST_FLIGHT: f64 = 14_600.0;
 /// A connection that only begins takes at most this many times as long as its round trips.
 pub(super) const TIMES_BEGIN: f64 = 3.0;
 /// The largest distance between the 10 % shortest and the 10 % longest downloads of one pace, as a share of the median. Connections that

@@ -6,10 +6,9 @@ use fathom_model::{
     units::rounded,
 };
 
+use super::drops::PACKETS_MIN;
 use crate::evidence::{TestEvidence, counter_evidence};
 
-/// Fewer packets explain nothing.
-const PACKETS_MIN: u64 = 10;
 /// Packets for nobody come to every host: those of multicast groups, and those that the filter of a public host drops. So many in a second are no news.
 const OF_OTHERS_PER_SEC: f64 = 2.0;
 

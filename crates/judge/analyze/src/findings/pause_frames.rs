@@ -20,7 +20,7 @@ const MATTERS: f64 = 0.05;
 /// Looks at the pause frames that the interfaces of the test received and sent (`ethtool --include-statistics -a`).
 ///
 /// With them, a test measures the slowest receiver behind the cable and not its own path. How long each frame stopped the interface is known
-/// to the device alone, so they are a cause only if they can have stopped it for half of the time, and if the test lacks something; what they explain
+/// to the device alone, and a stop ends early with a second frame, so they are a cause only if half of them can have stopped it for half of the time, and if the test lacks something; what they explain
 /// is not told, as that is the most. Silent without a counter in the driver, as on
 /// virtual devices, and where all frames together could not have stopped the interface for a twentieth of the time.
 pub(crate) struct PauseFrames;
@@ -52,32 +52,35 @@ impl PauseFrames {
         if stopped < MATTERS {
             return None;
         }
+        let up_to = percent(stopped.min(1.0));
         let (title, next) = if received >= sent {
             let title = format!(
-                "{card} of {host} was asked to stop by {} pause frames, for up to {} of the time: its link partner is congested",
+                "{card} of {host} was asked to stop by {} pause frames, for up to {up_to} of the time: its link partner is congested",
                 grouped(received),
-                percent(stopped)
             );
             (title, "show whether it goes on; then look at the switch for the port that sends them")
         } else {
             let title = format!(
-                "{card} of {host} sent {} pause frames to its link partner, for up to {} of the time: the host does not take frames as \
+                "{card} of {host} sent {} pause frames to its link partner, for up to {up_to} of the time: the host does not take frames as \
                  fast as they come",
                 grouped(sent),
-                percent(stopped)
             );
             (title, "show its drops and its queues; the core that takes its frames is too slow, or its ring too small")
         };
+        // A stop ends early with a second frame, and what is asked to stop are the frames of one direction alone.
+        let role = seen.role_of(host);
+        let carries = if received >= sent { role != "receiver" } else { role != "sender" };
         let counters = [(DEV_RX_PAUSE, received), (DEV_TX_PAUSE, sent)].into_iter().filter(|(_, n)| *n > 0);
         let evidence = counters.map(|(name, n)| counter_evidence(host, format!("{name} {card}"), n));
         let next = NextStep::new(format!("ethtool -S {card}")).on(host).expected(next);
-        let is_cause = stopped >= HALF && !reaches_a_limit(seen);
+        let is_cause = stopped / 2.0 >= HALF && carries && !reaches_a_limit(seen);
         let severity = if is_cause { Severity::HoldsBack } else { Severity::Remark };
         Some(seen.finding(self.id(), severity, "pause frames", title).evidence(evidence).next(next))
     }
 }
 
-/// Returns the largest share of the time for which frames can have stopped an interface; `None` if the speed of its line or the time is not known.
+/// Returns the largest share of the time for which frames can have stopped an interface, above 1 if they overlap; `None` if the speed of its line or
+/// the time is not known.
 fn stopped_share(seen: &TestEvidence<'_>, (host, card): (&str, &str), n: u64) -> Option<f64> {
     let fact = |name: &str| seen.environment(host)?.get(card, name);
     // The number that a device without a line reports says nothing about the length of a quantum.
@@ -85,7 +88,7 @@ fn stopped_share(seen: &TestEvidence<'_>, (host, card): (&str, &str), n: u64) ->
     let speed = fact("speed_bps").filter(|_| has_line)?.parse::<BitsPerSec>().ok()?;
     let time = seen.sampled_time(host)?.as_secs_f64();
     let stopped = approximate(n) * BITS_STOPPED_MAX / speed.get();
-    (n > 0 && time > 0.0 && speed.get() > 0.0).then(|| (stopped / time).min(1.0))
+    (n > 0 && time > 0.0 && speed.get() > 0.0).then(|| stopped / time)
 }
 
 #[cfg(test)]
@@ -139,5 +142,12 @@ mod tests {
             client.environment.note("eth0", "line_rate", line_rate);
             assert_eq!(builder.finding("pause-frames").is_some(), is_told, "{line_rate}");
         }
+    }
+
+    #[test]
+    fn frames_that_stop_acknowledgments_alone_hold_nothing_back() {
+        let severity = |host, counter| paused(host, counter, 900).finding("pause-frames").unwrap().severity;
+        assert_eq!(severity("target", DEV_RX_PAUSE), Severity::Remark, "the receiver sends no data");
+        assert_eq!(severity("client", DEV_TX_PAUSE), Severity::Remark, "the sender gets none");
     }
 }

@@ -67,12 +67,14 @@ impl ReceiveBudget {
             "let a core take more packets in one turn; raise net.core.netdev_budget_usecs by the same factor",
         );
         let received = seen.growth(host, host::DEV_RX_FRAMES, Some(seen.interface(host)));
-        let matters = ratio(n_dropped, received + n_dropped).is_some_and(|share| share >= SHARE_MIN);
+        // A ring overflows for other reasons too, such as bursts: it has a rule of its own. The backlog of a core waits for its turns alone.
+        let of_backlog = seen.growth(host, host::SOFTNET_DROPPED, Some(core));
+        let matters = ratio(of_backlog, received + n_dropped).is_some_and(|share| share >= SHARE_MIN);
         let severity = if has_time && matters { Severity::HoldsBack } else { Severity::Remark };
         Some(
-            seen.finding(self.id(), severity, "rx budget", title((core, host), *n, n_dropped, &load))
+            seen.finding(self.id(), severity, "rx budget", title((core, host), (*n, n_dropped), matters, &load))
                 .evidence(evidence)
-                .explains(explained_ratio(n_dropped, seen.packets_lost()).filter(|_| has_time))
+                .explains(explained_ratio(of_backlog, seen.packets_lost()).filter(|_| has_time))
                 .next((has_time && matters).then(|| next.on(host))),
         )
     }
@@ -84,14 +86,15 @@ fn sampled_time_of_cores(seen: &TestEvidence<'_>, host: &str) -> Option<Nanos> {
     spans.reduce(|all, one| all + one).filter(|span| *span > Nanos::ZERO)
 }
 
-fn title((core, host): (&str, &str), n: u64, n_dropped: u64, load: &CoreLoad) -> String {
+fn title((core, host): (&str, &str), (n, n_dropped): (u64, u64), is_cause: bool, load: &CoreLoad) -> String {
     let squeezed = format!("{core} of {host} ended {} turns at receiving with packets left", grouped(n));
     let busy = percent(load.busy());
     if load.is_full() {
         return format!("{squeezed} because it has no idle time (busy {busy}): a larger packet budget does not help");
     }
+    let is = if is_cause { "is" } else { "may be" };
     format!(
-        "the packet budget is too small: {squeezed}, and {} were dropped while it was busy only {busy}",
+        "the packet budget {is} too small: {squeezed}, and {} were dropped while it was busy only {busy}",
         grouped(n_dropped)
     )
 }
@@ -131,6 +134,10 @@ mod tests {
     fn a_core_with_idle_time_that_ends_its_turns_before_drops_needs_a_larger_budget() {
         let mut builder = squeezed(400, 60);
         builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 1_000);
+        let severity = |builder: &RunBuilder, id: &str| builder.finding(id).unwrap().severity;
+        assert_eq!(severity(&builder, "receive-budget"), Severity::Remark, "a ring may overflow by bursts");
+        assert_eq!(severity(&builder, "device-receive-drops"), Severity::HoldsBack);
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 1_000);
         let run = builder.analyzed();
         let first = &run.findings[0];
         assert_eq!((first.id.as_str(), first.severity), ("receive-budget", Severity::HoldsBack), "{:#?}", run.findings);
@@ -143,8 +150,7 @@ mod tests {
             (next.command.as_str(), next.on.as_deref()),
             ("sysctl -w net.core.netdev_budget=600", Some("target"))
         );
-        let drops = run.findings.iter().find(|finding| finding.id == "device-receive-drops").unwrap();
-        assert_eq!(drops.severity, Severity::Remark, "one fault is told once");
+        assert!(run.findings.iter().all(|finding| finding.id != "device-receive-drops"), "one fault is told once");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Nothing arrived, and ICMP says why.
 
-use fathom_model::{Cause, Finding, Layer, NextStep, Severity, names::host as counter};
+use fathom_model::{Cause, Finding, Layer, NextStep, Severity, names::host as counter, units::approximate};
 
 use super::{FindingRule, errors::has_errors_of};
 use crate::{
@@ -34,6 +34,11 @@ impl FindingRule for RefusedDatagrams {
         let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
         let told_by = |host: &str| seen.growth(host, counter::ICMP_OUT_UNREACHABLE, None);
         let by_other = seen.hosts().filter(|other| *other != host).map(told_by).max().unwrap_or(0);
+        // A router on the way tells it about once a second at least (`net.ipv4.icmp_ratelimit`). Fewer are those of other programs.
+        let is_told_again = seen.sampled_time(host).is_none_or(|time| approximate(n) >= time.as_secs_f64() / 2.0);
+        if by_other == 0 && !is_told_again && seen.via().is_none_or(|via| told_by(via) == 0) {
+            return Vec::new();
+        }
         let by_device = seen.via().filter(|via| 2 * told_by(via) >= n && told_by(via) > by_other);
         let (on, next) = if let Some(device) = by_device {
             let routes = if seen.is_ipv6() { "ip -6 route" } else { "ip route" };
@@ -97,5 +102,21 @@ mod tests {
         };
         assert!(title(12).starts_with("the device dut told client by ICMP"), "{}", title(12));
         assert!(title(0).starts_with("ICMP told client that its datagrams are refused"), "{}", title(0));
+    }
+
+    #[test]
+    fn a_single_message_for_another_program_explains_no_silence() {
+        let found = |n: u64, by_target: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(10_000, 0)]);
+            builder.series("client", (counter::ICMP_IN_UNREACHABLE, ""), &[0, n]);
+            builder.host_counter("target", (counter::ICMP_OUT_UNREACHABLE, ""), by_target);
+            let host = builder.run.tests[0].trials[0].hosts.get_mut("client").unwrap();
+            let first = host.at_ns[0];
+            host.at_ns = vec![first, first + fathom_model::units::Nanos::from_secs(10)];
+            builder.finding("no-listener").is_some()
+        };
+        assert!(!found(1, 0), "of ten seconds");
+        assert!(found(1, 1) && found(9, 0));
     }
 }

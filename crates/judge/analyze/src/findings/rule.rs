@@ -4,6 +4,9 @@ use fathom_model::Finding;
 
 use crate::{change::Change, evidence::TestEvidence};
 
+/// The bytes that a new connection sends in its first round trip: ten segments (RFC 6928).
+pub(crate) const FIRST_FLIGHT: f64 = 14_600.0;
+
 /// The id of the finding about a device that had no time left, whose effects are many.
 pub(crate) const DEVICE_CORE_FULL: &str = "device-core-full";
 

@@ -53,6 +53,16 @@ pub(crate) const REFUSED_REQUESTS: StatusClass = StatusClass {
     leads_from: 0.5,
 };
 
+/// The server sends clients to another address, as a load balancer sends those of http to https, and the test measures that.
+pub(crate) const REDIRECTS: StatusClass = StatusClass {
+    id: "redirects",
+    short: "redirects",
+    digit: '3',
+    counter: count::REDIRECTS,
+    texts: ["are redirects", "; test the address that they name (Location)"],
+    leads_from: 0.5,
+};
+
 impl FindingRule for StatusClass {
     fn id(&self) -> &'static str {
         self.id
@@ -73,6 +83,10 @@ impl FindingRule for StatusClass {
         let [(_, n), (_, of)] = counted;
         let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
         let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, self.digit));
+        // What did not change since the client's copy is no redirect.
+        if such_as.is_some_and(|status| status.starts_with("304")) {
+            return Vec::new();
+        }
         let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
         let (what, advice) = (self.texts[0], self.texts[1]);
         let title = format!(
@@ -289,5 +303,19 @@ mod tests {
         unserved.total("client", count::STUCK_UNSERVED, 30);
         let title = unserved.finding("stuck-connections").unwrap().title;
         assert!(title.starts_with("30 of 40 connections never got an answer until the end of the test"), "{title}");
+    }
+
+    #[test]
+    fn redirects_lead_if_they_are_most_unless_they_say_that_nothing_changed() {
+        let found = |n: u64, status: &str| {
+            let mut builder = answered(0);
+            builder.total("client", count::REDIRECTS, n);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.facts.insert(HEAD.to_owned(), format!("HTTP/1.1 {status}\r\nLocation: https://x/\r\n"));
+            builder.finding("redirects").map(|finding| finding.severity)
+        };
+        let moved = "301 Moved Permanently";
+        assert_eq!([9, 300, 1_000].map(|n| found(n, moved)), [None, Some(Severity::Remark), Some(Severity::HoldsBack)]);
+        assert_eq!(found(1_000, "304 Not Modified"), None);
     }
 }

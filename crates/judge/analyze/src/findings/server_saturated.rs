@@ -3,14 +3,14 @@
 use fathom_model::{
     Finding, NextStep, Severity,
     record::ProgramTime,
-    units::{Nanos, percent},
+    units::{Nanos, percent, ratio},
 };
 
 use super::{
     FindingRule,
     server_time::{MOST, RequestTimes},
 };
-use crate::evidence::{TestEvidence, text_evidence};
+use crate::evidence::{Program, TestEvidence, text_evidence};
 
 /// From this share of a core on, a thread has no time left; its CPU time is counted in hundredths of a second.
 const FULL_CORE: f64 = 0.93;
@@ -48,14 +48,25 @@ impl FindingRule for ServerSaturated {
         let waited_for = RequestTimes::of(seen).map(|times| times.server_share()).filter(|share| *share >= MOST);
         let is_waited_for = waited_for.is_some();
         let full = if is_waited_for { NEARLY_FULL } else { FULL_CORE };
-        let server = seen.server().filter(|(_, server)| (full..=ONE_CORE).contains(&server.cores));
+        let is_full = |(host, server): &(&str, Program<'_>)| {
+            (full..=ONE_CORE).contains(&server.cores) || first_thread(seen, host, server).is_some()
+        };
+        let server = seen.server().filter(is_full);
         let Some((host, server)) = server.filter(|_| !seen.reached_target()) else { return Vec::new() };
         let (name, pid, used) = (&server.program.name, server.program.pid, percent(server.cores.min(1.0)));
         let program = format!("the server {name} (pid {pid})");
         let mut evidence = vec![server.evidence(host)];
         let processes = seen.server_processes();
         let n_working = processes.iter().filter(|process| process.cores >= BUSY_PROCESS).count();
-        let title = if n_working > 1 {
+        let first = first_thread(seen, host, &server).filter(|_| is_waited_for && n_working <= 1);
+        let title = if let Some(used) = first {
+            format!(
+                "{program} has several threads, and its first one used {} of a core at least: it does the work",
+                percent(used.min(1.0))
+            )
+        } else if server.cores > ONE_CORE {
+            return Vec::new();
+        } else if n_working > 1 {
             // With no core to spare, more of them would gain nothing.
             let Some(idle) = idle_cores(seen, host) else { return Vec::new() };
             evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
@@ -70,8 +81,8 @@ impl FindingRule for ServerSaturated {
         } else if let Some(idle) = idle_cores(seen, host).filter(|_| is_waited_for && server.cores >= FULL_CORE) {
             evidence.push(text_evidence(host, "idle cores", format!("{idle:.2}")));
             format!(
-                "{program} has several threads, but used {used} of one core and no more while others were idle: one thread does the work, or a lock \
-                 lets one run at a time"
+                "{program} has several threads, but used {used} of one core and no more while others were idle, as if one thread did the work, or a \
+                 lock let one run at a time"
             )
         } else {
             return Vec::new();
@@ -88,6 +99,16 @@ impl FindingRule for ServerSaturated {
                 ),
         ]
     }
+}
+
+/// Returns the least share of a core that the first thread of a program with others used, if that is all of one: the others have used no more since the
+/// program began.
+fn first_thread(seen: &TestEvidence<'_>, host: &str, server: &Program<'_>) -> Option<f64> {
+    let records = seen.trials().iter().filter_map(|trial| trial.hosts.get(host));
+    let programs = records.flat_map(|record| &record.programs).filter(|program| program.pid == server.program.pid);
+    let others = ratio(programs.filter_map(|program| program.others_ns).max()?.0, seen.sampled_time(host)?.0)?;
+    let used = server.cores - others;
+    (server.cores > ONE_CORE && (FULL_CORE..=ONE_CORE).contains(&used)).then_some(used)
 }
 
 /// Returns how many cores of a host were idle, if that is most of one and a program could have used it.
@@ -203,5 +224,20 @@ mod tests {
         assert_eq!(with_server(Nanos(span().0 / 2), 1, 8080).finding("server-saturated"), None);
         assert_eq!(with_server(span(), 2, 8080).finding("server-saturated"), None);
         assert_eq!(with_server(span(), 1, 8081).finding("server-saturated"), None);
+    }
+
+    #[test]
+    fn a_first_thread_that_fills_a_core_beside_helpers_does_the_work() {
+        let title = |others_percent: u64| {
+            let mut builder = with_server(Nanos(span().0 / 100 * 107), 12, 8080);
+            wait_for_server(&mut builder);
+            for trial in &mut builder.run.tests[0].trials {
+                let server = &mut trial.hosts.get_mut("client").unwrap().programs[0];
+                server.others_ns = Some(Nanos(span().0 / 100 * others_percent));
+            }
+            builder.finding("server-saturated").map(|finding| finding.title)
+        };
+        assert!(title(8).unwrap().contains("and its first one used 99 % of a core at least"), "{:?}", title(8));
+        assert_eq!(title(60), None, "others may have done the work");
     }
 }

@@ -9,7 +9,11 @@ use fathom_model::{
     units::{Bytes, Nanos, approximate, grouped, percent, ratio},
 };
 
-use super::{FindingRule, other_programs::OtherPrograms, rule::DEVICE_CORE_FULL};
+use super::{
+    FindingRule,
+    other_programs::OtherPrograms,
+    rule::{DEVICE_CORE_FULL, FIRST_FLIGHT},
+};
 use crate::{
     evidence::{TestEvidence, counter_evidence, text_evidence},
     groups::Groups,
@@ -184,10 +188,13 @@ impl FindingRule for ServerTime {
         });
         // Handshakes before the load met queues that were empty, and sent little.
         let sent = request_bytes(seen).filter(|bytes| *bytes > SHORT_RESPONSE);
-        let place = match (sent, alone.is_some()) {
-            (Some(bytes), _) => format!("sending the request of {}, or the server,", Bytes(bytes)),
-            (None, true) => "the server, or a queue on the way that this load fills,".to_owned(),
-            (None, false) => "the server".to_owned(),
+        // Through a proxy, the handshakes are with it.
+        let has_proxy = seen.test.options.text("proxy").is_some();
+        let server = if has_proxy { "the proxy or the server behind it" } else { "the server" };
+        let place = match (sent, many.is_some()) {
+            (Some(bytes), _) => format!("sending the request of {}, or {server},", Bytes(bytes)),
+            (None, true) => format!("{server}, or a queue on the way that this load fills,"),
+            (None, false) => server.to_owned(),
         };
         let next = if sent.is_some() { Some(while_sending(seen)) } else { alone };
         let title = format!(
@@ -295,15 +302,21 @@ impl Pause {
         let times = is_of_requests(seen).then(|| RequestTimes::of(seen)).flatten()?;
         let total = |counter| seen.total(Side::Initiator, counter);
         let n_requests = total(count::REQUESTS);
-        let is_short = total(count::BYTES_RECEIVED).checked_div(n_requests)? <= SHORT_RESPONSE;
-        let is_delayed = DELAYED_ACK.contains(&times.download) && times.download > times.first_byte;
-        (is_short && is_delayed).then_some(())?;
+        let bytes = total(count::BYTES_RECEIVED).checked_div(n_requests)?;
+        // A delayed acknowledgment and what follows it are under way for a round trip.
+        let after_trip = times.download.since(times.connect);
+        let is_delayed = [times.download, after_trip].iter().any(|time| DELAYED_ACK.contains(time));
+        (bytes <= SHORT_RESPONSE && is_delayed && times.download > times.first_byte).then_some(())?;
         // Requests without sockets are acknowledged by a program, and not by the kernel.
         let of_kernel = seen.growth(&seen.test.from, host::TCP_OUT_SEGMENTS, None) >= n_requests;
         let n_acks = (of_kernel && seen.has_counter(&seen.test.from, host::TCP_DELAYED_ACKS))
             .then(|| seen.growth(&seen.test.from, host::TCP_DELAYED_ACKS, None));
         let cause = match n_acks.and_then(|n| ratio(n, n_requests)) {
-            Some(share) if share < ACKS_PER_REQUEST => PauseCause::Server,
+            // What needs several round trips, or time on a slow path, has that instead.
+            Some(share) if share < ACKS_PER_REQUEST => {
+                let comes_at_once = approximate(bytes) <= FIRST_FLIGHT && DELAYED_ACK.contains(&times.download);
+                comes_at_once.then_some(PauseCause::Server)?
+            }
             // An acknowledgment is late by itself too, if a server works for a little longer than its delay.
             Some(_) if is_spread(seen) || times.download <= WITHIN_TICK + times.connect => PauseCause::DelayedAck,
             _ => PauseCause::Either,
@@ -336,7 +349,7 @@ pub(super) fn is_pause(seen: &TestEvidence<'_>) -> bool {
 
 /// Reports a server that pauses within its responses, while this host delays no acknowledgment.
 fn own_pause(seen: &TestEvidence<'_>) -> Option<Finding> {
-    let pause = Pause::of(seen).filter(|pause| pause.cause == PauseCause::Server)?;
+    let pause = Pause::of(seen).filter(|pause| pause.cause == PauseCause::Server && !seen.reached_target())?;
     // The rest of a response may have been lost instead.
     (resent_per_request(seen) < RESENT_MAX).then_some(())?;
     let title = format!(
@@ -402,7 +415,9 @@ mod tests {
     fn a_server_that_takes_most_of_the_time_is_named_with_its_share() {
         let finding = with_times(100, 20_000, 100).finding("server-time").unwrap();
         assert!(
-            finding.title.starts_with("the server takes 19.9 ms of the 20.1 ms of a request (99 %)"),
+            finding
+                .title
+                .starts_with("the server, or a queue on the way that this load fills, takes 19.9 ms of the 20.1"),
             "{}",
             finding.title
         );
@@ -583,5 +598,33 @@ mod tests {
         let mut without_sockets = with_acks(40_500, 0);
         without_sockets.host_counter("client", (host::TCP_OUT_SEGMENTS, ""), 10);
         assert!(is_either(without_sockets));
+    }
+
+    #[test]
+    fn an_answer_that_takes_long_for_its_length_is_no_pause_of_the_server() {
+        let found = |bytes: u64, download: u64| {
+            let mut builder = with_times(15_000, 15_000, download);
+            builder.total("client", count::BYTES_RECEIVED, bytes * 1_000);
+            builder.total("client", count::REQUESTS, 1_000);
+            builder.host_counter("client", (host::TCP_OUT_SEGMENTS, ""), 3_000);
+            builder.host_counter("client", (host::TCP_DELAYED_ACKS, ""), 10);
+            builder.finding("server-time").map(|finding| finding.title)
+        };
+        assert!(found(1_000, 40_000).unwrap().starts_with("the server pauses for 40.0 ms within its response"));
+        assert_eq!(found(50_000, 40_000), None, "on a slow path");
+    }
+
+    #[test]
+    fn a_delayed_acknowledgment_takes_a_round_trip_more_on_a_long_path() {
+        let found = |n_acks: u64| {
+            let mut builder = with_times(30_000, 31_000, 71_000);
+            builder.total("client", count::BYTES_RECEIVED, 600 * 1_000);
+            builder.total("client", count::REQUESTS, 1_000);
+            builder.host_counter("client", (host::TCP_OUT_SEGMENTS, ""), 3_000);
+            builder.host_counter("client", (host::TCP_DELAYED_ACKS, ""), n_acks);
+            builder.finding("delayed-ack").map(|finding| finding.title)
+        };
+        assert!(found(980).unwrap().starts_with("responses stop for 71.0 ms after their first part"));
+        assert_eq!(found(10), None, "they came at once");
     }
 }

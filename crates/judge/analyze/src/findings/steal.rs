@@ -4,7 +4,7 @@ use fathom_model::{Finding, NextStep, Severity, names::host::CPU_STEAL_NS, units
 
 use super::FindingRule;
 use crate::{
-    cores::FULL,
+    cores::{CoreLoad, FULL},
     evidence::{TestEvidence, ratio_evidence},
     gap,
 };
@@ -17,7 +17,7 @@ const DISTURBS: f64 = 0.1;
 /// A core on which the test used less than this share of the time takes nothing from it.
 const USED_MIN: f64 = 0.01;
 
-/// Looks for the core with the most stolen time among those that the test uses.
+/// Looks for the core on which most was stolen from the test.
 pub(crate) struct CpuSteal;
 
 impl FindingRule for CpuSteal {
@@ -29,12 +29,12 @@ impl FindingRule for CpuSteal {
         let cores = seen.hosts().flat_map(|host| seen.cores(host).into_iter().map(move |core| (host, core)));
         let most = cores
             .filter(|(_, core)| core.own >= USED_MIN)
-            .max_by(|a, b| a.1.share(CPU_STEAL_NS).total_cmp(&b.1.share(CPU_STEAL_NS)));
+            .max_by(|a, b| stolen_from_test(&a.1).total_cmp(&stolen_from_test(&b.1)));
         let Some((host, core)) = most.filter(|(_, core)| core.share(CPU_STEAL_NS) > REPORT_MIN) else {
             return Vec::new();
         };
         let share = core.share(CPU_STEAL_NS);
-        let severity = if share > DISTURBS { Severity::Disturbs } else { Severity::Remark };
+        let severity = if stolen_from_test(&core) > DISTURBS { Severity::Disturbs } else { Severity::Remark };
         let title = format!(
             "the hypervisor took {} of {} of {host} away while it was needed; repeat the run on a dedicated machine",
             percent(share),
@@ -54,6 +54,12 @@ impl FindingRule for CpuSteal {
                 .next(next),
         ]
     }
+}
+
+/// The part of the stolen time that the test lost: as large as its part of the work.
+fn stolen_from_test(core: &CoreLoad) -> f64 {
+    let busy = core.busy();
+    if busy > 0.0 { core.share(CPU_STEAL_NS) * core.own / busy } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -103,5 +109,18 @@ mod tests {
         assert!(builder.finding("steal").is_some(), "whose time it was is not known");
         builder.own_cpu("target", &[("cpu0", 500)]);
         assert_eq!(builder.finding("steal"), None);
+    }
+
+    #[test]
+    fn stolen_time_of_a_core_that_hardly_works_for_the_test_disturbs_nothing() {
+        let severity = |own_ms: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.steal("target", Nanos::from_millis(150));
+            builder.series("target", (CPU_USER_NS, "cpu3"), &[0, 0, 400_000_000, 400_000_000]);
+            builder.own_cpu("target", &[("cpu3", own_ms)]);
+            builder.finding("steal").map(|finding| finding.severity)
+        };
+        assert_eq!([severity(400), severity(20)], [Some(Severity::Disturbs), Some(Severity::Remark)]);
     }
 }

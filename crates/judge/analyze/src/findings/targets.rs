@@ -12,6 +12,8 @@ use crate::evidence::{TestEvidence, text_evidence};
 
 /// A spread that chance alone makes less often than this is not that of the weights.
 const P_MIN: f64 = 0.001;
+/// Of many connections, a hash shows shares that differ by less than this from the weights, and no target feels it.
+const UNEVEN_MIN: f64 = 0.05;
 /// The most targets that are listed.
 const LISTED: usize = 8;
 
@@ -116,6 +118,7 @@ impl FindingRule for UnevenSpread {
         };
         let most = targets.targets.iter().max_by(|a, b| deviation(a).total_cmp(&deviation(b)));
         let Some(most) = most else { return Vec::new() };
+        let severity = if deviation(&most) >= UNEVEN_MIN { Severity::HoldsBack } else { Severity::Remark };
         let title = format!(
             "the spread is not that of the weights: {} answered {} instead of {}",
             most.name,
@@ -125,8 +128,8 @@ impl FindingRule for UnevenSpread {
         let again = seen.repeat_test_command("--source 10.0.0.0/16 --local-sources");
         let degrees = if fit.degrees == 1 { "degree" } else { "degrees" };
         let statistic = format!("{:.1} on {} {degrees} of freedom", fit.chi_square, fit.degrees);
-        let expected = "show whether the device spreads by addresses alone, so that few sources reach few targets";
-        let found = seen.finding(self.id(), Severity::HoldsBack, "uneven spread", title).evidence([
+        let expected = "show whether the device spreads by addresses alone, so that few sources reach few targets; give a --source that is routed to this host";
+        let found = seen.finding(self.id(), severity, "uneven spread", title).evidence([
             text_evidence(host(seen), "chi-square", statistic),
             text_evidence(host(seen), "p", format!("{:.1e}", fit.p)),
         ]);
@@ -439,5 +442,15 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.targets(answers(&[("t1#1", 5)], 1), vec![event]);
         assert!(builder.finding("event-failed").unwrap().title.ends_with("failed: exit status 1"));
+    }
+
+    #[test]
+    fn shares_that_hardly_differ_are_a_remark_however_sure_that_is() {
+        let severity = |first: u64| {
+            let mut builder = RunBuilder::new();
+            builder.targets(answers(&[("t1#1", first), ("t2#2", 1_000_000 - first)], 2), Vec::new());
+            builder.finding("uneven-spread").map(|finding| finding.severity)
+        };
+        assert_eq!([severity(505_000), severity(560_000)], [Some(Severity::Remark), Some(Severity::HoldsBack)]);
     }
 }

@@ -24,8 +24,10 @@ impl FindingRule for TcpMemory {
         let hosts = seen.hosts().map(|host| (host, grown(host))).filter(|(_, n)| *n > 0);
         let Some((host, n)) = hosts.max_by_key(|(_, n)| *n) else { return Vec::new() };
         let title = format!("the memory for TCP sockets of {host} was used up, so the kernel shrank their buffers");
+        // What has all that it asked for needed no larger buffers.
+        let severity = if seen.reached_target() { Severity::Remark } else { Severity::HoldsBack };
         vec![
-            seen.finding(self.id(), Severity::HoldsBack, "tcp memory", title)
+            seen.finding(self.id(), severity, "tcp memory", title)
                 .evidence([counter_evidence(host, counter::TCP_MEMORY_PRESSURES, n)])
                 .next(
                     NextStep::new("sysctl net.ipv4.tcp_mem")

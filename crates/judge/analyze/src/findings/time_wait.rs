@@ -1,7 +1,7 @@
 //! A host had no room for more connections in TIME-WAIT.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity,
+    Finding, Layer, NextStep, Severity, Side,
     names::host as counter,
     units::{Nanos, grouped},
 };
@@ -45,7 +45,12 @@ const MOST_BY_DEFAULT: u64 = 262_144;
 
 /// Suggests room for what a host closes within the time of TIME-WAIT, but no more than the kernel takes by itself on a large machine; if a host has
 /// more already, twice as much.
+///
+/// Not on the side that opens connections: there each one that waits keeps a local port from the next one to the same server.
 fn next(seen: &TestEvidence<'_>, host: &str, n_without: u64) -> Option<NextStep> {
+    if seen.host_of(Side::Initiator) == Some(host) {
+        return None;
+    }
     let now: u64 = seen.environment(host)?.get("sysctl", MAX_TW_BUCKETS)?.parse().ok()?;
     let time = seen.sampled_time(host)?;
     let closed = n_without.saturating_mul(TIME_WAIT.0.div_ceil(time.0));
@@ -89,5 +94,15 @@ mod tests {
             assert_eq!(next.command, format!("sysctl -w net.ipv4.tcp_max_tw_buckets={expected}"));
             assert_eq!(next.on.as_deref(), Some("target"));
         }
+    }
+
+    #[test]
+    fn the_side_that_connects_gets_no_room_for_connections_that_keep_its_ports() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.host_counter("client", (counter::TCP_TIME_WAIT_OVERFLOWS, ""), 9);
+        let client = &mut builder.run.hosts.get_mut("client").unwrap().environment;
+        client.note("sysctl", "net.ipv4.tcp_max_tw_buckets", "4096");
+        assert_eq!(builder.finding("time-wait-overflow").unwrap().next, None);
     }
 }

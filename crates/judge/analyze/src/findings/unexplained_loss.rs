@@ -58,6 +58,8 @@ const EVEN_COUNT_MIN: u64 = 50;
 const EVEN: f64 = 0.8;
 /// The same for two neighboring lengths: a rate limit alternates between them, apart from the moments at which the sender was late.
 const EVEN_NEIGHBORS: f64 = 0.9;
+/// What holds packets back until its queue is full.
+const SHAPER: &str = "a shaper or a slow link on the way";
 /// Runs of more than this times the length of independent losses are bursts.
 const BURSTY: f64 = 2.0;
 /// A queue of less than this cannot be told from the noise of two clocks.
@@ -81,6 +83,7 @@ impl FindingRule for UnexplainedLoss {
             DAMAGED_FRAMES,
             BAD_IP_CHECKSUMS,
             NEIGHBOR_CHANGES,
+            "link-full",
             "address-not-local",
             "duplicate-address",
             "other-mac",
@@ -100,6 +103,8 @@ impl FindingRule for UnexplainedLoss {
         let share = lost.and_then(|sum| ratio(n_lost, sum.n_received)).unwrap_or(0.0);
         match cause {
             PLANNED_EVENT => share > 2.0 * missing_share(seen),
+            // A link that is full has a queue that overflows.
+            "link-full" => !LossShape::of(seen, n_lost, share).is_that_of_limit(),
             NEIGHBOR_UNRESOLVED => 2 * n_waited() < n_lost,
             // They are no place of the account: a card may have dropped them before IP counts.
             BAD_IP_CHECKSUMS => {
@@ -331,9 +336,14 @@ impl LossShape {
         !matches!(self, Self::Even { queue: Some(_) } | Self::FullQueue { .. } | Self::SharedLimit)
     }
 
+    /// Returns true for what is lost above a rate.
+    const fn is_that_of_limit(self) -> bool {
+        matches!(self, Self::Even { .. } | Self::FullQueue { .. } | Self::SharedLimit)
+    }
+
     const fn id(self) -> &'static str {
         match self {
-            Self::Even { .. } | Self::FullQueue { .. } | Self::SharedLimit => RATE_LIMIT,
+            _ if self.is_that_of_limit() => RATE_LIMIT,
             Self::Outage { .. } => "outage",
             _ => LOSS,
         }
@@ -352,7 +362,7 @@ impl LossShape {
         let passes = || passes(seen);
         match self {
             Self::Even { queue: Some(delay) } => {
-                format!("a shaper on the way {}, with {delay} in its queue: {lost}, at equal distances", passes())
+                format!("{SHAPER} {}, with {delay} in its queue: {lost}, at equal distances", passes())
             }
             Self::Even { queue: None } => {
                 let limit =
@@ -360,7 +370,7 @@ impl LossShape {
                 format!("{limit} {}: {lost}, at equal distances", passes())
             }
             Self::FullQueue { delay } => {
-                format!("a shaper on the way {}, with {delay} in its full queue: {lost}", passes())
+                format!("{SHAPER} {}, with {delay} in its full queue: {lost}", passes())
             }
             Self::SharedLimit => {
                 format!("a policer or a shaper on the way {}, no matter how much is offered: {lost}", passes())
@@ -479,7 +489,9 @@ fn time_of(seen: &TestEvidence<'_>, n: u64) -> Nanos {
     let records = seen.trials().iter().flat_map(|trial| trial.records.values());
     let lasted = records.map(|record| record.measured_ns.1.0).max().unwrap_or(0);
     let n_trials = approximate(u64::try_from(seen.trials().len()).unwrap_or(1));
-    let each = n_trials * approximate(lasted) / approximate(sent.max(1));
+    // Each flow counts its own in a row.
+    let flows = seen.test.options.count("flows").unwrap_or(1).max(1);
+    let each = n_trials * approximate(lasted) * approximate(flows) / approximate(sent.max(1));
     Nanos(rounded(each * approximate(n)))
 }
 
@@ -582,7 +594,8 @@ mod tests {
         spaced(&mut policed, distribution::ONE_WAY_DELAY, &[(100_000, 10), (50_000_000, 90_000)]);
         let finding = policed.finding(RATE_LIMIT).unwrap();
         assert!(
-            finding.title.starts_with("a shaper on the way lets") && finding.title.contains("49.9 ms in its queue"),
+            finding.title.starts_with("a shaper or a slow link on the way lets")
+                && finding.title.contains("49.9 ms in its queue"),
             "{}",
             finding.title
         );
@@ -631,7 +644,7 @@ mod tests {
         };
         let title = of_frames(&[(22_800_000, 480), (2_000_000, 20)]).unwrap();
         assert!(
-            title.starts_with("a shaper on the way lets") && title.contains("22.8 ms in its full queue"),
+            title.starts_with("a shaper or a slow link on the way lets") && title.contains("22.8 ms in its full queue"),
             "{title}"
         );
         assert_eq!(of_frames(&[(30_000, 500)]), None, "no queue");
@@ -761,5 +774,15 @@ mod tests {
         };
         assert_eq!([severity(0, 0), severity(100, 0)], [None, Some(Severity::HoldsBack)]);
         assert_eq!(severity(100, 100), Some(Severity::Remark), "a rule on target drops them");
+    }
+
+    #[test]
+    fn a_run_of_one_flow_of_many_takes_as_much_longer() {
+        let id = |flows: &str| {
+            let mut builder = lossy(64_000, 63_900, Some(100));
+            builder.run.tests[0].options.set("flows", flows);
+            builder.analyzed().findings.remove(0).id
+        };
+        assert_eq!((id("1").as_str(), id("64").as_str()), (LOSS, "outage"));
     }
 }

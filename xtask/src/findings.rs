@@ -88,7 +88,6 @@ const CASES: &[CaseRow] = &[
     (&["neighbor-flap"], "a", "http --connections 10", &["neighbor-changes"]),
     (&["backlog"], "b", "udp --rate 100M", &["backlog-overflow"]),
     (&["backlog"], "b", "udp --test rr --flows 8", &["backlog-overflow"]),
-    (&["backlog"], "b", "tcp", &["backlog-overflow"]),
     // Few are lost, but among them are SYNs, which wait for a second.
     (&["backlog"], "b", "http --connections 20", &["connect-delays", "backlog-overflow"]),
     (&["backlog"], "b", "tcp --test rr --flows 4", &["backlog-overflow"]),

@@ -352,6 +352,7 @@ impl FindingRule for BacklogDrops {
             let (core, _) = grown.first()?;
             let n: u64 = grown.iter().map(|(_, n)| n).sum();
             let of = if seen.is_one_machine() { "this machine" } else { host };
+            let n_all = n + seen.growth(host, host::SOFTNET_PROCESSED, None);
             let dropped = DropReport {
                 id: self.id(),
                 short: "backlog",
@@ -362,10 +363,13 @@ impl FindingRule for BacklogDrops {
                     .map(|(core, n)| counter_evidence(host, format!("softnet_dropped {core}"), *n))
                     .collect(),
                 n,
-                of: n + seen.growth(host, host::SOFTNET_PROCESSED, None),
+                of: n_all,
                 next: Some(longer_backlog(seen, host)),
             };
-            dropped.into_finding_by_time(seen)
+            let found = dropped.into_finding_by_time(seen)?;
+            // A stream hardly feels that some of its ACKs are lost.
+            let is_cause = may_be_of_connections(seen, n, ratio(n, n_all));
+            Some(if is_cause { found } else { Finding { severity: Severity::Remark, next: None, ..found } })
         };
         // The backlog belongs to a core, so all hosts on one machine show the same drops.
         seen.machines().filter_map(on_host).collect()
@@ -746,5 +750,20 @@ mod tests {
             builder.finding("udp-receive-buffer").is_some()
         };
         assert_eq!([found(10), found(1_500)], [true, false]);
+    }
+
+    #[test]
+    fn acks_that_a_backlog_drops_cost_a_stream_nothing() {
+        let severity = |resent: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1_000]);
+            for (host, n) in [("client", resent), ("target", 0)] {
+                builder.host_counter(host, (host::TCP_RETRANS_SEGMENTS, ""), n);
+            }
+            builder.host_counter("client", (host::SOFTNET_PROCESSED, "cpu1"), 90_000);
+            builder.host_counter("client", (host::SOFTNET_DROPPED, "cpu1"), 5_000);
+            builder.finding("backlog-overflow").unwrap().severity
+        };
+        assert_eq!([severity(0), severity(4_000)], [Severity::Remark, Severity::HoldsBack]);
     }
 }

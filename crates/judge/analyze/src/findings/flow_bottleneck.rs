@@ -311,6 +311,8 @@ mod tests {
             let mut builder = crate::run_builder::RunBuilder::new();
             builder.windowed_stream(200_000_000, &[(tcp::RTT_NS, 10_000_000), (tcp::CWND_SEGMENTS, cwnd)]);
             builder.cpu("client", "cpu0", [10, 10, 0, 0]);
+            let flows = &mut builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows;
+            flows[0].samples[0].values.insert(tcp::BUSY_NS.to_owned(), 1_000_000_000);
             builder.finding("congestion-window").is_some()
         };
         // 2 GB in a second are 20 MB in each round trip.

@@ -84,6 +84,10 @@ fn wire_speed(facts: &Environment, device: &str) -> Option<BitsPerSec> {
 /// Returns the speed of the wire that carries the frames of an interface. A bond tells the speed of its ports; which of several cards a bridge
 /// uses is not known.
 fn link_speed(facts: &Environment, interface: &str) -> Option<BitsPerSec> {
+    // The function of a card below it belongs to a guest, whose size allows a part of the card.
+    if facts.get(interface, "driver") == Some("hv_netvsc") {
+        return None;
+    }
     let cards = cards(facts, interface);
     if cards == [interface] && !lower(facts, interface).is_empty() {
         return None;
@@ -283,5 +287,8 @@ mod tests {
         let mut inside = facts(&[("br0", "802.1Q VLAN Support", "veth1"), ("veth1", "veth", "")]);
         inside.note("br0", "speed_bps", "10000000000");
         assert_eq!(speed(&inside), None, "a VLAN repeats the number of a veth");
+        let mut guest = facts(&[("br0", "hv_netvsc", "p1"), ("p1", "mlx5_core", "")]);
+        guest.note("p1", "speed_bps", "100000000000");
+        assert_eq!(speed(&guest), None, "a guest has a part of the card");
     }
 }

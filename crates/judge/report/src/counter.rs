@@ -146,6 +146,7 @@ const WORDS: &[(&str, &str)] = &[
     ("port_dropped", "dropped at the port of the test"),
     ("port_reset", "connections of strangers"),
     ("passed_on", "passed on to the network stack"),
+    ("status_3xx", "answers of status 3xx"),
     ("status_4xx", "answers of status 4xx"),
     ("status_5xx", "answers of status 5xx"),
     ("stuck", "connections without an answer"),

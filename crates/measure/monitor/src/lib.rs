@@ -12,7 +12,8 @@ mod quotas;
 mod sources;
 
 pub use environment::{
-    InterfaceFacts, LineRate, Queues, RingSizes, UNREAD, environment, interfaces, machine, note_machine_settings,
+    DEFAULT_ROUTE, InterfaceFacts, LineRate, Queues, RingSizes, UNREAD, environment, interfaces, machine,
+    note_machine_settings,
 };
 pub use host_monitor::{HostMonitor, ProgramNames, begins_anew};
 pub use programs::{ProgramReader, ProgramTimes, socket_inodes};

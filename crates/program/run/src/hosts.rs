@@ -17,7 +17,7 @@ use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
 };
-use fathom_monitor::UNREAD;
+use fathom_monitor::{DEFAULT_ROUTE, UNREAD};
 use fathom_sys::{
     netlink::namespace::Namespaces,
     process::{ProcessIdentity, affinity, effective_user, own_program},
@@ -362,13 +362,7 @@ impl Hosts {
         }
         place.allowed_cores = environment.get("cpu", "allowed").and_then(core_list);
         if place.interface.is_none() {
-            let address = place.address.to_string();
-            let has_it = |facts: &BTreeMap<String, String>| {
-                facts.get("addresses").is_some_and(|addresses| addresses.split(' ').any(|one| one == address))
-            };
-            let found = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
-            // Loopback answers for addresses that are not configured on it.
-            place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
+            place.interface = interface_of(place.address, &environment);
         }
         // A fact tells it in the answer of an agent, and a loss of the host to who reads the run. Other interfaces than that of the test have nothing
         // to do with it.
@@ -587,6 +581,28 @@ pub fn device_core() -> Option<usize> {
     cores.last().copied().filter(|_| cores.len() > 1)
 }
 
+/// Returns the interface by which a host is reached at an address.
+///
+/// An address that none of its interfaces has, as behind the NAT of a cloud, or one that it has on its loopback device and announces, is reached by
+/// the interface of its default route.
+fn interface_of(address: IpAddr, environment: &Environment) -> Option<String> {
+    // Loopback answers for addresses that are not configured on it.
+    if address.is_loopback() {
+        return Some(LOOPBACK.to_owned());
+    }
+    let with = |fact: &str, word: &str| {
+        let has_it = |facts: &BTreeMap<String, String>| {
+            facts.get(fact).is_some_and(|words| words.split(' ').any(|one| one == word))
+        };
+        environment.0.iter().find(|(name, facts)| *name != LOOPBACK && has_it(facts)).map(|(name, _)| name.clone())
+    };
+    let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    with("addresses", &address.to_string()).or_else(|| with(DEFAULT_ROUTE, family))
+}
+
+/// The name of the loopback device.
+const LOOPBACK: &str = "lo";
+
 /// Adds the facts about a device that the reader of a result needs.
 fn describe(record: &DeviceRecord, environment: &mut Environment) {
     environment.note("device", "is", record.device.to_string());
@@ -616,6 +632,27 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_no_interface_has_is_reached_by_that_of_the_default_route() {
+        let mut environment = Environment::default();
+        for (name, addresses) in [("lo", "127.0.0.1 203.0.113.9"), ("ens5", "10.0.0.5"), ("ens6", "10.1.0.5 fd00::5")] {
+            environment.note(name, "addresses", addresses);
+        }
+        let found = |environment: &Environment, address: &str| interface_of(address.parse().unwrap(), environment);
+        assert_eq!(found(&environment, "198.51.100.7"), None);
+        environment.note("ens5", DEFAULT_ROUTE, "ipv4");
+        for (address, expected) in [
+            ("10.1.0.5", Some("ens6")),
+            ("198.51.100.7", Some("ens5")),
+            ("203.0.113.9", Some("ens5")),
+            ("127.0.0.9", Some("lo")),
+            ("fd00::5", Some("ens6")),
+            ("2001:db8::1", None),
+        ] {
+            assert_eq!(found(&environment, address).as_deref(), expected, "{address}");
+        }
+    }
 
     #[test]
     fn a_host_with_fewer_cores_gets_those_that_it_may_use() {

@@ -5,6 +5,7 @@ use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun,
 use super::FindingRule;
 use crate::{
     change::{Change, smaller_stream_buffer},
+    cores::CoreLoad,
     evidence::{TestEvidence, text_evidence},
 };
 
@@ -97,7 +98,14 @@ impl LatencyUnderLoad {
         let q = if tail.is_some() { "p99" } else { "p50" };
         let grows =
             format!("under load {load} the round trip grows from {} to {} ({q})", show(grown.from), show(grown.to));
+        // Packets that wait for a core stand in a queue too, that of the host.
+        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work);
+        let lacks_cores = seen.hosts().any(|host| is_full(host) || seen.waits_for_core(host));
         let (why, short) = match &queue {
+            Some(median) if lacks_cores => (
+                format!("a queue in the path or a busy processor adds {} (p50)", show(median.added())),
+                format!("p50 +{}", show(median.added())),
+            ),
             Some(median) => (
                 format!("a queue of {} (p50) stands in the path", show(median.added())),
                 format!("+{} in a queue", show(median.added())),
@@ -108,12 +116,13 @@ impl LatencyUnderLoad {
             ),
         };
         let median = queue.as_ref().filter(|_| tail.is_some()).map(|median| median.evidence(pair));
-        let severity = if queue.is_some() { Severity::HoldsBack } else { Severity::Remark };
+        let is_of_path = queue.is_some() && !lacks_cores;
+        let severity = if is_of_path { Severity::HoldsBack } else { Severity::Remark };
         Some(
             seen.finding(self.id(), severity, short, format!("{grows}: {why}"))
                 .tests([idle, seen.test].map(|test| test.name.clone()))
                 .evidence(grown.evidence(pair).into_iter().chain(median.into_iter().flatten()))
-                .next(queue.map(|_| next(seen))),
+                .next(is_of_path.then(|| next(seen))),
         )
     }
 }
@@ -234,6 +243,20 @@ mod tests {
             ("tc -s qdisc show", Some("target")),
             "it sends what goes down"
         );
+    }
+
+    #[test]
+    fn where_a_core_is_full_the_queue_may_be_that_of_the_processor() {
+        let loaded = [(3 * MS, 8 * MS), (3 * MS, 8 * MS), (3 * MS, 9 * MS)];
+        let mut builder = told(&[IDLE, ("up", &loaded)]);
+        builder.cpu("target", "cpu0", [1, 1, 97, 0]);
+        let finding = builder.finding("latency-under-load").unwrap();
+        assert!(
+            finding.title.ends_with("a queue in the path or a busy processor adds 2.90 ms (p50)"),
+            "{}",
+            finding.title
+        );
+        assert_eq!((finding.severity, finding.next), (fathom_model::Severity::Remark, None));
     }
 
     #[test]

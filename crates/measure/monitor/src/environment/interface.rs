@@ -89,9 +89,23 @@ pub enum LineRate {
 /// Drivers of devices without a line. Their reported speed is a constant, or a value that was set on the device.
 ///
 /// `veth` and `tun` report 10 Gbit/s and 10 Mbit/s whatever they carry (drivers/net/veth.c, drivers/net/tun.c). A paravirtual
-/// device repeats the value that the host of the guest chose.
-const WITHOUT_LINE: [&str; 10] =
-    ["bridge", "dummy", "hv_netvsc", "macvlan", "tun", "veth", "virtio_net", "vmxnet3", "vif", "xen_netfront"];
+/// device repeats the value that the host of the guest chose, and the card of a cloud (`ena`, `gve`, `mana`) that of its hardware, of which the size
+/// of the guest has a part.
+const WITHOUT_LINE: [&str; 13] = [
+    "bridge",
+    "dummy",
+    "ena",
+    "gve",
+    "hv_netvsc",
+    "macvlan",
+    "mana",
+    "tun",
+    "veth",
+    "virtio_net",
+    "vmxnet3",
+    "vif",
+    "xen_netfront",
+];
 
 impl InterfaceFacts {
     /// Whether its speed is a physical limit; `None` without a reported speed or a known driver.

@@ -5,6 +5,7 @@
 
 pub(crate) mod cgroup;
 mod command_line;
+mod default_route;
 mod gathering;
 mod interface;
 mod sysctl;
@@ -14,6 +15,7 @@ use std::{fs, io::Read as _, path::Path};
 use fathom_model::Environment;
 use fathom_sys::clock;
 
+pub use default_route::DEFAULT_ROUTE;
 pub use gathering::interfaces;
 pub use interface::{InterfaceFacts, LineRate, Queues, RingSizes, UNREAD};
 pub use sysctl::note_machine_settings;
@@ -71,6 +73,7 @@ pub fn environment(root: &Path, interfaces: &[InterfaceFacts]) -> Environment {
     for interface in interfaces {
         interface.note(&mut facts);
     }
+    default_route::note(root, &mut facts);
     facts
 }
 

@@ -9,7 +9,7 @@ use fathom_model::{
         TCP_LISTEN_DROPS, TCP_LISTEN_OVERFLOWS, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_RECEIVE_QUEUE_DROPS,
         TCP_REORDERINGS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
-    units::{approximate, grouped, percent},
+    units::{approximate, grouped, percent, ratio},
 };
 
 use super::{
@@ -32,8 +32,13 @@ use crate::{
     segment_loss::{Carried, Way, ways},
 };
 
-/// If at least this share of the retransmitted segments had already arrived, they were not lost.
-const NEEDLESS: f64 = 0.5;
+/// If at least this share of the retransmitted segments had already arrived, hardly any was lost: of those that reordering made, nearly all are told
+/// by D-SACK, and ACKs with one may be lost.
+const NEEDLESS: f64 = 0.75;
+/// If so many had, the rest is what was lost.
+const PARTLY_NEEDLESS: f64 = 0.5;
+/// A smaller part is not told.
+const PART_MIN: f64 = 0.1;
 /// A counter explains why segments were sent again needlessly from this share of them on.
 const EXPLAINS: f64 = 0.25;
 /// BBR keeps its rate while less than this share is lost: its third version yields above it (`bbr_loss_thresh`), its first far later.
@@ -153,7 +158,12 @@ impl FindingRule for Retransmissions {
         let waited = waits.as_ref().map_or_else(String::new, |waits| {
             format!("; waiting until they were sent again took {} of the time", percent(waits.share))
         });
-        let reason_text = reason.text(seen);
+        let mut reason_text = reason.text(seen);
+        let ((again, _), known) = (resent_by(seen, host), n_needless(seen, host));
+        if !needless && ratio(known, again).is_some_and(|part| part >= PART_MIN) {
+            let part = format!("{} of {} needlessly, and the others were lost", grouped(known), grouped(again));
+            reason_text = reason_text.replacen("they were lost", &part, 1);
+        }
         let title =
             format!("{} of the TCP segments of {host} were retransmitted, {reason_text}{waited}", percent(share));
         let shown = shown.map(|(counter, n)| counter_evidence(host, counter, n));
@@ -257,9 +267,11 @@ enum ResendReason<'a> {
 
 impl<'a> ResendReason<'a> {
     fn of(seen: &TestEvidence<'a>, host: &str) -> Self {
-        let (again, _) = resent_by(seen, host);
-        let known = seen.growth(host, TCP_DSACK_SEGMENTS, None).min(again);
-        if approximate(known) >= NEEDLESS * approximate(again) {
+        let (again, all) = resent_by(seen, host);
+        let known = n_needless(seen, host);
+        let arrived = ratio(known, again).unwrap_or(0.0);
+        let lost = ratio(again - known, all).unwrap_or(0.0);
+        if arrived >= NEEDLESS || arrived >= PARTLY_NEEDLESS && lost <= LOSS_MATTERS {
             return Self::Needless(known, again, needless_why(seen, host, known));
         }
         // What was dropped at once may hold many segments, but a few drops are those of other packets.
@@ -289,6 +301,11 @@ impl<'a> ResendReason<'a> {
             }
         }
     }
+}
+
+/// Returns how many of the segments that a host sent again had already arrived, by the D-SACKs of its peers (RFC 2883).
+fn n_needless(seen: &TestEvidence<'_>, host: &str) -> u64 {
+    seen.growth(host, TCP_DSACK_SEGMENTS, None).min(resent_by(seen, host).0)
 }
 
 /// Returns the host that did not receive most of the segments that a host sent again, by the counts of both.
@@ -504,6 +521,22 @@ mod tests {
         builder.run.tests[0].options.set("rate", "8k");
         let finding = builder.finding("retransmissions").unwrap();
         assert_eq!((finding.severity, finding.next), (Severity::Remark, None), "{}", finding.title);
+    }
+
+    #[test]
+    fn segments_of_which_half_had_arrived_were_lost_too() {
+        let told = |n_resent: u64, n_needless: u64| {
+            let mut builder = with_retransmissions(n_resent);
+            builder.host_counter("client", (TCP_DSACK_SEGMENTS, ""), n_needless);
+            let finding = builder.finding("retransmissions").unwrap();
+            (finding.severity, finding.title)
+        };
+        let (severity, title) = told(2_000, 1_100);
+        assert_eq!(severity, Severity::HoldsBack);
+        let words = "2,200 of 4,000 needlessly, and the others were lost where no counter of these hosts shows it";
+        assert!(title.ends_with(words), "{title}");
+        assert_eq!(told(150, 85).0, Severity::Remark, "the rest is less than matters");
+        assert_eq!(told(2_000, 1_600).0, Severity::Remark);
     }
 
     #[test]

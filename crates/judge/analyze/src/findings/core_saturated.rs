@@ -3,7 +3,7 @@
 use fathom_model::{
     Evidence, Finding, Layer, NextStep, Severity,
     names::host::{CPU_IRQ_NS, CPU_SOFTIRQ_NS, CPU_STEAL_NS},
-    units::{approximate, percent},
+    units::percent,
 };
 use fathom_statistics::mean;
 
@@ -183,8 +183,8 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
         }
         (true, true, _) => {
             // All frames of a flow go to one queue, and so to one core.
-            let n_flows = seen.test.options.count("flows").filter(|n| approximate(*n) < approximate(n_cores as u64));
-            if let Some(command) = n_flows.and_then(|_| seen.repeat_test_command(&format!("--flows {n_cores}"))) {
+            let has_few_flows = seen.test.options.count("flows").is_some_and(|n| n < n_cores as u64);
+            if has_few_flows && let Some(command) = seen.repeat_test_command(&format!("--flows {n_cores}")) {
                 return NextStep::new(command).expected(
                     "spread the frames of several flows over queues and cores; all frames of one flow go to one core",
                 );

@@ -29,7 +29,7 @@ pub(super) const PACKETS_MIN: u64 = 10;
 const MOST_OF_A_WAY: f64 = 0.2;
 
 /// Returns true if the connections of a test may have lost so many packets at one place: as far as segments were sent again, or waited for, or errors
-/// tell. A host also drops what strangers send to it. Other tests count what they lost.
+/// tell. A host also drops unrelated packets. Other tests count what they lost.
 pub(super) fn may_be_of_connections(seen: &TestEvidence<'_>, n: u64, share: Option<f64>) -> bool {
     let is_counted = || seen.hosts_of_tcp().all(|host| seen.has_counter(host, host::TCP_RETRANS_SEGMENTS));
     if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) || !is_counted() {

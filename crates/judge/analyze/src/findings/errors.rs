@@ -286,8 +286,8 @@ fn reset_title(seen: &TestEvidence<'_>, host: &str) -> String {
 fn reset_next(seen: &TestEvidence<'_>, host: &str) -> NextStep {
     if let ResetBy::OtherEnd(other) = ResetBy::of(seen, host) {
         return NextStep::new("nstat -az 'TcpExtTCPAbort*' TcpExtListenOverflows").on(other).expected(
-            "show why its kernel reset connections: its program closed them unread (OnClose) or with data (OnData), or memory ended; the log of the program \
-             says more",
+            "show why its kernel reset connections: closed with data unread (OnClose), by SO_LINGER 0 or data after the close (OnData), or for want of \
+             memory; the log of the program says more",
         );
     }
     NextStep::new("nft -a list ruleset").on(host).expected("show, on both hosts, rules that reject with a TCP reset")

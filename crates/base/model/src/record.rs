@@ -246,7 +246,7 @@ pub struct HostRecord {
     /// The programs with the most CPU time beside the test, the greatest first; empty on a served host, which does not tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramTime>,
-    /// The CPU time of kernel threads without those of softirqs; absent where programs are not told.
+    /// The CPU time of kernel threads without those of softirqs; absent where programs are not told, or where they cannot be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_threads_ns: Option<Nanos>,
     /// Where the growth of its counters is too little, by instance.

@@ -135,7 +135,7 @@ impl HostMonitor {
         let mut record = HostRecord { at_ns: self.at, series, breaks, ..HostRecord::default() };
         if let Some(before) = self.programs_before {
             let now = ProgramsAtOnce::read(&self.root);
-            record.kernel_threads_ns = Some(now.kernel_threads_since(&before));
+            record.kernel_threads_ns = now.kernel_threads_since(&before);
             record.programs = now.told_since(&before, record.span(), &self.root);
         }
         record

@@ -142,13 +142,15 @@ impl ProgramTimes {
         all.into_iter().map(program).collect()
     }
 
-    /// Returns the CPU time of kernel threads since an earlier reading by another reader.
-    pub(crate) fn kernel_threads_since(&self, earlier: &Self) -> Nanos {
+    /// Returns the CPU time of kernel threads since an earlier reading by another reader; `None` if they cannot be seen, as from a container or where
+    /// processes of others are hidden (`hidepid` of proc(5)).
+    pub(crate) fn kernel_threads_since(&self, earlier: &Self) -> Option<Nanos> {
         let grown = self.of_kernel.iter().map(|(pid, (began, ticks))| {
             let past = earlier.of_kernel.get(pid).filter(|(before, _)| before == began).map_or(0, |(_, ticks)| *ticks);
             ticks.saturating_sub(past)
         });
-        Nanos(grown.sum::<u64>().saturating_mul(TICK.0))
+        let ticks: u64 = grown.sum();
+        (!self.of_kernel.is_empty()).then_some(Nanos(ticks.saturating_mul(TICK.0)))
     }
 
     /// The numbers of all processes that were read.
@@ -431,7 +433,8 @@ mod tests {
             |all: &[(u32, (u64, u64))]| ProgramTimes { of_kernel: all.iter().copied().collect(), ..times(&[]) };
         let before = of_kernel(&[(2, (5, 100)), (7, (9, 400))]);
         let after = of_kernel(&[(2, (5, 130)), (7, (80, 20)), (8, (81, 1))]);
-        assert_eq!(after.kernel_threads_since(&before), Nanos::from_millis(510), "the number 7 was given anew");
+        assert_eq!(after.kernel_threads_since(&before), Some(Nanos::from_millis(510)), "the number 7 was given anew");
+        assert_eq!(times(&[]).kernel_threads_since(&times(&[])), None, "a container sees none");
     }
 
     #[test]

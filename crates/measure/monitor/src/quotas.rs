@@ -38,8 +38,8 @@ impl ProgramsAtOnce {
         Self { quotas: Quotas::read(root, times.pids()), times }
     }
 
-    /// Returns the CPU time of kernel threads since an earlier reading, without those of softirqs.
-    pub(crate) fn kernel_threads_since(&self, earlier: &Self) -> Nanos {
+    /// Returns the CPU time of kernel threads since an earlier reading, without those of softirqs; `None` if they cannot be seen.
+    pub(crate) fn kernel_threads_since(&self, earlier: &Self) -> Option<Nanos> {
         self.times.kernel_threads_since(&earlier.times)
     }
 

@@ -362,7 +362,7 @@ impl Hosts {
         }
         place.allowed_cores = environment.get("cpu", "allowed").and_then(core_list);
         if place.interface.is_none() {
-            place.interface = interface_of(place.address, &environment);
+            place.interface = interface_of(place.address, place.is_on_this_machine, &environment);
         }
         // A fact tells it in the answer of an agent, and a loss of the host to who reads the run. Other interfaces than that of the test have nothing
         // to do with it.
@@ -583,18 +583,19 @@ pub fn device_core() -> Option<usize> {
 
 /// Returns the interface by which a host is reached at an address.
 ///
-/// An address that none of its interfaces has, as behind the NAT of a cloud, or one that it has on its loopback device and announces, is reached by
-/// the interface of its default route.
-fn interface_of(address: IpAddr, environment: &Environment) -> Option<String> {
+/// An address that none of its interfaces has, as behind the NAT of a cloud, or one that another machine has on its loopback device and announces,
+/// is reached by the interface of its default route.
+fn interface_of(address: IpAddr, is_on_this_machine: bool, environment: &Environment) -> Option<String> {
     // Loopback answers for addresses that are not configured on it.
     if address.is_loopback() {
         return Some(LOOPBACK.to_owned());
     }
     let with = |fact: &str, word: &str| {
-        let has_it = |facts: &BTreeMap<String, String>| {
-            facts.get(fact).is_some_and(|words| words.split(' ').any(|one| one == word))
+        let has_it = |(name, facts): &(&String, &BTreeMap<String, String>)| {
+            let is_reached = is_on_this_machine || *name != LOOPBACK;
+            is_reached && facts.get(fact).is_some_and(|words| words.split(' ').any(|one| one == word))
         };
-        environment.0.iter().find(|(name, facts)| *name != LOOPBACK && has_it(facts)).map(|(name, _)| name.clone())
+        environment.0.iter().find(has_it).map(|(name, _)| name.clone())
     };
     let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
     with("addresses", &address.to_string()).or_else(|| with(DEFAULT_ROUTE, family))
@@ -639,7 +640,8 @@ mod tests {
         for (name, addresses) in [("lo", "127.0.0.1 203.0.113.9"), ("ens5", "10.0.0.5"), ("ens6", "10.1.0.5 fd00::5")] {
             environment.note(name, "addresses", addresses);
         }
-        let found = |environment: &Environment, address: &str| interface_of(address.parse().unwrap(), environment);
+        let found =
+            |environment: &Environment, address: &str| interface_of(address.parse().unwrap(), false, environment);
         assert_eq!(found(&environment, "198.51.100.7"), None);
         environment.note("ens5", DEFAULT_ROUTE, "ipv4");
         for (address, expected) in [
@@ -652,6 +654,8 @@ mod tests {
         ] {
             assert_eq!(found(&environment, address).as_deref(), expected, "{address}");
         }
+        let here = interface_of("203.0.113.9".parse().unwrap(), true, &environment);
+        assert_eq!(here.as_deref(), Some("lo"), "packets to it do not leave the machine");
     }
 
     #[test]

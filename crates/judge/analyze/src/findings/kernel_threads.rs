@@ -34,7 +34,7 @@ impl FindingRule for KernelThreads {
             return Vec::new();
         };
         let title = format!(
-            "kernel threads of {host} used {used:.1} of its {n_cores} cores, maybe for the test, as those of WireGuard, vhost and threaded NAPI do"
+            "kernel threads of {host} used {used:.1} of its {n_cores} cores, possibly for the test: WireGuard, vhost and threaded NAPI work in such threads"
         );
         vec![
             seen.finding(self.id(), Severity::Remark, "kernel cpu", title)

@@ -327,7 +327,8 @@ fn every_request_of_curl_to_nginx_over_tls_is_decrypted_and_sent_as_it_was() {
     };
     let file = stage.path("tls.pcap");
     let mut tcpdump = stage.command("tcpdump");
-    tcpdump.args(["-Z", "root", "-i", "lo", "-s", "0", "-B", "65536", "-U", "--immediate-mode", "-w"]).arg(&file);
+    // Not in immediate mode, in which each frame of the ring has room for the longest packet: a ring of 64 MiB holds 256 of them.
+    tcpdump.args(["-Z", "root", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-w"]).arg(&file);
     tcpdump.arg(format!("tcp port {port}"));
     let tcpdump = stage.spawn(tcpdump);
     until(|| fs::metadata(&file).is_ok_and(|file| file.len() > 0).then_some(()));

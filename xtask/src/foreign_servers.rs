@@ -64,6 +64,12 @@ const NGINX: &[Row] = &[
         &["server-failures"],
     ),
     (
+        "limit_req 100/s with status 429",
+        "limit_req_zone $binary_remote_addr zone=z:1m rate=100r/s;|limit_req zone=z burst=10 nodelay; limit_req_status 429;",
+        "--connections 10",
+        &["request-limit"],
+    ),
+    (
         "limit_req 100/s with a queue",
         "limit_req_zone $binary_remote_addr zone=z:1m rate=100r/s;|limit_req zone=z burst=50;",
         "--connections 10",

@@ -466,6 +466,11 @@ pub mod count {
     pub const REDIRECTS: &str = "status_3xx";
     /// Answers whose status says that the server failed: 500 to 599.
     pub const SERVER_FAILURES: &str = "status_5xx";
+    /// Returns the name of the answers with one status, such as `status_404`. A record has those that are not of class 2.
+    #[must_use]
+    pub fn of_status(status: u16) -> String {
+        format!("status_{status}")
+    }
     /// Requests still waiting for their answer when the trial ended.
     pub const UNFINISHED: &str = "unfinished";
     /// Connections without an answer at the end, whose request had waited ten times as long as 99 % of the answers took, and 250 ms at

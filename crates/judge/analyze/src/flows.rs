@@ -32,6 +32,12 @@ const QUEUED: f64 = 2.0;
 /// and its device (`tcp_small_queue_check` of `net/ipv4/tcp_output.c`), which tells nothing about the path.
 pub(crate) const QUEUE_MIN: Nanos = Nanos::from_millis(1);
 pub(crate) const QUEUE_PART: f64 = 0.2;
+/// The kernel's default of `tcp_rmem`: least, usual, most.
+pub(crate) const RMEM_USUAL: [u64; 3] = [4096, 131_072, 6 << 20];
+/// A buffer that is smaller than a quarter of the usual one is filled by any path.
+const WIDE: u64 = RMEM_USUAL[1] / 4;
+/// One sample in so many with a window that shrank is that of a receiver that reads late.
+pub(crate) const SHRINKS: usize = 4;
 /// A queue of so much time is not that of the sender alone, however long the path is.
 const SHORT_QUEUE: Nanos = Nanos::from_millis(2);
 /// A sender that waits for a buffer for less than this share of the time is not bound by it.
@@ -102,8 +108,26 @@ pub(crate) fn has_standing_queue(samples: &[FlowSample]) -> bool {
 }
 
 /// Returns true if segments usually spend most of their time in such a queue: a larger window or buffer only makes it longer.
+///
+/// A receiver that reads late also acknowledges late what fills its window. What waits in a queue of the path leaves the window open.
 pub(crate) fn is_mostly_queue(samples: &[FlowSample]) -> bool {
-    usual_queue(samples).is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && QUEUED * queued > usual)
+    let (n_shrunk, n_all) = shrunk_windows(samples);
+    let reads_late = n_shrunk > 0 && SHRINKS * n_shrunk >= n_all;
+    !reads_late
+        && usual_queue(samples).is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && QUEUED * queued > usual)
+}
+
+/// Returns the samples with a wide window that shrank to half of what it had been, and those with a window.
+///
+/// A window that is only small stays as it is, and one that the kernel enlarges grows.
+pub(crate) fn shrunk_windows(samples: &[FlowSample]) -> (usize, usize) {
+    let (mut n_shrunk, mut n_all, mut widest) = (0, 0, 0);
+    for window in samples.iter().filter_map(|sample| sample.values.get(tcp::SND_WND_BYTES)) {
+        widest = widest.max(*window);
+        n_all += 1;
+        n_shrunk += usize::from(widest >= WIDE && *window <= widest / 2);
+    }
+    (n_shrunk, n_all)
 }
 
 /// Returns the time that segments usually spend in queues, and their usual round trip, in ns.

@@ -208,7 +208,14 @@ const WORDS: &[(&str, &str)] = &[
 pub(crate) fn words(counter: &str, title: impl Fn(&str) -> Option<String>) -> String {
     let known = |word: &str| WORDS.iter().find(|(name, _)| *name == word).map(|(_, words)| *words);
     let (first, rest) = counter.split_once(' ').unwrap_or((counter, ""));
-    let put = |word: &str| known(word).map(str::to_owned).or_else(|| title(word)).unwrap_or_else(|| word.to_owned());
+    let of_status = |word: &str| {
+        let status: u16 = word.strip_prefix("status_")?.parse().ok()?;
+        Some(format!("answers of status {status}"))
+    };
+    let put = |word: &str| {
+        let words = known(word).map(str::to_owned).or_else(|| of_status(word)).or_else(|| title(word));
+        words.unwrap_or_else(|| word.to_owned())
+    };
     let rest = rest.split(' ').map(put).collect::<Vec<_>>().join(" ");
     // `rwnd_limited_ns of busy_ns` reads as one phrase; an instance is separated by a comma.
     let between = if rest.is_empty() {
@@ -248,6 +255,7 @@ mod tests {
         let cases = [
             ("cpu_softirq_ns cpu0", "time in soft interrupts, cpu0"),
             ("rtt_ns", "round trip"),
+            ("status_429", "answers of status 429"),
             ("rwnd_limited_ns of busy_ns", "waited for the receiver's window of busy time"),
             ("others on cpu1", "others on cpu1"),
             ("latency_ns_p99 < 20ms kept at", "p99 < 20ms kept at"),

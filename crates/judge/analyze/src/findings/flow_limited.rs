@@ -16,7 +16,7 @@ use crate::{
     change::{Change, larger_stream_buffer},
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence, text_evidence},
-    flows::{HARDLY, has_standing_queue, is_mostly_queue, judged_samples},
+    flows::{HARDLY, RMEM_USUAL, SHRINKS, has_standing_queue, is_mostly_queue, judged_samples, shrunk_windows},
     gap,
     resent::path_overflows,
 };
@@ -33,8 +33,7 @@ const REFILLED_FROM: f64 = 2.0 / 3.0;
 /// The sizes of receive and send buffers that the kernel chooses from.
 const RMEM: &str = "net.ipv4.tcp_rmem";
 const WMEM: &str = "net.ipv4.tcp_wmem";
-/// The kernel's defaults of `tcp_rmem` and `tcp_wmem`: least, usual, most.
-const RMEM_USUAL: [u64; 3] = [4096, 131_072, 6 << 20];
+/// The kernel's default of `tcp_wmem`: least, usual, most.
 const WMEM_USUAL: [u64; 3] = [4096, 16_384, 4 << 20];
 /// A setting without which a window stays small, whatever the buffer may hold.
 const MODERATE_RCVBUF: &str = "net.ipv4.tcp_moderate_rcvbuf";
@@ -45,8 +44,6 @@ const FAR_BELOW: u64 = 8;
 const UNSCALED: std::ops::RangeInclusive<u64> = 30_000..=65_535;
 /// With fewer samples, a window that was small for once tells nothing.
 const SAMPLES_MIN: usize = 8;
-/// A buffer that is smaller than a quarter of the usual one is filled by any path.
-const WIDE: u64 = RMEM_USUAL[1] / 4;
 /// A core of a machine that may have both ends, and is as busy, may be what a reader waits for.
 const NEARLY_FULL: f64 = 0.9;
 /// Connections that were busy for less than this are ignored.
@@ -269,19 +266,10 @@ fn most_fill_path(seen: &TestEvidence<'_>, side: Side) -> bool {
 }
 
 /// Returns true if wide windows that a sender was offered shrank to half of what they had been, in at least a quarter of the samples.
-///
-/// A window that is only small stays as it is, and one that the kernel enlarges grows.
 fn fills_again_and_again(seen: &TestEvidence<'_>, side: Side) -> bool {
-    let (mut n_all, mut n_shrunk) = (0, 0);
-    for (_, samples) in seen.measured_flows(side) {
-        let mut widest = 0;
-        for window in samples.iter().filter_map(|sample| sample.values.get(tcp::SND_WND_BYTES)) {
-            widest = widest.max(*window);
-            n_all += 1;
-            n_shrunk += usize::from(widest >= WIDE && *window <= widest / 2);
-        }
-    }
-    n_all >= SAMPLES_MIN && 4 * n_shrunk >= n_all
+    let counts = seen.measured_flows(side).map(|(_, samples)| shrunk_windows(samples));
+    let (n_shrunk, n_all) = counts.fold((0, 0), |sums, counts| (sums.0 + counts.0, sums.1 + counts.1));
+    n_all >= SAMPLES_MIN && SHRINKS * n_shrunk >= n_all
 }
 
 /// The send buffer was full of data that the peer had not acknowledged.

@@ -119,6 +119,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &path_fault::PathFault,
     &errors::ErrorCauses,
     &server_failures::SERVER_FAILURES,
+    &server_failures::RequestLimit,
     &server_failures::REFUSED_REQUESTS,
     &server_failures::REDIRECTS,
     &server_failures::StuckConnections,

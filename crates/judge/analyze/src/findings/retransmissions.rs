@@ -151,7 +151,8 @@ impl FindingRule for Retransmissions {
         // Losses that cost no time hold nothing back where the test has all that it asked for.
         let is_tolerated = || {
             let tolerates = seen.congestion_control(host).is_some_and(|name| name.starts_with("bbr"));
-            tolerates && share < TOLERATED
+            // An answer ends when its last segment is there, whatever the rate.
+            tolerates && share < TOLERATED && seen.test.layer == Layer::Tcp
         };
         let is_harmless = needless || waits.is_none() && (seen.reached_target() || is_tolerated());
         let severity = if is_harmless { Severity::Remark } else { Severity::HoldsBack };

@@ -1,14 +1,18 @@
 //! Answers that say that the server failed or refused, and connections that got none.
 
+use std::cmp::Reverse;
+
 use fathom_model::{
-    Cause, Failure, Finding, Layer, Record, Severity, Side, Stage, Trial,
+    Cause, Failure, Finding, Layer, NextStep, Severity, Side, Stage, Trial,
     names::count,
     units::{Nanos, grouped, percent, ratio},
 };
+use http::StatusCode;
 
-use super::{FindingRule, planned_event::PLANNED_EVENT};
+use super::{FindingRule, planned_event::PLANNED_EVENT, server_time::is_scheduled};
 use crate::{
     evidence::{TestEvidence, counter_evidence},
+    summaries::main_rate,
     window::record_of,
 };
 
@@ -18,16 +22,39 @@ const SHARE_MIN: f64 = 0.01;
 const STUCK_MIN: f64 = 0.1;
 /// Fewer connections may have lost a segment each.
 const STUCK_LEAST: u64 = 3;
-/// The fact of a record that has the head of its first answer.
-const HEAD: &str = "head";
+/// A rate so far below a limit keeps it.
+const BELOW: f64 = 0.9;
+
+/// So many statuses are told.
+const STATUSES_TOLD: usize = 3;
+/// The server takes fewer requests of a client than it gets (RFC 6585 section 4).
+const TOO_MANY: u16 = 429;
+
+/// The advice that follows from statuses (RFC 9110 section 15).
+const ADVICE: &[(u16, &str)] = &[
+    (300, "test the address that they name (Location)"),
+    (301, "test the address that they name (Location)"),
+    (302, "test the address that they name (Location)"),
+    (303, "test the address that they name (Location)"),
+    (307, "test the address that they name (Location)"),
+    (308, "test the address that they name (Location)"),
+    (400, "the server takes the request for malformed: check its URL and header fields"),
+    (401, "the request needs credentials (--header 'Authorization: ...')"),
+    (403, "the access rules of the server do not allow it"),
+    (404, "check the path of the URL"),
+    (405, "check the method"),
+    (502, "the server behind it gives no valid answer; the logs of both say why"),
+    (503, "the server limits its load, or has no working server behind it; its log says which"),
+    (504, "the server behind it does not answer in time"),
+];
 
 /// Compares the answers of a status class with all answers (RFC 9110 section 15).
 pub(crate) struct StatusClass {
     id: &'static str,
     short: &'static str,
-    digit: char,
+    class: u16,
     counter: &'static str,
-    /// What such answers do, and the advice that follows from it.
+    /// What such answers do, and the advice if none follows from their status.
     texts: [&'static str; 2],
     /// The share of all answers from which on they lead the result; fewer, down to one in a hundred, are a remark.
     leads_from: f64,
@@ -37,17 +64,17 @@ pub(crate) struct StatusClass {
 pub(crate) const SERVER_FAILURES: StatusClass = StatusClass {
     id: "server-failures",
     short: "server fails",
-    digit: '5',
+    class: 5,
     counter: count::SERVER_FAILURES,
-    texts: ["are server errors", "; the log of the server says why"],
+    texts: ["are server errors", "the log of the server says why"],
     leads_from: SHARE_MIN,
 };
 
-/// The server does not want the requests: a wrong URL, or too many of them (`429 Too Many Requests`).
+/// The server does not want the requests, as for a wrong URL. Those of which it gets too many are told by [`RequestLimit`].
 pub(crate) const REFUSED_REQUESTS: StatusClass = StatusClass {
     id: "refused-requests",
     short: "refusals",
-    digit: '4',
+    class: 4,
     counter: count::REFUSED_REQUESTS,
     texts: ["refuse the request", ""],
     leads_from: 0.5,
@@ -57,9 +84,9 @@ pub(crate) const REFUSED_REQUESTS: StatusClass = StatusClass {
 pub(crate) const REDIRECTS: StatusClass = StatusClass {
     id: "redirects",
     short: "redirects",
-    digit: '3',
+    class: 3,
     counter: count::REDIRECTS,
-    texts: ["are redirects", "; test the address that they name (Location)"],
+    texts: ["are redirects", ""],
     leads_from: 0.5,
 };
 
@@ -73,38 +100,84 @@ impl FindingRule for StatusClass {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Answers that are compared with a recording are judged by it: it may have such answers too.
-        let mut replays = seen.records(Side::Initiator).filter_map(|record| record.replay.as_ref());
-        let is_compared = replays.any(|replay| replay.compared.is_some());
-        if seen.test.layer != Layer::Http || is_compared {
+        if !is_judged_by_status(seen) {
             return Vec::new();
         }
-        let counted = [self.counter, count::REQUESTS].map(|name| (name, seen.total(Side::Initiator, name)));
-        let [(_, n), (_, of)] = counted;
+        let statuses = statuses_of(seen, self.class);
+        let too_many = statuses.iter().find(|(status, _)| *status == TOO_MANY).map_or(0, |(_, n)| *n);
+        let (n, of) = (seen.total(Side::Initiator, self.counter).saturating_sub(too_many), seen.total(Side::Initiator, count::REQUESTS));
         let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
-        let such_as = seen.records(Side::Initiator).find_map(|record| first_status(record, self.digit));
+        let told: Vec<_> = statuses.into_iter().filter(|(status, _)| *status != TOO_MANY).take(STATUSES_TOLD).collect();
+        let most = told.first().map(|(status, _)| *status);
         // What did not change since the client's copy is no redirect.
-        if such_as.is_some_and(|status| status.starts_with("304")) {
+        if most == Some(StatusCode::NOT_MODIFIED.as_u16()) {
             return Vec::new();
         }
-        let such_as = such_as.map(|status| format!(", the first one {status}")).unwrap_or_default();
-        let (what, advice) = (self.texts[0], self.texts[1]);
-        let title = format!(
-            "{} of the answers {what} ({} with status {}xx{such_as}): the rate counts them{advice}",
-            percent(share),
-            grouped(n),
-            self.digit
-        );
+        let known = most.and_then(|most| ADVICE.iter().find(|(status, _)| *status == most));
+        let advice = known.map_or(self.texts[1], |(_, advice)| advice);
+        let advice = if advice.is_empty() { String::new() } else { format!("; {advice}") };
+        let told: Vec<String> = told.iter().map(|(status, n)| format!("{} × {}", grouped(*n), named(*status))).collect();
+        let told = if told.is_empty() { format!("{} × {}xx", grouped(n), self.class) } else { told.join(", ") };
+        let title = format!("{} of the answers {} ({told}): the rate counts them{advice}", percent(share), self.texts[0]);
         let severity = if share >= self.leads_from { Severity::HoldsBack } else { Severity::Remark };
-        let evidence = counted.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
+        let evidence = [(self.counter, n), (count::REQUESTS, of)];
+        let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
         vec![seen.finding(self.id, severity, self.short, title).evidence(evidence)]
     }
 }
 
-/// Returns the status of the first answer, such as `502 Bad Gateway`, if it is of a class.
-fn first_status(record: &Record, class: char) -> Option<&str> {
-    let (_, status) = record.facts.get(HEAD)?.lines().next()?.split_once(' ')?;
-    status.starts_with(class).then(|| status.trim())
+/// Returns true if the status of an answer says whether the server did what it was asked. Answers that are compared with a recording are judged by
+/// it: it may have such answers too.
+fn is_judged_by_status(seen: &TestEvidence<'_>) -> bool {
+    let mut replays = seen.records(Side::Initiator).filter_map(|record| record.replay.as_ref());
+    seen.test.layer == Layer::Http && !replays.any(|replay| replay.compared.is_some())
+}
+
+/// Returns the statuses of a class with the number of their answers, the most frequent one first.
+fn statuses_of(seen: &TestEvidence<'_>, class: u16) -> Vec<(u16, u64)> {
+    let codes = 100 * class..100 * (class + 1);
+    let counted = codes.map(|status| (status, seen.total(Side::Initiator, &count::of_status(status))));
+    let mut statuses: Vec<_> = counted.filter(|(_, n)| *n > 0).collect();
+    statuses.sort_by_key(|(_, n)| Reverse(*n));
+    statuses
+}
+
+/// Returns a status with its words, such as `404 Not Found`.
+fn named(status: u16) -> String {
+    StatusCode::from_u16(status).map_or_else(|_| status.to_string(), |status| status.to_string())
+}
+
+/// The server takes only so many requests of a client (`429 Too Many Requests`).
+pub(crate) struct RequestLimit;
+
+impl FindingRule for RequestLimit {
+    fn id(&self) -> &'static str {
+        "request-limit"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if !is_judged_by_status(seen) {
+            return Vec::new();
+        }
+        let (n, of) = (seen.total(Side::Initiator, &count::of_status(TOO_MANY)), seen.total(Side::Initiator, count::REQUESTS));
+        let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
+        let taken = main_rate(seen.test).and_then(|rate| rate.value).map(|rate| rate * (1.0 - share));
+        let taken = taken.filter(|taken| *taken >= 1.0);
+        let limit = taken.map_or(String::new(), |taken| format!(" to about {} a second", grouped(taken.round() as u64)));
+        let title = format!(
+            "the server limits the requests of this client{limit}: {} of the answers are {} ({})",
+            percent(share),
+            named(TOO_MANY),
+            grouped(n)
+        );
+        let slower = taken.filter(|_| !is_scheduled(seen)).and_then(|taken| {
+            let command = NextStep::new(seen.repeat_test_command(&format!("--rate {}", (BELOW * taken).max(1.0).floor()))?);
+            Some(command.expected("get no more of these answers if the limit is one of the rate"))
+        });
+        let evidence = [(count::of_status(TOO_MANY), n), (count::REQUESTS.to_owned(), of)];
+        let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, &name, n));
+        vec![seen.finding(self.id(), Severity::HoldsBack, "rate limit", title).evidence(evidence).next(slower)]
+    }
 }
 
 /// Compares the connections whose requests waited in vain, at the end or until their timeout, with all connections.
@@ -217,7 +290,7 @@ mod tests {
     fn answers_that_say_that_the_server_failed_are_a_finding_from_one_in_a_hundred() {
         assert_eq!(answered(9).finding("server-failures"), None);
         let finding = answered(100).finding("server-failures").unwrap();
-        let words = "10 % of the answers are server errors (100 with status 5xx): ";
+        let words = "10 % of the answers are server errors (100 × 5xx): the rate counts them; the log of the server says why";
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert_eq!(finding.severity, Severity::HoldsBack);
     }
@@ -246,11 +319,30 @@ mod tests {
     #[test]
     fn a_server_that_fails_always_leads_with_its_status() {
         let mut builder = answered(1_000);
-        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.facts.insert(HEAD.to_owned(), "HTTP/1.1 502 Bad Gateway\r\nServer: x\r\n".to_owned());
+        for (status, n) in [(500, 3), (502, 990), (504, 5), (503, 2)] {
+            builder.total("client", &count::of_status(status), n);
+        }
         let first = builder.analyzed().findings.remove(0);
         assert_eq!(first.id, "server-failures");
-        assert!(first.title.contains("(1,000 with status 5xx, the first one 502 Bad Gateway)"), "{}", first.title);
+        let told = "(990 × 502 Bad Gateway, 5 × 504 Gateway Timeout, 3 × 500 Internal Server Error): the rate counts them; the server behind it";
+        assert!(first.title.contains(told), "{}", first.title);
+    }
+
+    #[test]
+    fn a_server_that_gets_too_many_requests_limits_them() {
+        let found = |id, n: u64, n_others: u64| {
+            let mut builder = answered(0);
+            builder.total("client", count::REFUSED_REQUESTS, n + n_others);
+            builder.total("client", &count::of_status(TOO_MANY), n);
+            builder.total("client", &count::of_status(404), n_others);
+            builder.finding(id)
+        };
+        let limit = found("request-limit", 600, 0).unwrap();
+        assert!(limit.title.ends_with(": 60 % of the answers are 429 Too Many Requests (600)"), "{}", limit.title);
+        assert_eq!(limit.severity, Severity::HoldsBack);
+        assert_eq!([found("refused-requests", 600, 5), found("request-limit", 9, 0)], [None, None]);
+        let refused = found("refused-requests", 300, 200).unwrap();
+        assert!(refused.title.starts_with("20 % of the answers refuse the request (200 × 404 Not Found): "), "{}", refused.title);
     }
 
     #[test]
@@ -307,15 +399,13 @@ mod tests {
 
     #[test]
     fn redirects_lead_if_they_are_most_unless_they_say_that_nothing_changed() {
-        let found = |n: u64, status: &str| {
+        let found = |n: u64, status: u16| {
             let mut builder = answered(0);
             builder.total("client", count::REDIRECTS, n);
-            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-            record.facts.insert(HEAD.to_owned(), format!("HTTP/1.1 {status}\r\nLocation: https://x/\r\n"));
+            builder.total("client", &count::of_status(status), n);
             builder.finding("redirects").map(|finding| finding.severity)
         };
-        let moved = "301 Moved Permanently";
-        assert_eq!([9, 300, 1_000].map(|n| found(n, moved)), [None, Some(Severity::Remark), Some(Severity::HoldsBack)]);
-        assert_eq!(found(1_000, "304 Not Modified"), None);
+        assert_eq!([9, 300, 1_000].map(|n| found(n, 301)), [None, Some(Severity::Remark), Some(Severity::HoldsBack)]);
+        assert_eq!(found(1_000, 304), None);
     }
 }

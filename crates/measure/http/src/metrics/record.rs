@@ -1,6 +1,6 @@
 //! Builds a record from the results of the workers.
 
-use std::{collections::BTreeMap, mem};
+use std::{cmp::Reverse, collections::BTreeMap, mem};
 
 use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
 use fathom_model::{
@@ -19,6 +19,9 @@ use crate::{
     target::TlsParameters,
 };
 
+/// So many statuses are told in a note.
+const STATUSES_TOLD: usize = 5;
+
 /// The record of all workers together, without the values that only schedules have.
 pub(crate) fn record<W>(
     trial_results: &TrialResults<W>,
@@ -36,7 +39,7 @@ pub(crate) fn record<W>(
     }
     record.errors = all.faults.iter().map(|(fault, n)| (*fault, *n)).collect();
     let notes = [
-        status_note(&record),
+        status_note(&all.statuses, record.totals[count::REQUESTS]),
         lower_bounds_note(all.times.n_lower_bounds),
         discard_note(&all),
         resumed_note(&all.opening),
@@ -47,6 +50,7 @@ pub(crate) fn record<W>(
     record.notes.push(io_backend.note.clone());
     let named = |(name, n): (&str, u64)| (name.to_owned(), n);
     record.totals.extend(totals(&all, target.recorder_config.first_body()).map(named));
+    record.totals.extend(all.statuses.iter().map(|(status, n)| (count::of_status(*status), *n)));
     record.facts.extend(facts(&mut all.totals, &all.opening));
     mem::take(&mut all.reception).add_to(&mut record);
     record.distributions.extend(distributions(all, trial_results.worker_rates().clone()));
@@ -126,13 +130,13 @@ fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
     })
 }
 
-/// A note if a server answered, but with a status other than 2xx.
-fn status_note(record: &Record) -> Option<Note> {
-    let others = names::STATUS[1..].iter().map(|name| (name, record.totals[*name])).filter(|(_, n)| *n > 0);
-    let others: Vec<String> = others.map(|(name, n)| format!("{n} × {}", name.trim_start_matches("status_"))).collect();
+/// A note if a server answered, but with a status other than 2xx: the most frequent ones.
+fn status_note(statuses: &BTreeMap<u16, u64>, n_answers: u64) -> Option<Note> {
+    let mut others: Vec<_> = statuses.iter().collect();
+    others.sort_by_key(|(_, n)| Reverse(**n));
+    let others: Vec<String> = others.iter().take(STATUSES_TOLD).map(|(status, n)| format!("{n} × {status}")).collect();
     (!others.is_empty()).then(|| Note::new("http-status", format!(
-            "of {} answers not all were 2xx: {}; they count as answered, and may be cheaper to serve than the requested page",
-            record.totals[count::REQUESTS],
+            "of {n_answers} answers not all were 2xx: {}; they count as answered, and may be cheaper to serve than the requested page",
             others.join(", ")
         )))
 }

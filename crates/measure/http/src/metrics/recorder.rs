@@ -58,7 +58,11 @@ impl<'a> LoadRecorder<'a> {
         baseline_rtt: impl FnOnce() -> Option<Nanos>,
     ) {
         self.add(LoadCounter::Attempts, 1);
-        self.worker.add(LoadCounter::Status2xx as usize + usize::from((answer.status / 100).clamp(2, 6) - 2), 1);
+        let class = (answer.status / 100).clamp(2, 6);
+        self.worker.add(LoadCounter::Status2xx as usize + usize::from(class - 2), 1);
+        if class != 2 {
+            *self.results.statuses.entry(answer.status).or_default() += 1;
+        }
         self.totals.on_answer(entry);
         if entry.counts {
             self.results.first_byte.record(entry.first_byte.0);

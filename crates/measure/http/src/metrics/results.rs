@@ -1,5 +1,7 @@
 //! The counters and results of a worker.
 
+use std::collections::BTreeMap;
+
 use fathom_engine::{
     Reception,
     load::{LoadCounters, LoadTimes},
@@ -74,6 +76,8 @@ pub(crate) struct LoadResults {
     pub(crate) first_byte: Histogram,
     pub(crate) download: Histogram,
     pub(crate) faults: FaultCounts,
+    /// Answers by status, without those of class 2.
+    pub(crate) statuses: BTreeMap<u16, u64>,
     /// Requests that were complete once they were sent.
     pub(crate) n_not_awaited: u64,
     /// Answers that ended with a connection that TLS had not closed.
@@ -102,6 +106,9 @@ impl LoadResults {
         self.download.merge(&other.download);
         for (fault, n) in &other.faults {
             *self.faults.entry(*fault).or_default() += n;
+        }
+        for (status, n) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += n;
         }
         self.n_not_awaited += other.n_not_awaited;
         self.n_tls_unclosed += other.n_tls_unclosed;

@@ -229,8 +229,9 @@ fn an_answer_that_breaks_off_is_an_error_and_the_others_go_on() {
 fn answers_other_than_2xx_count_and_are_told() {
     let address = server(|stream| stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
     let record = against(address, &[("connections", "1"), ("count", "5")]).unwrap();
-    assert_eq!((record.totals[count::REQUESTS], record.totals["status_4xx"]), (5, 5));
-    assert!(record.notes.iter().any(|note| note.id == "http-status" && note.text.contains("5 × 4xx")));
+    let counted = [count::REQUESTS, count::REFUSED_REQUESTS, "status_404"].map(|name| record.totals[name]);
+    assert_eq!(counted, [5; 3]);
+    assert!(record.notes.iter().any(|note| note.id == "http-status" && note.text.contains("5 × 404")));
 }
 
 fn a_server_that_never_answers_times_out() {

@@ -21,7 +21,7 @@ use crate::{
     context::{AnalysisContext, lead_test},
     cores::{CPU_STATES, CoreLoad, attribute_core_work},
     effect::NOT_GRANTED,
-    limits::{REACHED, n_wholes},
+    limits::{KEPT, REACHED, n_wholes},
     path::{self, hosts_of, place_on_path},
     path_check::device_of,
     repeat_command,
@@ -902,12 +902,18 @@ impl<'a> TestEvidence<'a> {
         Some(ratio(waited, flows.saturating_mul(self.measured_time().0))?.min(1.0))
     }
 
+    /// Returns true if the work went at the rate that was asked for, which is steady whatever carries it.
+    pub(crate) fn keeps_asked_rate(&self) -> bool {
+        let is_kept = |limit: &Limit| limit.kind == LimitKind::Asked && limit.used.is_some_and(|used| used >= KEPT);
+        self.test.limits.iter().any(is_kept)
+    }
+
     /// Returns true if the test reached the requested rate, the line rate or the ideal of its window, and lost nothing, so that nothing holds
     /// it back.
     pub(crate) fn reached_target(&self) -> bool {
         let full = |limit: &Limit| {
             let least = match limit.kind {
-                LimitKind::Asked | LimitKind::LineRate => 0.98,
+                LimitKind::Asked | LimitKind::LineRate => KEPT,
                 // It follows from a round trip and a bandwidth that vary.
                 LimitKind::Ideal => REACHED,
                 _ => return false,

@@ -114,7 +114,8 @@ pub(crate) fn is_mostly_queue(samples: &[FlowSample]) -> bool {
     let (n_shrunk, n_all) = shrunk_windows(samples);
     let reads_late = n_shrunk > 0 && SHRINKS * n_shrunk >= n_all;
     !reads_late
-        && usual_queue(samples).is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && QUEUED * queued > usual)
+        && usual_queue(samples)
+            .is_some_and(|(queued, usual)| queued >= approximate(QUEUE_MIN.0) && QUEUED * queued > usual)
 }
 
 /// Returns the samples with a wide window that shrank to half of what it had been, and those with a window.

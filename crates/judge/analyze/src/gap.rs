@@ -7,13 +7,15 @@ use fathom_model::{
 };
 
 pub(crate) use crate::limits::REACHED;
-use crate::{evidence::TestEvidence, judged_promise::find_promise, limits::is_rate, promise::Relation};
+use crate::{
+    evidence::TestEvidence,
+    judged_promise::find_promise,
+    limits::{KEPT, is_rate},
+    promise::Relation,
+};
 
 /// A cause that explains less than this part of what a test lacks is not why.
 pub(crate) const HALF: f64 = 0.5;
-
-/// A rate that was asked for is kept from this share on.
-const KEPT: f64 = 0.98;
 
 /// Returns the limits whose distance a cause has to explain: a promise that the rate missed, then those that the test could have reached, the
 /// nearest first.

@@ -19,6 +19,8 @@ use crate::{
     window::{record_of, usable_trials},
 };
 
+/// A rate that was asked for is kept from this share on.
+pub(crate) const KEPT: f64 = 0.98;
 /// A test that reaches this share of a limit lacks nothing that has to be explained.
 pub(crate) const REACHED: f64 = 0.9;
 

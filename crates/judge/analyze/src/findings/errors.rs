@@ -304,6 +304,7 @@ impl FindingRule for ErrorCauses {
     fn effect_of(&self) -> &'static [&'static str] {
         &[
             "stuck-connections",
+            "server-saturated",
             "retransmissions",
             "path-full",
             "acks-lost",

@@ -49,7 +49,8 @@ impl FindingRule for FullOfRequests {
         let arrival = Arrival::of(seen);
         let is_of_requests = matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp | Layer::Udp)
             && (seen.one_way().is_none() || arrival.is_some())
-            && !seen.reached_target();
+            && !seen.reached_target()
+            && !seen.keeps_asked_rate();
         let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work);
         let received = seen.hosts_of_tcp().filter_map(|host| Some((host, UsualRate::received(seen, host)?)));
         let most = received.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate));

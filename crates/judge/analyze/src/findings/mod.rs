@@ -43,6 +43,7 @@ mod low_frequency;
 mod martians;
 mod memory_pressure;
 mod mtu_mismatch;
+mod name_lookup;
 mod narrow_path;
 mod near_full;
 mod neighbor_changes;
@@ -159,6 +160,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &connect_delays::ConnectDelays,
     &acks_lost::AcksLost,
     &connection_per_request::ConnectionPerRequest,
+    &name_lookup::NameLookup,
     &syn_cookies::SynCookies,
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,

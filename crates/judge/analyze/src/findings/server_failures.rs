@@ -105,7 +105,10 @@ impl FindingRule for StatusClass {
         }
         let statuses = statuses_of(seen, self.class);
         let too_many = statuses.iter().find(|(status, _)| *status == TOO_MANY).map_or(0, |(_, n)| *n);
-        let (n, of) = (seen.total(Side::Initiator, self.counter).saturating_sub(too_many), seen.total(Side::Initiator, count::REQUESTS));
+        let (n, of) = (
+            seen.total(Side::Initiator, self.counter).saturating_sub(too_many),
+            seen.total(Side::Initiator, count::REQUESTS),
+        );
         let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
         let told: Vec<_> = statuses.into_iter().filter(|(status, _)| *status != TOO_MANY).take(STATUSES_TOLD).collect();
         let most = told.first().map(|(status, _)| *status);
@@ -116,9 +119,11 @@ impl FindingRule for StatusClass {
         let known = most.and_then(|most| ADVICE.iter().find(|(status, _)| *status == most));
         let advice = known.map_or(self.texts[1], |(_, advice)| advice);
         let advice = if advice.is_empty() { String::new() } else { format!("; {advice}") };
-        let told: Vec<String> = told.iter().map(|(status, n)| format!("{} × {}", grouped(*n), named(*status))).collect();
+        let told: Vec<String> =
+            told.iter().map(|(status, n)| format!("{} × {}", grouped(*n), named(*status))).collect();
         let told = if told.is_empty() { format!("{} × {}xx", grouped(n), self.class) } else { told.join(", ") };
-        let title = format!("{} of the answers {} ({told}): the rate counts them{advice}", percent(share), self.texts[0]);
+        let title =
+            format!("{} of the answers {} ({told}): the rate counts them{advice}", percent(share), self.texts[0]);
         let severity = if share >= self.leads_from { Severity::HoldsBack } else { Severity::Remark };
         let evidence = [(self.counter, n), (count::REQUESTS, of)];
         let evidence = evidence.map(|(name, n)| counter_evidence(&seen.test.from, name, n));
@@ -159,11 +164,13 @@ impl FindingRule for RequestLimit {
         if !is_judged_by_status(seen) {
             return Vec::new();
         }
-        let (n, of) = (seen.total(Side::Initiator, &count::of_status(TOO_MANY)), seen.total(Side::Initiator, count::REQUESTS));
+        let (n, of) =
+            (seen.total(Side::Initiator, &count::of_status(TOO_MANY)), seen.total(Side::Initiator, count::REQUESTS));
         let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
         let taken = main_rate(seen.test).and_then(|rate| rate.value).map(|rate| rate * (1.0 - share));
         let taken = taken.filter(|taken| *taken >= 1.0);
-        let limit = taken.map_or(String::new(), |taken| format!(" to about {} a second", grouped(taken.round() as u64)));
+        let limit =
+            taken.map_or(String::new(), |taken| format!(" to about {} a second", grouped(taken.round() as u64)));
         let title = format!(
             "the server limits the requests of this client{limit}: {} of the answers are {} ({})",
             percent(share),
@@ -171,7 +178,8 @@ impl FindingRule for RequestLimit {
             grouped(n)
         );
         let slower = taken.filter(|_| !is_scheduled(seen)).and_then(|taken| {
-            let command = NextStep::new(seen.repeat_test_command(&format!("--rate {}", (BELOW * taken).max(1.0).floor()))?);
+            let command =
+                NextStep::new(seen.repeat_test_command(&format!("--rate {}", (BELOW * taken).max(1.0).floor()))?);
             Some(command.expected("get no more of these answers if the limit is one of the rate"))
         });
         let evidence = [(count::of_status(TOO_MANY), n), (count::REQUESTS.to_owned(), of)];
@@ -290,7 +298,8 @@ mod tests {
     fn answers_that_say_that_the_server_failed_are_a_finding_from_one_in_a_hundred() {
         assert_eq!(answered(9).finding("server-failures"), None);
         let finding = answered(100).finding("server-failures").unwrap();
-        let words = "10 % of the answers are server errors (100 × 5xx): the rate counts them; the log of the server says why";
+        let words =
+            "10 % of the answers are server errors (100 × 5xx): the rate counts them; the log of the server says why";
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert_eq!(finding.severity, Severity::HoldsBack);
     }
@@ -342,7 +351,11 @@ mod tests {
         assert_eq!(limit.severity, Severity::HoldsBack);
         assert_eq!([found("refused-requests", 600, 5), found("request-limit", 9, 0)], [None, None]);
         let refused = found("refused-requests", 300, 200).unwrap();
-        assert!(refused.title.starts_with("20 % of the answers refuse the request (200 × 404 Not Found): "), "{}", refused.title);
+        assert!(
+            refused.title.starts_with("20 % of the answers refuse the request (200 × 404 Not Found): "),
+            "{}",
+            refused.title
+        );
     }
 
     #[test]

@@ -101,14 +101,20 @@ impl FindingRule for ServerSaturated {
     }
 }
 
-/// Returns the least share of a core that the first thread of a program with others used, if that is all of one: the others have used no more since the
-/// program began.
+/// Returns the least share of a core that the first thread of a program with others used, if that is all of one.
+///
+/// The others are known by their time since the program began, which is more than that of the test, and by its growth from the first trial to the last,
+/// which has the time between trials too.
 fn first_thread(seen: &TestEvidence<'_>, host: &str, server: &Program<'_>) -> Option<f64> {
     let records = seen.trials().iter().filter_map(|trial| trial.hosts.get(host));
     let programs = records.flat_map(|record| &record.programs).filter(|program| program.pid == server.program.pid);
-    let others = ratio(programs.filter_map(|program| program.others_ns).max()?.0, seen.sampled_time(host)?.0)?;
-    let used = server.cores - others;
-    (server.cores > ONE_CORE && (FULL_CORE..=ONE_CORE).contains(&used)).then_some(used)
+    let totals: Vec<u64> = programs.filter_map(|program| program.others_ns).map(|others| others.0).collect();
+    let (least, most, n) = (totals.iter().min()?, totals.iter().max()?, totals.len() as u64);
+    let span = seen.sampled_time(host)?.0;
+    let since_begin = ratio(*most, span)?;
+    let of_later_trials = ratio(most - least, span / n * (n - 1));
+    let used = server.cores - of_later_trials.map_or(since_begin, |later| later.min(since_begin));
+    (server.program.n_threads > 1 && (FULL_CORE..=ONE_CORE).contains(&used)).then_some(used)
 }
 
 /// Returns how many cores of a host were idle, if that is most of one and a program could have used it.

@@ -28,6 +28,8 @@ const WAIT_OF_TRANSACTIONS_MIN: Nanos = Nanos::from_millis(300);
 const MATTERS: f64 = 0.1;
 /// A closed load loses this share of its rate or more to silence: that holds it back.
 const HOLDS_BACK: f64 = 0.2;
+/// With so many times the longest silence in all, there were several.
+const RECURS: f64 = 1.5;
 /// A wait of fewer than this many times p99 is visible in the percentiles.
 const HIDDEN_FACTOR: u64 = 10;
 
@@ -48,6 +50,7 @@ impl FindingRule for Stall {
     fn effect_of(&self) -> &'static [&'static str] {
         &[
             "other-programs",
+            "cpu-quota",
             "connect-delays",
             "latency-under-load",
             "link-down",
@@ -84,7 +87,12 @@ impl FindingRule for Stall {
                 if next.is_some() { " (use --rate)" } else { "" }
             ),
         };
-        let title = format!("no request was answered for {} of {}{round}{effect}", worst.longest, worst.measured);
+        let silence = if worst.recurs() {
+            format!("{} of {}, {} at the longest", percent(worst.silent), worst.measured, worst.longest)
+        } else {
+            format!("{} of {}", worst.longest, worst.measured)
+        };
+        let title = format!("no request was answered for {silence}{round}{effect}");
         let host = &seen.test.from;
         let longest = text_evidence(host, "longest wait", worst.longest);
         let of_trials = format!("{} of {}", stalls.len(), seen.trials().len());
@@ -133,6 +141,13 @@ struct StallWait {
     waited: Option<f64>,
 }
 
+impl StallWait {
+    /// Whether the longest silence is only a part of those of its trial.
+    fn recurs(&self) -> bool {
+        ratio(self.longest.0, self.measured.0).is_some_and(|longest| self.silent >= RECURS * longest)
+    }
+}
+
 /// Returns the silences of all trials.
 fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
     let (answers, wait_min) = match seen.test.layer {
@@ -162,8 +177,7 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
         // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals: these show that
         // nobody was answered, and the wait itself shows for how long.
         let silent = silences.all.max(share);
-        let matters = if is_open { silent } else { share };
-        let is_stall = matters >= MATTERS && silences.longest >= share / 2.0;
+        let is_stall = silent >= MATTERS && silences.longest >= share / 2.0;
         let (round, measured, per_second) = (trial.round, to - from, silences.per_second);
         is_stall.then_some(StallWait { round, longest, measured, silent, per_second, waited })
     };
@@ -239,6 +253,27 @@ mod tests {
         users.run.tests[0].layer = Layer::App;
         let finding = users.finding("stall").unwrap();
         assert!(finding.title.ends_with("hide it") && finding.next.is_none(), "{finding:?}");
+    }
+
+    #[test]
+    fn short_silences_that_recur_are_a_stall_however_long_the_test_is() {
+        let mut builder = stalled(160, 0);
+        let trial = &mut builder.run.tests[0].trials[0];
+        let record = trial.records.get_mut("client").unwrap();
+        record.distributions.get_mut(SERVICE_TIME).unwrap().record_n(1_000_000, 100_000);
+        assert_eq!(builder.finding("stall"), None, "nothing was silent");
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let column = record.timeline.counters.get_mut(count::REQUESTS).unwrap();
+        for from in [5, 10, 15] {
+            column[from..from + 2].fill(0);
+        }
+        let finding = builder.finding("stall").unwrap();
+        assert!(
+            finding.title.starts_with("no request was answered for 30 % of 1.00 s, 160 ms at the longest; "),
+            "{}",
+            finding.title
+        );
+        assert_eq!(finding.severity, Severity::HoldsBack);
     }
 
     #[test]

@@ -291,6 +291,10 @@ pub struct ProgramTime {
     /// Absent if it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others_ns: Option<Nanos>,
+    /// The time that its threads that are left had work and no core to run on, since they began. Known of programs that listen; absent if it cannot
+    /// be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ns: Option<Nanos>,
     /// The TCP ports that it listens on, as far as they can be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listens: Vec<u16>,

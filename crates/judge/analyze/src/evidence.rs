@@ -480,6 +480,21 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
+    /// Returns the growth of a time of a program from the first trial to the last, as a share of the measured time between their ends; `None` if there is
+    /// one trial. The time between trials counts too.
+    pub(crate) fn growth_between_trials(
+        &self,
+        host: &str,
+        program: &Program<'_>,
+        time: impl Fn(&ProgramTime) -> Option<Nanos>,
+    ) -> Option<f64> {
+        let records = self.trials().iter().filter_map(|trial| trial.hosts.get(host));
+        let same = records.flat_map(|record| &record.programs).filter(|other| other.pid == program.program.pid);
+        let totals: Vec<u64> = same.filter_map(time).map(|total| total.0).collect();
+        let (least, most, n) = (totals.iter().min()?, totals.iter().max()?, totals.len() as u64);
+        ratio(most - least, self.sampled_time(host)?.0 / n * (n - 1))
+    }
+
     /// Returns the program of the tested server, if it runs on the machine of a host.
     pub(crate) fn server_beside(&self, host: &str) -> Option<Program<'a>> {
         let is_here = |at: &str| at == host || self.is_one_machine();

@@ -17,6 +17,8 @@ use fathom_model::{HostRecord, record::ProgramTime, units::Nanos};
 
 use crate::procfs::read_short;
 
+/// So many threads of a server are read: a pool rarely has more, and those of one wait alike.
+const THREADS_READ: usize = 256;
 /// The first descriptors of a program, among which its listeners are: it opens them before its connections. A link takes a microsecond to read.
 const LISTENERS_WITHIN: usize = 1 << 14;
 /// Below this share of a core, a program is not named.
@@ -252,7 +254,19 @@ pub(crate) fn add_listeners(root: &Path, program: &mut ProgramTime) {
     if !program.listens.is_empty() {
         program.addresses = addresses(root, program.pid);
         program.others_ns = others_time(root, program.pid);
+        program.waited_ns = waited_time(root, program.pid);
     }
+}
+
+/// Returns the time that the threads of a process waited for a core since they began: the second number of `/proc/PID/task/TID/schedstat`
+/// (Documentation/scheduler/sched-stats.rst). Only the first [`THREADS_READ`] of them are read.
+fn waited_time(root: &Path, pid: u32) -> Option<Nanos> {
+    let threads = fs::read_dir(root.join(format!("proc/{pid}/task"))).ok()?.take(THREADS_READ).flatten();
+    let waited = |thread: fs::DirEntry| -> Option<u64> {
+        let text = read_short(&thread.path().join("schedstat")).ok()?;
+        String::from_utf8_lossy(&text).split_whitespace().nth(1)?.parse().ok()
+    };
+    threads.filter_map(waited).reduce(u64::saturating_add).map(Nanos)
 }
 
 /// Returns the CPU time of a process since it began without that of its first thread: of its other threads, those that ended among them, and
@@ -475,6 +489,17 @@ mod tests {
         .unwrap();
         assert!(others() >= before + TICK * 4, "{before} became {}", others());
         assert_eq!(others_time(root, u32::MAX), None);
+    }
+
+    #[test]
+    fn the_waits_of_all_threads_of_a_server_are_summed() {
+        let root = tempfile::tempdir().unwrap();
+        for (thread, waited) in [(7, 30), (8, 12)] {
+            let folder = root.path().join(format!("proc/7/task/{thread}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("schedstat"), format!("5000 {waited} 9\n")).unwrap();
+        }
+        assert_eq!([7, 6].map(|pid| waited_time(root.path(), pid)), [Some(Nanos(42)), None]);
     }
 
     #[test]

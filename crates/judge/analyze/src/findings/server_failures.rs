@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use fathom_model::{
     Cause, Failure, Finding, Layer, NextStep, Severity, Side, Stage, Trial,
     names::count,
-    units::{Nanos, grouped, percent, ratio},
+    units::{Nanos, grouped, percent, ratio, rounded},
 };
 use http::StatusCode;
 
@@ -169,8 +169,7 @@ impl FindingRule for RequestLimit {
         let Some(share) = ratio(n, of).filter(|share| *share >= SHARE_MIN) else { return Vec::new() };
         let taken = main_rate(seen.test).and_then(|rate| rate.value).map(|rate| rate * (1.0 - share));
         let taken = taken.filter(|taken| *taken >= 1.0);
-        let limit =
-            taken.map_or(String::new(), |taken| format!(" to about {} a second", grouped(taken.round() as u64)));
+        let limit = taken.map_or(String::new(), |taken| format!(" to about {} a second", grouped(rounded(taken))));
         let title = format!(
             "the server limits the requests of this client{limit}: {} of the answers are {} ({})",
             percent(share),

@@ -108,12 +108,9 @@ impl FindingRule for ServerSaturated {
 fn first_thread(seen: &TestEvidence<'_>, host: &str, server: &Program<'_>) -> Option<f64> {
     let records = seen.trials().iter().filter_map(|trial| trial.hosts.get(host));
     let programs = records.flat_map(|record| &record.programs).filter(|program| program.pid == server.program.pid);
-    let totals: Vec<u64> = programs.filter_map(|program| program.others_ns).map(|others| others.0).collect();
-    let (least, most, n) = (totals.iter().min()?, totals.iter().max()?, totals.len() as u64);
-    let span = seen.sampled_time(host)?.0;
-    let since_begin = ratio(*most, span)?;
-    let of_later_trials = ratio(most - least, span / n * (n - 1));
-    let used = server.cores - of_later_trials.map_or(since_begin, |later| later.min(since_begin));
+    let since_begin = ratio(programs.filter_map(|program| program.others_ns).max()?.0, seen.sampled_time(host)?.0)?;
+    let later = seen.growth_between_trials(host, server, |program| program.others_ns);
+    let used = server.cores - later.map_or(since_begin, |later| later.min(since_begin));
     (server.program.n_threads > 1 && (FULL_CORE..=ONE_CORE).contains(&used)).then_some(used)
 }
 

@@ -34,6 +34,8 @@ const ACKS_PER_REQUEST: f64 = 0.8;
 const WITHIN_TICK: Nanos = Nanos::from_millis(42);
 /// The least distance between the 10 % shortest and the 10 % longest times that such a tick makes.
 const TICK_SPREAD: Nanos = Nanos::from_millis(1);
+/// A server that waited for cores for so much of the time was held up by what used them.
+const WAITED_MIN: f64 = 0.2;
 /// A server that uses less than this part of a core does not lack one.
 const FEW_CORES: f64 = 0.3;
 /// A longer response takes that long for its own length on many paths.
@@ -160,7 +162,7 @@ impl FindingRule for ServerTime {
             Some(waited) => own(waited),
             None => uses_few_cores(seen) && takes_long_always(seen),
         };
-        cause == OtherPrograms.id() && is_own()
+        cause == OtherPrograms.id() && !has_server_waited_for_core(seen) && is_own()
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -238,6 +240,14 @@ pub(super) fn groups(seen: &TestEvidence<'_>) -> Option<Groups> {
 /// Returns true if the tested server is known to have used so little of the cores of this run that it waits for something else.
 pub(super) fn uses_few_cores(seen: &TestEvidence<'_>) -> bool {
     seen.server_cores_max().is_some_and(|cores| cores <= FEW_CORES)
+}
+
+/// Returns true if the threads of the tested server had work and no core for longer than they ran, from the first trial to the last: another server
+/// that uses as little waits for something else.
+fn has_server_waited_for_core(seen: &TestEvidence<'_>) -> bool {
+    let Some((host, server)) = seen.server() else { return false };
+    let Some(waited) = seen.growth_between_trials(host, &server, |program| program.waited_ns) else { return false };
+    waited >= server.cores && waited >= WAITED_MIN
 }
 
 /// Returns true if also the fastest tenth of the requests, which waited for no core, took most of a usual request's time in the server.
@@ -471,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_server_without_an_agent_that_hardly_uses_a_core_and_is_always_slow_stands_beside_other_programs() {
-        let severity = |server_cores: f64, n_fast: u64| {
+        let severity_of = |server_cores: f64, n_fast: u64, waited: f64| {
             let mut builder = with_times(100, 20_000, 100);
             let test = &mut builder.run.tests[0];
             test.to = None;
@@ -489,15 +499,23 @@ mod tests {
                 listens: listens.to_vec(),
                 ..ProgramTime::default()
             };
+            let later = Nanos::from_secs(9) + cpu_ns(waited);
             host.programs = vec![program(7, 0.6, &[]), program(8, server_cores, &[8080])];
             builder.cpu("client", "cpu0", [60, 30, 5, 0]);
             builder.own_cpu("client", &[("cpu0", 20)]);
+            let trials = &mut builder.run.tests[0].trials;
+            trials.push(trials[0].clone());
+            for (trial, waited_ns) in trials.iter_mut().zip([Nanos::from_secs(9), later]) {
+                trial.hosts.get_mut("client").unwrap().programs[1].waited_ns = Some(waited_ns);
+            }
             assert_eq!(builder.finding("other-programs").unwrap().severity, Severity::Disturbs);
             builder.finding("server-time").unwrap().severity
         };
+        let severity = |server_cores, n_fast| severity_of(server_cores, n_fast, 0.05);
         assert_eq!(severity(0.1, 0), Severity::HoldsBack);
         assert_eq!(severity(0.1, 30), Severity::Remark, "some are fast: the others may have waited for a core");
         assert_eq!(severity(0.35, 0), Severity::Remark, "it needs a core");
+        assert_eq!(severity_of(0.25, 0, 0.7), Severity::Remark, "it waits for a core");
     }
 
     #[test]

@@ -43,9 +43,9 @@ const ADVICE: &[(u16, &str)] = &[
     (403, "the access rules of the server do not allow it"),
     (404, "check the path of the URL"),
     (405, "check the method"),
-    (502, "the server behind it gives no valid answer; the logs of both say why"),
-    (503, "the server limits its load, or has no working server behind it; its log says which"),
-    (504, "the server behind it does not answer in time"),
+    (502, "the server behind the proxy gives no valid answer; the logs of both say why"),
+    (503, "the server limits its load, or no server behind it works; its log says which"),
+    (504, "the server behind the proxy does not answer in time"),
 ];
 
 /// Compares the answers of a status class with all answers (RFC 9110 section 15).
@@ -332,7 +332,7 @@ mod tests {
         }
         let first = builder.analyzed().findings.remove(0);
         assert_eq!(first.id, "server-failures");
-        let told = "(990 × 502 Bad Gateway, 5 × 504 Gateway Timeout, 3 × 500 Internal Server Error): the rate counts them; the server behind it";
+        let told = "(990 × 502 Bad Gateway, 5 × 504 Gateway Timeout, 3 × 500 Internal Server Error): the rate counts them; the server behind the proxy";
         assert!(first.title.contains(told), "{}", first.title);
     }
 

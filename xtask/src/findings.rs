@@ -112,7 +112,7 @@ const CASES: &[CaseRow] = &[
     (&[BUFFER], "", "udp --rate 200M --buffer 4096", &["udp-receive-buffer"]),
     (&["quota"], "a", "tcp", &["cpu-quota"]),
     (&["quota", "cores=0.2"], "b", "tcp", &["cpu-quota"]),
-    // The rate is kept, and the answers are late.
+    // The rate is nearly kept, and the answers are late.
     (&["quota", "cores=0.1"], "a", "tcp --test rr-open --rate 5k --flows 16", &["cpu-quota"]),
     (&["quota", "cores=0.1"], "b", "http --connections 10 --rate 8000", &["cpu-quota"]),
     (&["firewall", "permille=20"], "b", "http --connections 10 --rate 1000", &["filter-drops"]),

@@ -480,8 +480,9 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
-    /// Returns the growth of a time of a program from the first trial to the last, as a share of the measured time between their ends; `None` if there is
-    /// one trial. The time between trials counts too.
+    /// Returns the growth of a time of a program from the end of the first trial to that of the last, as a share of the measured time of all but the
+    /// first; `None` if there is one trial, or if one does not tell it. The time between trials counts too. Where the time is that of threads that
+    /// are left, it can also shrink, which is 0.
     pub(crate) fn growth_between_trials(
         &self,
         host: &str,
@@ -491,8 +492,9 @@ impl<'a> TestEvidence<'a> {
         let records = self.trials().iter().filter_map(|trial| trial.hosts.get(host));
         let same = records.flat_map(|record| &record.programs).filter(|other| other.pid == program.program.pid);
         let totals: Vec<u64> = same.filter_map(time).map(|total| total.0).collect();
-        let (least, most, n) = (totals.iter().min()?, totals.iter().max()?, totals.len() as u64);
-        ratio(most - least, self.sampled_time(host)?.0 / n * (n - 1))
+        let (first, last, n) = (totals.first()?, totals.last()?, totals.len() as u64);
+        let growth = ratio(last.saturating_sub(*first), self.sampled_time(host)?.0 / n * (n - 1));
+        growth.filter(|_| totals.len() == self.trials().len())
     }
 
     /// Returns the program of the tested server, if it runs on the machine of a host.

@@ -497,6 +497,22 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_closes_again_and_again_is_that_of_a_late_reader_and_no_queue() {
+        let is_queue = |windows: [u64; 4]| {
+            let sample = |window: u64| FlowSample {
+                at_ns: Nanos::ZERO,
+                values: [(tcp::RTT_NS, 10_000_000), (tcp::RTT_MIN_NS, 1_000), (tcp::SND_WND_BYTES, window)]
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .into(),
+            };
+            is_mostly_queue(&windows.map(sample))
+        };
+        assert!(is_queue([400_000; 4]) && is_queue([100_000, 200_000, 300_000, 400_000]));
+        assert!(!is_queue([400_000, 0, 410_000, 390_000]));
+        assert!(is_queue([20_000, 0, 20_000, 0]), "any path fills a window so small");
+    }
+
+    #[test]
     fn a_deep_queue_that_loses_nothing_is_the_path_and_not_the_window_that_it_fills() {
         for limited in [tcp::RWND_LIMITED_NS, tcp::SNDBUF_LIMITED_NS] {
             let waits = (limited, 900_000_000);

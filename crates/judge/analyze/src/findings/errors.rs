@@ -321,7 +321,7 @@ impl FindingRule for ErrorCauses {
             failure.stage == Stage::Read && matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
         };
         let is_effect = |failure: &Failure| match cause {
-            "stuck-connections" => is_unanswered(failure),
+            "stuck-connections" | "server-saturated" => is_unanswered(failure),
             // The route goes down with its interface, and a neighbor that does not answer makes an address unreachable.
             LINK_DOWN | NEIGHBOR_UNRESOLVED => {
                 let is_lost = |words: &str| is_unreachable(words) || words.contains(NO_END_MARK);

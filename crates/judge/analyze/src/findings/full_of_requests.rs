@@ -257,6 +257,11 @@ mod tests {
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --connections 10");
         assert_eq!(builder.finding("retransmissions").unwrap().severity, Severity::Remark);
+        let mut kept = builder;
+        kept.run.tests[0].options.set("rate", "1000");
+        assert_eq!(kept.finding("path-full"), None, "the rate that was asked for is steady by itself");
+        kept.run.tests[0].options.set("rate", "2000");
+        assert!(kept.finding("path-full").is_some());
     }
 
     #[test]

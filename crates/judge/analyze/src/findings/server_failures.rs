@@ -24,7 +24,6 @@ const STUCK_MIN: f64 = 0.1;
 const STUCK_LEAST: u64 = 3;
 /// A rate so far below a limit keeps it.
 const BELOW: f64 = 0.9;
-
 /// So many statuses are told.
 const STATUSES_TOLD: usize = 3;
 /// The server takes fewer requests of a client than it gets (RFC 6585 section 4).
@@ -32,12 +31,6 @@ const TOO_MANY: u16 = 429;
 
 /// The advice that follows from statuses (RFC 9110 section 15).
 const ADVICE: &[(u16, &str)] = &[
-    (300, "test the address that they name (Location)"),
-    (301, "test the address that they name (Location)"),
-    (302, "test the address that they name (Location)"),
-    (303, "test the address that they name (Location)"),
-    (307, "test the address that they name (Location)"),
-    (308, "test the address that they name (Location)"),
     (400, "the server takes the request for malformed: check its URL and header fields"),
     (401, "the request needs credentials (--header 'Authorization: ...')"),
     (403, "the access rules of the server do not allow it"),
@@ -86,7 +79,7 @@ pub(crate) const REDIRECTS: StatusClass = StatusClass {
     short: "redirects",
     class: 3,
     counter: count::REDIRECTS,
-    texts: ["are redirects", ""],
+    texts: ["are redirects", "test the address that they name (Location)"],
     leads_from: 0.5,
 };
 

@@ -243,4 +243,32 @@ mod tests {
         assert!(title(8).unwrap().contains("and its first one used 99 % of a core at least"), "{:?}", title(8));
         assert_eq!(title(60), None, "others may have done the work");
     }
+
+    #[test]
+    fn helpers_of_a_server_that_has_run_for_long_are_known_from_trial_to_trial() {
+        let is_found = |later_percent: u64| {
+            let mut builder = with_server(Nanos(span().0 / 100 * 107), 12, 8080);
+            wait_for_server(&mut builder);
+            let trials = &mut builder.run.tests[0].trials;
+            trials.push(trials[0].clone());
+            for (trial, more) in trials.iter_mut().zip([0, later_percent]) {
+                let server = &mut trial.hosts.get_mut("client").unwrap().programs[0];
+                server.others_ns = Some(Nanos(span().0 / 100 * (900 + more)));
+            }
+            builder.finding("server-saturated").is_some()
+        };
+        assert!(is_found(8) && !is_found(60));
+    }
+
+    #[test]
+    fn requests_without_an_answer_at_a_full_server_are_its_effect_and_cut_answers_are_not() {
+        let severity = |error: &str| {
+            let mut builder = with_server(span(), 1, 8080);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add(error, 50);
+            builder.finding("errors").unwrap().severity
+        };
+        let errors = ["read: unanswered", "read: closed within the answer"];
+        assert_eq!(errors.map(severity), [Severity::Remark, Severity::HoldsBack]);
+    }
 }

@@ -518,6 +518,8 @@ pub mod count {
     pub const VETH_RING_DROPPED: &str = "veth_ring_dropped";
     /// Interarrival jitter at the end (RFC 3550 section 6.4.1), in nanoseconds.
     pub const JITTER_NS: &str = "jitter_ns";
+    /// Flows of a datagram stream of which nothing arrived, beside others.
+    pub const FLOWS_SILENT: &str = "flows_silent";
     /// The longest time from the start of a trial until the receiver of a datagram stream was heard and the stream began.
     pub const LATE_START_NS_MAX: &str = "late_start_ns_max";
     /// The maximum lag of the tool behind its own schedule.

@@ -71,7 +71,7 @@ impl std::error::Error for Disconnected {}
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not a valid key. No part of it is told: it may be another secret, in a file that was given by mistake.
-    #[error("what was given is not a key: {reason}")]
+    #[error("this is not a key: {reason}")]
     Key {
         /// The problem.
         reason: &'static str,

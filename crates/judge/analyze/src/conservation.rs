@@ -12,7 +12,7 @@ use fathom_model::{
 };
 
 use crate::{
-    path::{cards, devices, is_memory},
+    path::{cards, devices, is_memory, redirects},
     window::{hosts_of_side, is_complete, members, record_of},
 };
 
@@ -120,26 +120,28 @@ const VETH_RING: &str = "ring between the veth's ends";
 ///
 /// A device also counts the drops of its `backlog` (`enqueue_to_backlog`) and the packets that did not fit in the `ring` of a
 /// veth. The other end of the veth counts these too (`veth_get_stats64` of Linux 6.18).
-fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 9] {
+fn receiver_drops(grown: impl Fn(&str) -> u64, redirected: u64, (backlog, ring): (u64, u64)) -> [DropPlace; 10] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
         ("receiver's card, damaged", host::DEV_RX_DAMAGED, grown(host::DEV_RX_DAMAGED)),
         (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
         (BEHIND_COUNTER[1], host::SOFTNET_DROPPED, backlog),
         (BEHIND_COUNTER[2], host::QDISC_IN_DROPPED, grown(host::QDISC_IN_DROPPED)),
-        (BEHIND_COUNTER[3], host::IP_RP_FILTER_DROPPED, grown(host::IP_RP_FILTER_DROPPED)),
-        (BEHIND_COUNTER[4], host::NFT_DROPPED, grown(host::NFT_DROPPED)),
-        (BEHIND_COUNTER[5], host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
-        (BEHIND_COUNTER[6], host::UDP_NO_PORTS, grown(host::UDP_NO_PORTS)),
-        (BEHIND_COUNTER[7], host::CONNTRACK_DROPPED, grown(host::CONNTRACK_DROPPED)),
+        (BEHIND_COUNTER[3], host::QDISC_DROPPED, redirected),
+        (BEHIND_COUNTER[4], host::IP_RP_FILTER_DROPPED, grown(host::IP_RP_FILTER_DROPPED)),
+        (BEHIND_COUNTER[5], host::NFT_DROPPED, grown(host::NFT_DROPPED)),
+        (BEHIND_COUNTER[6], host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
+        (BEHIND_COUNTER[7], host::UDP_NO_PORTS, grown(host::UDP_NO_PORTS)),
+        (BEHIND_COUNTER[8], host::CONNTRACK_DROPPED, grown(host::CONNTRACK_DROPPED)),
     ]
 }
 
 /// Places where frames can be dropped after a counter in front of the stack has counted them.
-const BEHIND_COUNTER: [&str; 8] = [
+const BEHIND_COUNTER: [&str; 9] = [
     "receiver's device",
     "receiver's backlog",
     "receiver's tc ingress",
+    "receiver's queue (ifb)",
     "receiver's reverse path filter",
     "receiver's filter rule",
     "receiver's ip input",
@@ -351,7 +353,12 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
         }
         None => (Vec::new(), ring),
     };
-    let receiving = receiver_drops(|counter| grown(&receivers, counter), (backlog, in_front));
+    let redirected = |name: &&str| -> u64 {
+        let devices = hosts.get(*name).into_iter().flat_map(|host| redirects(&host.environment));
+        devices.map(|device| host_growth(trials, name, host::QDISC_DROPPED, Some(device))).sum()
+    };
+    let redirected = receivers.iter().map(redirected).sum();
+    let receiving = receiver_drops(|counter| grown(&receivers, counter), redirected, (backlog, in_front));
     let sending = sending.map(|place| (senders.join(AND), place));
     let receiving = receiving.map(|place| (receivers.join(AND), place));
     sending.into_iter().chain(between).chain(receiving).collect()

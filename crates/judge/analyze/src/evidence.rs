@@ -27,7 +27,7 @@ use crate::{
     repeat_command,
     summaries::main_rate,
     window::{
-        MeasuredWindow, flow_samples, host_records, measured_part, members, rates, record_of, samples_within,
+        self, MeasuredWindow, flow_samples, host_records, measured_part, members, rates, record_of, samples_within,
         usable_trials,
     },
 };
@@ -722,6 +722,17 @@ impl<'a> TestEvidence<'a> {
     pub(crate) fn devices(&self, host: &str) -> Vec<&'a str> {
         let interface = self.interface(host);
         self.environment(host).map_or_else(|| vec![interface], |facts| path::devices(facts, interface))
+    }
+
+    /// Returns the devices that queue what a host receives ([`path::redirects`]), as far as they passed the traffic of the test: a test cannot
+    /// receive more than passed them.
+    pub(crate) fn redirects(&self, host: &str) -> Vec<&'a str> {
+        const PASSED: f64 = 0.8;
+        let records = self.trials.iter().flat_map(|trial| &trial.records).filter(|(key, _)| window::host_of(key) == host);
+        let received: u64 = records.filter_map(|(_, record)| record.totals.get(count::BYTES_RECEIVED)).sum();
+        let passed = |device: &str| approximate(self.growth(host, counter::DEV_RX_BYTES, Some(device)));
+        let devices = self.environment(host).into_iter().flat_map(path::redirects);
+        devices.filter(|device| passed(device) >= PASSED * approximate(received)).collect()
     }
 
     /// Returns the cards that carry the frames of a host's interface, the one that received most of them first: what is told of rings and queues

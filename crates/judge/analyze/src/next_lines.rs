@@ -134,6 +134,7 @@ const SETTINGS: &[&str] = &[
     "net.ipv4.conf.all.log_martians",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.neigh.default.gc_thresh3",
+    "net.ipv4.tcp_ecn",
     "net.ipv4.tcp_max_tw_buckets",
     "net.ipv4.tcp_mem",
     "net.ipv4.tcp_moderate_rcvbuf",

@@ -50,6 +50,12 @@ pub(crate) fn devices<'a>(facts: &'a Environment, interface: &'a str) -> Vec<&'a
     all
 }
 
+/// Returns the devices of a host through which it sends what it has received, to queue that (ifb): a filter hands the frames of an interface to them.
+pub(crate) fn redirects(facts: &Environment) -> impl Iterator<Item = &str> {
+    let is_redirect = |facts: &BTreeMap<String, String>| facts.get("driver").is_some_and(|driver| driver == "ifb");
+    facts.0.iter().filter(move |(_, facts)| is_redirect(facts)).map(|(device, _)| device.as_str())
+}
+
 /// Returns the cards that carry the frames of an interface: the devices below it that have a wire. An interface without any is its own.
 pub(crate) fn cards<'a>(facts: &'a Environment, interface: &'a str) -> Vec<&'a str> {
     let cards: Vec<&str> = lowest(facts, interface).filter(|device| !has_no_wire(facts, device)).collect();

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Record, Trial,
+    Record, Stage, Trial,
     names::tcp,
     record::Flow,
     units::{Nanos, ratio},
@@ -83,7 +83,7 @@ impl<'a> Way<'a> {
 pub(crate) fn ways<'a>(seen: &TestEvidence<'a>, carried: Carried) -> Vec<Way<'a>> {
     let mut all: BTreeMap<(&str, &str), Way<'a>> = BTreeMap::new();
     for records in seen.trials().iter().flat_map(|trial| records_of_pairs(trial)) {
-        let ends = ends(records);
+        let ends = ends(records, |record| record.complete);
         let sends_this = |end: &&End<'_>| end.carried() == Some(carried);
         let way = |near: &End<'a>| Way::of(near, ends.get(&(near.remote, near.local))?);
         for way in ends.values().filter(sends_this).filter_map(way) {
@@ -96,6 +96,39 @@ pub(crate) fn ways<'a>(seen: &TestEvidence<'a>, carried: Carried) -> Vec<Way<'a>
         }
     }
     all.into_values().collect()
+}
+
+/// Payload of a connection that arrived although its sender never knew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unacknowledged<'a> {
+    /// The sender of the payload, to which the ACKs did not come.
+    pub(crate) sender: &'a str,
+    pub(crate) receiver: &'a str,
+    /// In bytes.
+    pub(crate) n_arrived: u64,
+    pub(crate) n_acknowledged: u64,
+}
+
+/// Returns the connection with the most payload of which its sender did not know a second after it had arrived, among those whose last bytes were not
+/// acknowledged in time.
+pub(crate) fn unacknowledged<'a>(seen: &TestEvidence<'a>) -> Option<Unacknowledged<'a>> {
+    const LATE: Nanos = Nanos::from_secs(1);
+    let has_failed = |record: &Record| record.errors.keys().any(|failure| failure.stage == Stage::Drain);
+    let failed = seen.test.trials.iter().flat_map(records_of_pairs).filter(|pair| pair.values().any(has_failed));
+    let of_pair = |records: &'a BTreeMap<String, Record>| {
+        let ends = ends(records, |_| true);
+        let missing = |near: &End<'a>| {
+            let far = ends.get(&(near.remote, near.local))?;
+            let until = near.flow.samples.last()?.at_ns;
+            let arrived = far.flow.samples.iter().rfind(|sample| sample.at_ns + LATE <= until)?;
+            let n_arrived = *arrived.values.get(tcp::BYTES_RECEIVED)?;
+            let n_acknowledged = near.last(tcp::BYTES_ACKED)?;
+            let found = Unacknowledged { sender: near.host, receiver: far.host, n_arrived, n_acknowledged };
+            (n_arrived > n_acknowledged).then_some(found)
+        };
+        ends.values().filter_map(missing).max_by_key(|found| found.n_arrived - found.n_acknowledged)
+    };
+    failed.filter_map(of_pair).max_by_key(|found| found.n_arrived - found.n_acknowledged)
 }
 
 /// Returns the records of both sides of each pair of hosts: pairs may have the same addresses, in networks of their own.
@@ -112,10 +145,10 @@ struct End<'a> {
     flow: &'a Flow,
 }
 
-/// Returns the ends of all connections by their own address and that of the other end.
-fn ends(records: &BTreeMap<String, Record>) -> BTreeMap<(&str, &str), End<'_>> {
-    let complete = records.iter().filter(|(_, record)| record.complete);
-    let all = complete.flat_map(|(key, record)| record.flows.iter().map(move |flow| (host_of(key), flow)));
+/// Returns the ends of all connections of some records by their own address and that of the other end.
+fn ends(records: &BTreeMap<String, Record>, is_wanted: fn(&Record) -> bool) -> BTreeMap<(&str, &str), End<'_>> {
+    let wanted = records.iter().filter(|(_, record)| is_wanted(record));
+    let all = wanted.flat_map(|(key, record)| record.flows.iter().map(move |flow| (host_of(key), flow)));
     let ends = all.filter_map(|(host, flow)| End::of(host, flow));
     ends.map(|end| ((end.local, end.remote), end)).collect()
 }

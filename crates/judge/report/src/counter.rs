@@ -156,6 +156,7 @@ const WORDS: &[(&str, &str)] = &[
     ("xsk_fill_empty", "AF_XDP fill ring empty"),
     ("veth_ring_dropped", "other end of the veth full"),
     ("jitter_ns", "jitter"),
+    ("flows_silent", "flows of which nothing arrived"),
     ("late_start_ns_max", "longest wait for the receiver"),
     ("schedule_lag_ns_max", "longest lag behind the schedule"),
     ("service_time_ns", "service time"),

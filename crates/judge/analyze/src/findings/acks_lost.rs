@@ -6,7 +6,7 @@ use fathom_model::{
         host::{DEV_TX_DROPPED, IP_OUT_DISCARDS, QDISC_DROPPED, TCP_LOSS_PROBES, TCP_OUT_SEGMENTS, TCP_TIMEOUTS},
         tcp,
     },
-    units::{Nanos, grouped, percent, ratio},
+    units::{Bytes, Nanos, grouped, percent, ratio},
 };
 
 use super::{
@@ -20,10 +20,10 @@ use super::{
     ring_drops::RING_DROPS,
 };
 use crate::{
-    evidence::{TestEvidence, counter_evidence},
+    evidence::{TestEvidence, counter_evidence, text_evidence},
     gap,
     resent::{LOSS_MATTERS, PROBE_MIN, TIMEOUT_MIN},
-    segment_loss::{Carried, Way, ways},
+    segment_loss::{Carried, Unacknowledged, Way, unacknowledged, ways},
 };
 
 /// An ACK covers all that came before it (RFC 9293 section 3.4), so that fewer lost ones than this share have no effect that can be seen.
@@ -77,11 +77,30 @@ impl FindingRule for AcksLost {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if let Some(found) = unacknowledged(seen) {
+            return vec![self.of_all(seen, found)];
+        }
         ways(seen, Carried::Acks).iter().filter(|way| is_told(way)).map(|way| self.on_way(seen, way)).collect()
     }
 }
 
 impl AcksLost {
+    /// Reports a connection that ended for want of ACKs, whatever else was lost.
+    fn of_all(&self, seen: &TestEvidence<'_>, found: Unacknowledged<'_>) -> Finding {
+        let Unacknowledged { sender, receiver, n_arrived, n_acknowledged } = found;
+        let title = format!(
+            "the ACKs that {receiver} sends to {sender} are lost: {receiver} had received {} of a connection, and a second later {sender} knew of {}",
+            Bytes(n_arrived),
+            Bytes(n_acknowledged)
+        );
+        seen.finding(self.id(), Severity::HoldsBack, "lost ACKs", title)
+            .evidence([
+                text_evidence(receiver, tcp::BYTES_RECEIVED, grouped(n_arrived)),
+                text_evidence(sender, tcp::BYTES_ACKED, grouped(n_acknowledged)),
+            ])
+            .next(who_drops(seen, (receiver, sender)))
+    }
+
     fn on_way(&self, seen: &TestEvidence<'_>, way: &Way<'_>) -> Finding {
         let Way { from, to, n_sent, n_arrived, .. } = *way;
         let timers = Timers::of(seen, to);
@@ -103,10 +122,6 @@ impl AcksLost {
             grouped(way.n_lost()),
             grouped(n_sent)
         );
-        let next =
-            NextStep::new(format!("nft list ruleset; ip -s link show dev {}", seen.interface(to))).on(to).expected(
-                format!("show a rule or a device that drops them; if none does, the network from {from} to {to} does"),
-            );
         seen.finding(self.id(), severity, "lost ACKs", title)
             .evidence([
                 counter_evidence(from, tcp::SEGMENTS_OUT, n_sent),
@@ -115,8 +130,15 @@ impl AcksLost {
                 counter_evidence(to, TCP_LOSS_PROBES, timers.n_probes),
             ])
             .explains(waited.and_then(|(_, share)| gap::explained_by_least_time(seen, share)))
-            .next(waited.map(|_| next))
+            .next(waited.map(|_| who_drops(seen, (from, to))))
     }
+}
+
+/// Suggests to look for what drops ACKs on their way from one host to another.
+fn who_drops(seen: &TestEvidence<'_>, (from, to): (&str, &str)) -> NextStep {
+    NextStep::new(format!("nft list ruleset; ip -s link show dev {}", seen.interface(to)))
+        .on(to)
+        .expected(format!("show a rule or a device that drops them; if none does, the network from {from} to {to} does"))
 }
 
 fn lost_share(way: &Way<'_>) -> f64 {
@@ -183,7 +205,7 @@ fn waited_for_acks(seen: &TestEvidence<'_>, acks: &Way<'_>, timers: Timers) -> O
 mod tests {
     use fathom_model::{
         names::host::{DEV_RX_FRAMES, NEIGHBOR_CHANGES as CHANGED_NEIGHBORS, NFT_DROPPED, TCP_RETRANS_SEGMENTS},
-        record::Flow,
+        record::{Flow, FlowSample},
     };
 
     use super::*;
@@ -297,6 +319,29 @@ mod tests {
             });
         }
         assert_eq!(builder.finding("receive-window").unwrap().severity, Severity::Remark);
+    }
+
+    #[test]
+    fn payload_that_arrived_and_was_never_acknowledged_is_no_black_hole() {
+        let found = |n_arrived: u64, n_acknowledged: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[0]);
+            let ends =
+                [("client", "a:1 b:2", tcp::BYTES_ACKED, n_acknowledged), ("target", "b:2 a:1", tcp::BYTES_RECEIVED, n_arrived)];
+            for (host, id, counter, n) in ends {
+                let at = |seconds| FlowSample { at_ns: Nanos::from_secs(seconds), values: [(counter.to_owned(), n)].into() };
+                let record = builder.run.tests[0].trials[0].records.get_mut(host).unwrap();
+                record.flows = vec![Flow { id: id.to_owned(), samples: vec![at(1), at(3)] }];
+                record.errors.add("drain: full-size segments are sent again and never acknowledged", 1);
+            }
+            let run = builder.analyzed();
+            run.findings.iter().map(|finding| (finding.id.clone(), finding.title.clone())).collect::<Vec<_>>()
+        };
+        let all = found(40_000, 7_241);
+        let told = "the ACKs that target sends to client are lost: target had received 39.1 KiB of a connection, and a second later client knew of 7.07 KiB";
+        assert!(all.contains(&("acks-lost".to_owned(), told.to_owned())), "{all:#?}");
+        assert!(!all.iter().any(|(id, _)| id == "path-mtu-black-hole"), "{all:#?}");
+        assert!(found(7_240, 7_241).iter().any(|(id, _)| id == "path-mtu-black-hole"));
     }
 
     #[test]

@@ -30,6 +30,8 @@ use crate::{
 
 /// If waiting for another SYN took at least this share of the time of all connections, it holds the test back.
 const HOLDS_BACK: f64 = 0.2;
+/// If at least this share of the connections waited, something drops the first SYN of each.
+const EACH: f64 = 0.99;
 /// Fewer connections are single events.
 const SHARE_MIN: f64 = 1e-3;
 /// Slightly less than until the first retransmission of a SYN, to find it among measured times.
@@ -168,14 +170,28 @@ impl FindingRule for ConnectDelays {
                     "SYNs of {from} or their answers were lost where {}: {waits}",
                     where_no_counter_shows(seen)
                 );
-                let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there), at firewalls, and at the entry of the server or the router in ip neigh";
-                ("syn loss", title, NextStep::new("ss -tn state syn-sent").on(from).expected(expected))
+                let of_ecn = offers_ecn(seen, from).filter(|_| share >= EACH);
+                let next = of_ecn.unwrap_or_else(|| {
+                    let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there), at firewalls, and at the entry of the server or the router in ip neigh";
+                    NextStep::new("ss -tn state syn-sent").on(from).expected(expected)
+                });
+                ("syn loss", title, next)
             }
         };
         vec![
             seen.finding(id, Severity::HoldsBack, short, title).evidence(evidence).explains(explained(seen)).next(next),
         ]
     }
+}
+
+/// Suggests not to offer ECN, if a host does: a device on the way may drop SYNs that do. A SYN that is sent again offers none (`tcp_ecn_clear_syn` of
+/// Linux 6.18).
+fn offers_ecn(seen: &TestEvidence<'_>, host: &str) -> Option<NextStep> {
+    let is_offered = seen.environment(host)?.get("sysctl", "net.ipv4.tcp_ecn") == Some("1");
+    let step = NextStep::new("sysctl -w net.ipv4.tcp_ecn=2").on(host).expected(
+        "let connections open at once, if a device on the way drops SYNs that offer ECN: each first SYN of this host does, and no second one",
+    );
+    is_offered.then_some(step)
 }
 
 /// Returns the part of what a closed load lacks that its connections waited for another SYN, instead of doing anything.

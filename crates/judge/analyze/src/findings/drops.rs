@@ -516,11 +516,13 @@ impl FindingRule for QdiscDrops {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let of_device = |(host, device)| {
             let n = seen.growth(host, host::QDISC_DROPPED, Some(device));
+            let is_of_received = seen.redirects(host).contains(&device);
+            let direction = if is_of_received { "received" } else { "outgoing" };
             let dropped = DropReport {
                 id: self.id(),
                 short: "qdisc drops",
                 host,
-                what: format!("the queueing discipline of {device} on {host} dropped outgoing packets"),
+                what: format!("the queueing discipline of {device} on {host} dropped {direction} packets"),
                 evidence: vec![counter_evidence(host, format!("{} {device}", host::QDISC_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(device)),
@@ -531,8 +533,8 @@ impl FindingRule for QdiscDrops {
             };
             dropped.into_finding(seen)
         };
-        let devices_of = |host| seen.devices(host).into_iter().map(move |device| (host, device));
-        seen.hosts().flat_map(devices_of).filter_map(of_device).collect()
+        let devices = |host| seen.devices(host).into_iter().chain(seen.redirects(host));
+        seen.hosts().flat_map(|host| devices(host).map(move |device| (host, device))).filter_map(of_device).collect()
     }
 
     fn change(&self, _: &Finding, seen: &TestEvidence<'_>) -> Option<Change> {

@@ -29,6 +29,7 @@ use crate::{
     change::{Change, smaller_segments},
     evidence::{TestEvidence, text_evidence},
     gap,
+    segment_loss::unacknowledged,
     summaries::main_rate,
     window::host_of,
 };
@@ -333,7 +334,10 @@ impl FindingRule for ErrorCauses {
             }
             CONNTRACK_FULL | CONNTRACK_REFUSED => false,
             // The last bytes may have arrived.
-            "acks-lost" => failure.cause == Cause::NeverAcknowledged,
+            "acks-lost" => {
+                failure.cause == Cause::NeverAcknowledged
+                    || (failure.stage == Stage::Drain && unacknowledged(seen).is_some())
+            }
             // On a path that loses much, answers also end within.
             _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };
@@ -358,7 +362,10 @@ impl FindingRule for ErrorCauses {
         let is_nothing_done = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
-        let known = known_of(most).or_else(|| is_without_route(seen, host, most).then_some(&WITHOUT_ROUTE));
+        // Full-size segments that arrived did not vanish.
+        let is_hole = most.cause == Cause::NeverAcknowledged && unacknowledged(seen).is_none();
+        let known = known_of(most).filter(|known| is_hole || known.cause != Cause::NeverAcknowledged);
+        let known = known.or_else(|| is_without_route(seen, host, most).then_some(&WITHOUT_ROUTE));
         // A test that opens a connection for each exchange goes on with the next one.
         let n_connections = done(seen, count::CONNECTIONS).unwrap_or(0);
         // A request whose connection was reset is one of many, and the next one opens another connection.

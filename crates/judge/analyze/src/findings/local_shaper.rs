@@ -54,7 +54,8 @@ impl FindingRule for LocalShaper {
 
 /// The interfaces whose queue may hold the test back, with their hosts.
 fn places<'a>(seen: &TestEvidence<'a>) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let of_ends = seen.hosts().flat_map(|host| seen.devices(host).into_iter().map(move |device| (host, device)));
+    let devices = |host| seen.devices(host).into_iter().chain(seen.redirects(host));
+    let of_ends = seen.hosts().flat_map(move |host| devices(host).map(move |device| (host, device)));
     // A device has an interface towards each end.
     let of_device = |device| {
         let interfaces = seen.growth_by_instance(device, host::QDISC_OVERLIMITS);
@@ -95,12 +96,13 @@ fn at_interface(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Opt
         Some(rate) => left_at(seen, (host, interface)) >= RATE_USED * rate.get(),
         None => seen.mean_value(host, host::QDISC_BACKLOG_BYTES, interface).is_none_or(|bytes| bytes > 0),
     };
-    if !holds_back {
+    if !holds_back || is_queue_of_others(seen, (host, interface)) {
         return None;
     }
     let rate_text = rate.map_or_else(String::new, |rate| format!(" to {rate}"));
     let title = format!(
-        "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
+        "the queue {kind} on {interface} of {host} limits what {}{rate_text}: packets waited for it {} of the time",
+        if seen.redirects(host).contains(&interface) { "it receives" } else { "leaves" },
         percent(share)
     );
     let shown = if rate.is_none() && kind == "htb" { "tc -s class show dev" } else { "tc -s qdisc show dev" };
@@ -141,6 +143,18 @@ fn of_each_flow(seen: &TestEvidence<'_>, (host, interface): (&str, &str)) -> Opt
                     .expected("show its maxrate; raise it, or use more connections"),
             ),
     )
+}
+
+/// Returns true if the packets of the test were under way for far less time than the queue of an interface needs to send what it holds: they did not
+/// stand in it. A hierarchy has a queue for each of its classes, and counts the packets of all of them.
+fn is_queue_of_others(seen: &TestEvidence<'_>, place: (&str, &str)) -> bool {
+    const PASSED_BY: f64 = 0.1;
+    const UNDER_WAY: [&str; 3] = ["one_way_delay_ns_p50", "rtt_ns_p50", "latency_ns_p50"];
+    let summaries = || seen.test.summaries.iter();
+    let median = |name| summaries().find(|summary| summary.metric.name == name).and_then(|summary| summary.value);
+    let Some(under_way) = UNDER_WAY.into_iter().find_map(median) else { return false };
+    let held = seen.mean_value(place.0, host::QDISC_BACKLOG_BYTES, place.1).unwrap_or(0);
+    under_way < PASSED_BY * approximate(held) * 8.0 / left_at(seen, place) * 1e9
 }
 
 /// Returns the rate at which an interface sent, in bits per second; without a limit if it does not count that.
@@ -252,6 +266,42 @@ mod tests {
         };
         assert_eq!(metric(22.0, 25_000), "one_way_delay_ns_p50");
         assert_eq!((metric(1.0, 25_000), metric(1.0, 0)), ("one_way_delay_ns_p99", "one_way_delay_ns_p99"));
+    }
+
+    #[test]
+    fn a_queue_that_the_packets_of_the_test_pass_by_holds_others() {
+        // 100 kB need 80 ms at the 10 Mbit/s that leave.
+        let found = |under_way_ms: f64| {
+            let mut builder = shaped("");
+            builder.host_counter("client", (host::DEV_TX_BYTES, "eth0"), 1_250_000);
+            builder.series("client", (host::QDISC_BACKLOG_BYTES, "eth0"), &[100_000; 4]);
+            let mut run = builder.analyzed();
+            let mut median = run.tests[0].summaries[0].clone();
+            (median.metric.name, median.value) = ("rtt_ns_p50".into(), Some(under_way_ms * 1e6));
+            run.tests[0].summaries.insert(0, median);
+            !LocalShaper.evaluate(&TestEvidence::new(&run, &run.tests[0], &builder.context)).is_empty()
+        };
+        assert_eq!((found(40.0), found(0.05)), (true, false));
+    }
+
+    #[test]
+    fn a_queue_of_what_a_host_receives_is_found_if_the_test_passed_it() {
+        let found = |passed: u64| {
+            let mut builder = shaped("10500000");
+            builder.host_counter("client", (host::QDISC_OVERLIMITS, "eth0"), 0);
+            let target = &mut builder.run.hosts.get_mut("target").unwrap().environment;
+            target.note("ifb0", "driver", "ifb");
+            target.note("ifb0", "qdisc", "tbf");
+            target.note("ifb0", "qdisc_rate_bps", "10500000");
+            builder.host_counter("target", (host::QDISC_OVERLIMITS, "ifb0"), 1_000);
+            builder.host_counter("target", (host::DEV_RX_BYTES, "ifb0"), passed);
+            builder.host_counter("target", (host::DEV_TX_BYTES, "ifb0"), passed);
+            builder.finding(LOCAL_SHAPER).map(|finding| finding.title)
+        };
+        let title = found(1_300_000).unwrap();
+        let told = "the queue tbf on ifb0 of target limits what it receives to 10.5 Mbit/s";
+        assert!(title.starts_with(told), "{title}");
+        assert_eq!(found(900_000), None, "the test received more");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use fathom_model::{
     Finding, NextStep, Record, Severity,
     names::count::{SENT, TRANSACTIONS_LOST},
     probe::{OutageRecord, ProbeRecord},
-    units::{approximate, grouped, percent, ratio},
+    units::{Nanos, approximate, grouped, percent, ratio},
 };
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     drops::BACKLOG_OVERFLOW,
     host_drops::{BAD_IP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED, of_packets},
     packet_filter::{PacketFilter, filter_of_datagrams},
-    unexplained_loss::LOSS,
+    unexplained_loss::{LOSS, RATE_LIMIT},
 };
 use crate::evidence::{TestEvidence, counter_evidence};
 
@@ -51,6 +51,40 @@ struct ScatteredLoss<'a> {
     target: &'a str,
     n_sent: u64,
     n_scattered: u64,
+    limit: Option<AnswerLimit>,
+}
+
+/// Probes that were lost at equal distances, as something answers or passes a number of them per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AnswerLimit {
+    /// The probes between two that are answered.
+    n_in_a_row: u64,
+    /// The mean time from one answer to the next.
+    interval: Nanos,
+}
+
+impl AnswerLimit {
+    fn of(record: &Record, probe: &ProbeRecord) -> Option<Self> {
+        const RUNS_MIN: usize = 8;
+        const MOST: f64 = 0.8;
+        let mut runs: Vec<u64> = probe.outages.iter().map(|outage| outage.n_probes).collect();
+        runs.sort_unstable();
+        let usual = *runs.get(runs.len() / 2).filter(|_| runs.len() >= RUNS_MIN)?;
+        let alike = || runs.iter().filter(|run| run.abs_diff(usual) <= 1);
+        let n_lost = total(record, TRANSACTIONS_LOST);
+        let is_most = |n: u64, of: u64| ratio(n, of).is_some_and(|share| share >= MOST);
+        let is_even = is_most(alike().count() as u64, runs.len() as u64) && is_most(alike().sum(), n_lost);
+        let n_answered = total(record, SENT).saturating_sub(n_lost);
+        let lasted = record.measured_ns.1 - record.measured_ns.0;
+        is_even.then_some(Self { n_in_a_row: usual, interval: Nanos(lasted.0.checked_div(n_answered)?) })
+    }
+
+    /// Suggests to probe more slowly than the limit allows.
+    fn next(self, seen: &TestEvidence<'_>) -> Option<NextStep> {
+        let slow = Nanos::from_millis((2 * self.interval.0).div_ceil(1_000_000));
+        let command = seen.repeat_test_command(&format!("--interval {}ms", slow.0 / 1_000_000))?;
+        Some(NextStep::new(command).expected("lose nothing, if answers are limited and the path is sound"))
+    }
 }
 
 /// Returns the series that lost most probes one by one, while others were answered.
@@ -60,7 +94,8 @@ fn worst_series<'a>(seen: &TestEvidence<'a>) -> Option<ScatteredLoss<'a>> {
         let (n_sent, n_lost) = (total(record, SENT), total(record, TRANSACTIONS_LOST));
         let in_outages: u64 = outages(record, probe).map(|outage| outage.n_probes).sum();
         let n_scattered = n_lost.saturating_sub(in_outages).saturating_sub(total(record, REFUSED));
-        let loss = ScatteredLoss { from, target: &probe.target, n_sent, n_scattered };
+        let limit = AnswerLimit::of(record, probe);
+        let loss = ScatteredLoss { from, target: &probe.target, n_sent, n_scattered, limit };
         (n_lost < n_sent && n_scattered > 0 && !says_nothing).then_some(loss)
     };
     seen.series().filter_map(of_series).max_by_key(|loss| loss.n_scattered)
@@ -92,7 +127,8 @@ impl FindingRule for LostProbes {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let Some(ScatteredLoss { from, target, n_sent, n_scattered }) = worst_series(seen) else { return Vec::new() };
+        let Some(worst) = worst_series(seen) else { return Vec::new() };
+        let ScatteredLoss { from, target, n_sent, n_scattered, limit } = worst;
         let filter = filter_of_datagrams(seen, n_scattered);
         let n = filter.as_ref().map_or(n_scattered, |filter| n_scattered.min(filter.n_dropped));
         let share = ratio(n, n_sent).unwrap_or(0.0);
@@ -110,6 +146,14 @@ impl FindingRule for LostProbes {
         let route = NextStep::new(format!("fathom probe {target} --test route --allow {target}"))
             .on(from)
             .expected("show the hop from which on packets are lost");
+        if let (Some(limit), None, None) = (limit, &filter, &place) {
+            let title = format!(
+                "answers are limited to one in {}, by {target} or on the way: {of} had none, each time about {} in a row",
+                limit.interval, limit.n_in_a_row
+            );
+            let found = seen.finding(RATE_LIMIT, Severity::HoldsBack, "answer limit", title);
+            return vec![found.evidence(evidence).next(limit.next(seen))];
+        }
         let severity = if n >= MATTERS && share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark };
         vec![
             seen.finding(self.id(), severity, "lost probes", title)
@@ -135,7 +179,6 @@ mod tests {
         Note,
         names::host::{IP_IN_DELIVERS, IP_IN_RECEIVES, NFT_DROPPED},
         probe::{OutageRecord, ProbeRecord},
-        units::Nanos,
     };
 
     fn series(sent_and_answered: (u64, u64), in_a_row: &[u64]) -> RunBuilder {
@@ -174,6 +217,14 @@ mod tests {
         assert_eq!(said(&series((200, 199), &[])), Vec::<String>::new(), "a single one is a remark");
         assert_eq!(series((200, 200), &[]).finding(LOSS), None);
         assert_eq!(series((200, 0), &[]).finding(LOSS), None, "which is told otherwise");
+    }
+
+    #[test]
+    fn probes_that_are_lost_at_equal_distances_meet_a_limit_of_answers() {
+        let finding = series((200, 44), &[4; 39]).finding(RATE_LIMIT).unwrap();
+        let told = "answers are limited to one in 22.7 ms, by 198.18.0.2 or on the way: 156 of 200 probes (78 %) had none, each time about 4 in a row";
+        assert_eq!(finding.title, told);
+        assert!(series((200, 44), &[4, 9, 3, 6, 14, 3, 5, 8, 12, 3, 20]).finding(RATE_LIMIT).is_none());
     }
 
     #[test]

@@ -238,6 +238,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &link::LinkFull,
     &link::NoLineRate,
     &narrow_path::NarrowPath,
+    &narrow_path::SmallSegments,
     &link_mode::LinkMode,
     &asymmetric_route::AsymmetricRoute,
     &steal::CpuSteal,

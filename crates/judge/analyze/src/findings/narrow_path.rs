@@ -1,6 +1,11 @@
 //! The path carries smaller packets than the interfaces of its ends.
 
-use fathom_model::{Finding, NextStep, Severity, TestRun, names::tcp, units::Bytes};
+use fathom_model::{
+    Finding, NextStep, Severity, TestRun,
+    names::tcp,
+    record::FlowSample,
+    units::{Bytes, approximate},
+};
 
 use super::FindingRule;
 use crate::{
@@ -9,13 +14,16 @@ use crate::{
     path,
 };
 
+/// The id of these findings.
+const NARROW: &str = "narrow-path";
+
 /// Compares the path MTU that TCP learned (RFC 1191, RFC 8201; `tcpi_pmtu`) with the MTU of both ends. It is a remark: smaller segments cost rate
 /// and CPU time, and a path that is compared with one of larger packets is charged with that.
 pub(crate) struct NarrowPath;
 
 impl FindingRule for NarrowPath {
     fn id(&self) -> &'static str {
-        "narrow-path"
+        NARROW
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -41,8 +49,47 @@ impl FindingRule for NarrowPath {
                 .expected("show the router that reports it")
         });
         vec![
-            seen.finding(self.id(), Severity::Remark, "narrow path", title)
+            seen.finding(NARROW, Severity::Remark, "narrow path", title)
                 .evidence([text_evidence(from, tcp::PMTU_BYTES, learned.0)])
+                .next(next),
+        ]
+    }
+}
+
+/// Reports connections whose segments are far smaller than the packets of the path, though the test does not ask for that: what an end advertises in
+/// its SYN (RFC 9293 section 3.7.1) is small, or a device on the way lowers it.
+pub(crate) struct SmallSegments;
+
+impl FindingRule for SmallSegments {
+    fn id(&self) -> &'static str {
+        NARROW
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        /// The headers of IPv6 and TCP with their usual options take less.
+        const HEADERS: u64 = 100;
+        const SMALL: f64 = 0.8;
+        /// Segments of Ethernet frames are no sign of a device, however large the packets of one end are.
+        const USUAL: u64 = 1_400;
+        let largest = |name| samples(seen.test).filter_map(|sample| sample.values.get(name).copied()).max();
+        let (Some(mss), Some(mtu)) = (largest(tcp::SND_MSS_BYTES), path_mtu(seen.test)) else { return Vec::new() };
+        let mtu = mtu.0;
+        let usual = approximate(mtu.saturating_sub(HEADERS).min(USUAL));
+        // A sender keeps two segments in the largest window that it has seen (`tcp_bound_to_half_wnd` of Linux 6.18).
+        let is_of_window = largest(tcp::SND_WND_BYTES).is_some_and(|window| window < 2 * mtu);
+        if is_of_window || approximate(mss) >= SMALL * usual || seen.test.options.text("mss").is_some() {
+            return Vec::new();
+        }
+        let title = format!(
+            "the segments of its connections carry {mss} bytes, although the path takes packets of {mtu}: an end advertises a small MSS, or a device on the way \
+             lowers it"
+        );
+        let next = NextStep::new("tcpdump -ni any 'tcp[tcpflags] & tcp-syn != 0'").on(&seen.test.from).expected(
+            "show the `mss` of the SYN and of the SYN-ACK; run it at the other end too: a device on the way changes what differs there",
+        );
+        vec![
+            seen.finding(NARROW, Severity::Remark, "small MSS", title)
+                .evidence([text_evidence(&seen.test.from, tcp::SND_MSS_BYTES, mss)])
                 .next(next),
         ]
     }
@@ -50,9 +97,12 @@ impl FindingRule for NarrowPath {
 
 /// Returns the smallest path MTU that the connections of a test learned.
 fn path_mtu(test: &TestRun) -> Option<Bytes> {
+    samples(test).filter_map(|sample| sample.values.get(tcp::PMTU_BYTES).copied()).filter(|mtu| *mtu > 0).min().map(Bytes)
+}
+
+fn samples(test: &TestRun) -> impl Iterator<Item = &FlowSample> {
     let records = test.trials.iter().flat_map(|trial| trial.records.values());
-    let samples = records.flat_map(|record| &record.flows).flat_map(|flow| &flow.samples);
-    samples.filter_map(|sample| sample.values.get(tcp::PMTU_BYTES).copied()).filter(|mtu| *mtu > 0).min().map(Bytes)
+    records.flat_map(|record| &record.flows).flat_map(|flow| &flow.samples)
 }
 
 /// Returns another path of the comparison on which connections learned of larger packets.
@@ -90,5 +140,25 @@ mod tests {
             "the path carries packets of at most 1400 bytes, although the interfaces of its ends take 1500"
         );
         assert_eq!(with_mtu(1_500), None);
+    }
+
+    #[test]
+    fn segments_that_are_small_for_the_path_are_told() {
+        let told = |mss: u64, asked: Option<&str>| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1_000_000]);
+            if let Some(asked) = asked {
+                builder.run.tests[0].options.set("mss", asked);
+            }
+            let values = [(tcp::PMTU_BYTES, 1_500), (tcp::SND_MSS_BYTES, mss)];
+            let values = values.map(|(name, value)| (name.to_owned(), value)).into();
+            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![FlowSample { values, at_ns: Nanos(1) }] };
+            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+            builder.finding("narrow-path").map(|finding| finding.title)
+        };
+        let title = told(524, None).unwrap();
+        let words = "the segments of its connections carry 524 bytes, although the path takes packets of 1500";
+        assert!(title.starts_with(words), "{title}");
+        assert_eq!((told(1_428, None), told(524, Some("536"))), (None, None));
     }
 }

@@ -58,6 +58,7 @@ pub(crate) const NOTHING_DONE_BY: &[&str] = &[
     "no-listener",
     "path-mtu-black-hole",
     "fragments-dropped",
+    "acks-lost",
     "mtu-mismatch",
     "time-exceeded",
     "ports",

@@ -1,7 +1,7 @@
 //! Datagrams or frames were lost where no host has a counter.
 
 use fathom_model::{
-    Finding, Histogram, Layer, NextStep, Severity, Side, Summary, Timeline, Unit,
+    Cause, Finding, Histogram, Layer, NextStep, Severity, Side, Summary, Timeline, Unit,
     names::{count, distribution, host},
     units::{BitsPerSec, Nanos, approximate, grouped, percent, ratio, rounded},
 };
@@ -28,7 +28,7 @@ use crate::{
     evidence::{TestEvidence, counter_evidence, explained_ratio},
     same_way::{carried_bits, share_a_limit},
     summaries::main_rate,
-    window::record_of,
+    window::{host_of, record_of},
 };
 
 /// A smaller share appears only in the table.
@@ -136,7 +136,10 @@ impl FindingRule for UnexplainedLoss {
             if share < 1.0 && percent(share) == percent(1.0) { "nearly all".to_owned() } else { percent(share) };
         let lost = match &filter {
             Some(filter) => format!("a packet filter on {} dropped {share_text} of the {units}", filter.host),
-            None => format!("{share_text} of the {units} were lost where no counter of these hosts shows it"),
+            None => format!(
+                "{share_text} of the {units} were lost where no counter of these hosts shows it{}",
+                refusals(seen)
+            ),
         };
         let end = |side| seen.host_of(side).unwrap_or(host);
         let (sender, receiver) = seen.one_way().map_or((host, host), |(from, to)| (end(from), end(to)));
@@ -233,7 +236,7 @@ impl FindingRule for LostTransactions {
         let filter = filter_of_datagrams(seen, loss.n);
         let how = match &filter {
             Some(filter) => format!("a packet filter on {} dropped packets", filter.host),
-            None => "they or their answers were lost".to_owned(),
+            None => format!("they or their answers were lost{}", refusals(seen)),
         };
         let title = format!(
             "{} of the requests had no answer: {how}, and each kept its flow waiting until it timed out{waited}",
@@ -244,6 +247,19 @@ impl FindingRule for LostTransactions {
         let next = filter.as_ref().map(PacketFilter::next);
         let evidence = evidence.into_iter().chain(filter.map(|filter| filter.evidence()));
         vec![seen.finding(LOSS, Severity::HoldsBack, "loss", title).evidence(evidence).next(next)]
+    }
+}
+
+/// Says that a device on the way refused some of what was sent, as a clause that follows a loss; empty if none did. A device tells only some of
+/// those that it refuses (RFC 1812 section 4.3.2.8).
+fn refusals(seen: &TestEvidence<'_>) -> String {
+    let is_of_router = |host: &str| seen.growth(host, host::ICMP_IN_UNREACHABLE, None) > 0;
+    let is_refusal = |cause: &Cause| matches!(cause, Cause::Other(words) if words.contains("unreachable"));
+    let records = seen.trials().iter().flat_map(|trial| &trial.records).filter(|(key, _)| is_of_router(host_of(key)));
+    let errors = records.flat_map(|(_, record)| &record.errors).filter(|(failure, _)| is_refusal(&failure.cause));
+    match errors.map(|(_, n)| *n).sum::<u64>() {
+        0 => String::new(),
+        n => format!(", and a firewall or a router on the way refused {} with an ICMP message", grouped(n)),
     }
 }
 
@@ -274,6 +290,10 @@ enum LossShape {
     Bursts { longest: u64 },
     /// One long gap of so many in a row, and how long it lasted.
     Outage { longest: u64, span: Nanos },
+    /// From this time of a round on, nothing arrived to its end.
+    NothingMore { round: usize, since: Nanos },
+    /// Nothing of so many of all flows arrived, which is most of the loss.
+    WholeFlows { n_silent: u64, n_flows: u64 },
     /// All that was lost is beyond a rate that other tests of the same way met too, whatever they offered.
     SharedLimit,
     /// The test does not record it.
@@ -283,6 +303,12 @@ enum LossShape {
 impl LossShape {
     /// Finds the pattern of a loss of this share, of which no place counted `n`.
     fn of(seen: &TestEvidence<'_>, n: u64, share: f64) -> Self {
+        if let Some((round, since)) = last_arrival(seen, n) {
+            return Self::NothingMore { round, since };
+        }
+        if let Some((n_silent, n_flows)) = silent_flows(seen, share) {
+            return Self::WholeFlows { n_silent, n_flows };
+        }
         let longest = seen.test.summaries.iter().find(|summary| summary.metric.name == LOSS_BURST_MAX);
         let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max)).map(rounded);
         let bursts = merged(seen, distribution::LOSS_BURST);
@@ -344,7 +370,7 @@ impl LossShape {
     const fn id(self) -> &'static str {
         match self {
             _ if self.is_that_of_limit() => RATE_LIMIT,
-            Self::Outage { .. } => "outage",
+            Self::Outage { .. } | Self::NothingMore { .. } => "outage",
             _ => LOSS,
         }
     }
@@ -352,7 +378,7 @@ impl LossShape {
     const fn short(self) -> &'static str {
         match self {
             Self::Even { .. } | Self::FullQueue { .. } | Self::SharedLimit => "rate limit",
-            Self::Outage { .. } => "outage",
+            Self::Outage { .. } | Self::NothingMore { .. } => "outage",
             _ => "lost",
         }
     }
@@ -382,6 +408,12 @@ impl LossShape {
             Self::Outage { longest, span } => {
                 format!("{lost}; the longest gap is {} in a row, about {span} without any", grouped(longest))
             }
+            Self::NothingMore { round, since } => {
+                format!("{lost}; nothing arrived any more from {since} of round {round} on")
+            }
+            Self::WholeFlows { n_silent, n_flows } => format!(
+                "{lost}; nothing of {n_silent} of the {n_flows} flows arrived in a round: one of several paths or links that flows are spread over passes nothing"
+            ),
             Self::Unknown => lost.to_owned(),
         }
     }
@@ -391,13 +423,16 @@ impl LossShape {
 fn passes(seen: &TestEvidence<'_>) -> String {
     let of_unit = |unit| seen.test.summaries.iter().find(|summary| summary.metric.unit == unit);
     let shown = |summary: &Summary| Some(summary.metric.show(summary.value?));
+    // Networks have a rate for each class of traffic.
+    let of_class = seen.test.options.text("dscp").filter(|class| class != "0");
+    let of_class = of_class.map_or_else(String::new, |class| format!(" of DSCP {class}"));
     if let Some(rate) = of_unit(Unit::BitsPerSec).and_then(shown) {
-        return format!("lets {rate} pass");
+        return format!("lets {rate}{of_class} pass");
     }
     let rate = main_rate(seen.test).and_then(shown);
     match (carried_bits(seen).and_then(BitsPerSec::new), rate) {
-        (Some(bits), Some(rate)) => format!("lets {bits} pass ({rate})"),
-        (None, Some(rate)) => format!("lets {rate} pass"),
+        (Some(bits), Some(rate)) => format!("lets {bits}{of_class} pass ({rate})"),
+        (None, Some(rate)) => format!("lets {rate}{of_class} pass"),
         (_, None) => "lets a rate pass".to_owned(),
     }
 }
@@ -476,6 +511,44 @@ fn longest_silence(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u64, Nanos)>
     (longest.0 >= (n_lost / 2).max(OUTAGE_PACKETS_MIN)).then_some(longest)
 }
 
+/// Returns the first round in which nothing arrived from some time on, though it was sent for much longer, and that time; `None` if that is not most
+/// of a loss.
+///
+/// Known as [`longest_silence`]. A round of which nothing arrived is one too, if an earlier one had arrivals.
+fn last_arrival(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(usize, Nanos)> {
+    let (from, to) = seen.one_way()?;
+    let (mut first, mut n_sent_on) = (None, 0);
+    for (place, trial) in seen.trials().iter().enumerate() {
+        let ((_, sender), (_, receiver)) = record_of(trial, from).zip(record_of(trial, to))?;
+        let arrived = intervals(&receiver.timeline, count::RECEIVED).filter(|(.., n)| *n > 0).map(|(_, end, _)| end);
+        let since = arrived.last().unwrap_or(Nanos::ZERO);
+        let sent_on = intervals(&sender.timeline, count::SENT).filter(|(begin, _, n)| *begin >= since && *n > 0);
+        let (until, n) = sent_on.fold((since, 0), |(_, all), (_, end, n)| (end, all + n));
+        // A receiver that ended before its sender got nothing after that.
+        let watched = receiver.timeline.end_ns.last().copied().unwrap_or(Nanos::ZERO).min(until);
+        if watched.since(since) >= OUTAGE && n >= OUTAGE_PACKETS_MIN {
+            first = first.or(Some((place + 1, since)));
+            n_sent_on += n;
+        } else if first.is_some() {
+            // What passes again in a later round had stopped for another reason.
+            return None;
+        }
+    }
+    first.filter(|_| n_sent_on >= (n_lost / 2).max(OUTAGE_PACKETS_MIN))
+}
+
+/// Returns the most flows of a round of which nothing arrived, and all, if they carried most of a loss of this share.
+fn silent_flows(seen: &TestEvidence<'_>, share: f64) -> Option<(u64, u64)> {
+    const MOST: f64 = 0.8;
+    let n_flows = seen.test.options.count("flows")?;
+    let records = seen.trials().iter().flat_map(|trial| trial.records.values());
+    let silent: Vec<u64> = records.filter_map(|record| record.totals.get(count::FLOWS_SILENT)).copied().collect();
+    let n_trials = u64::try_from(seen.trials().len()).ok()?;
+    let of_all = ratio(silent.iter().sum(), n_flows * n_trials)?;
+    let most = silent.into_iter().max()?;
+    (of_all >= MOST * share).then_some((most, n_flows))
+}
+
 /// Returns the beginning and the end of each interval of a record, with the growth of a counter in it.
 fn intervals(timeline: &Timeline, counter: &str) -> impl Iterator<Item = (Nanos, Nanos, u64)> {
     let growth = timeline.counters.get(counter).into_iter().flatten();
@@ -535,24 +608,39 @@ mod tests {
 
     #[test]
     fn without_runs_of_losses_the_time_in_which_nothing_arrived_is_an_outage() {
-        let found = |arrived: [u64; 10]| {
+        let found = |arrived: &[u64]| {
             let n = arrived.iter().sum();
             let mut builder = RunBuilder::new();
             builder.udp_stream(&[(1_000, n)]);
-            let end_ns: Vec<Nanos> = (1..=10).map(|tenth| Nanos::from_millis(100 * tenth)).collect();
+            let ends = |n: usize| (1..=10).map(|tenth| Nanos::from_millis(100 * tenth)).take(n).collect();
             let counters = [(count::RECEIVED.to_owned(), arrived.to_vec())].into();
             let sent = [(count::SENT.to_owned(), vec![100; 10])].into();
             let records = &mut builder.run.tests[0].trials[0].records;
-            records.get_mut("client").unwrap().timeline = Timeline { end_ns: Vec::clone(&end_ns), counters: sent };
-            records.get_mut("target").unwrap().timeline = Timeline { end_ns, counters };
+            records.get_mut("client").unwrap().timeline = Timeline { end_ns: ends(10), counters: sent };
+            records.get_mut("target").unwrap().timeline = Timeline { end_ns: ends(arrived.len()), counters };
             builder.analyzed().findings.into_iter().find(|found| [LOSS, "outage"].contains(&found.id.as_str())).unwrap()
         };
-        let outage = found([0, 0, 0, 0, 100, 100, 100, 100, 100, 100]);
+        let outage = found(&[0, 0, 0, 0, 100, 100, 100, 100, 100, 100]);
         assert_eq!(outage.id, "outage");
         assert!(outage.title.contains("about 400 ms without any"), "{}", outage.title);
-        assert_eq!(found([60; 10]).id, LOSS);
-        assert_eq!(found([100, 100, 0, 0, 0, 0, 0, 0, 0, 100]).id, "outage");
-        assert_eq!(found([100, 100, 100, 100, 100, 0, 0, 0, 0, 0]).id, LOSS, "it may have ended early");
+        assert_eq!(found(&[60; 10]).id, LOSS);
+        assert_eq!(found(&[100, 100, 0, 0, 0, 0, 0, 0, 0, 100]).id, "outage");
+        let ended = found(&[100, 100, 100, 100, 100, 0, 0, 0, 0, 0]);
+        assert!(ended.title.ends_with("nothing arrived any more from 500 ms of round 1 on"), "{}", ended.title);
+        assert_eq!(found(&[100; 5]).id, LOSS, "it may have ended early");
+    }
+
+    #[test]
+    fn flows_of_which_nothing_arrived_are_told_if_they_are_most_of_a_loss() {
+        let told = |n_silent: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1_000, 500), (1_000, 500)]);
+            builder.run.tests[0].options.set("flows", "16");
+            builder.total("target", count::FLOWS_SILENT, n_silent);
+            builder.finding(LOSS).unwrap().title
+        };
+        assert!(told(8).contains("; nothing of 8 of the 16 flows arrived in a round"), "{}", told(8));
+        assert!(!told(2).contains("flows arrived"), "{}", told(2));
     }
 
     #[test]

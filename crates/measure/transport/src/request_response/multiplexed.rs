@@ -97,6 +97,8 @@ impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
             return Err(Error::Peer { what: format!("opened 0 of {} connections", config.spread.n_flows) });
         }
         let mut record = results::record(trial_results, side, model);
+        // A connection with an error carries no more transactions.
+        record.complete &= record.errors.is_empty();
         watch.sampler.finish(&mut record, WorkerCounts::default());
         setup.note_missing();
         let mut notes = mem::take(&mut *locked(&setup.notes));

@@ -122,6 +122,8 @@ impl Test for UdpStreamReceiver {
 #[derive(Default)]
 struct FlowTotals {
     dropped: u64,
+    /// Flows of which nothing arrived, and all.
+    flows: (u64, u64),
     n_messages: u64,
     jitter: Option<Nanos>,
     bursts: Histogram,
@@ -135,6 +137,8 @@ struct FlowTotals {
 impl FlowTotals {
     fn add(&mut self, receipts: &ReceiverSummary) {
         self.dropped += receipts.dropped;
+        self.flows.0 += u64::from(receipts.sequence.counts.received == 0);
+        self.flows.1 += 1;
         self.n_messages += receipts.n_messages;
         self.jitter = self.jitter.max(receipts.jitter);
         self.bursts.merge(&receipts.sequence.bursts);
@@ -154,6 +158,10 @@ impl FlowTotals {
                 record.timeline.counters.remove(name);
             }
             return;
+        }
+        let (n_silent, n_flows) = self.flows;
+        if (1..n_flows).contains(&n_silent) {
+            record.totals.insert(count::FLOWS_SILENT.to_owned(), n_silent);
         }
         record.distributions.insert(LOSS_BURST.to_owned(), self.bursts);
         record.distributions.insert(LOSS_SPACING.to_owned(), self.spacings);

@@ -728,7 +728,8 @@ impl<'a> TestEvidence<'a> {
     /// receive more than passed them.
     pub(crate) fn redirects(&self, host: &str) -> Vec<&'a str> {
         const PASSED: f64 = 0.8;
-        let records = self.trials.iter().flat_map(|trial| &trial.records).filter(|(key, _)| window::host_of(key) == host);
+        let records =
+            self.trials.iter().flat_map(|trial| &trial.records).filter(|(key, _)| window::host_of(key) == host);
         let received: u64 = records.filter_map(|(_, record)| record.totals.get(count::BYTES_RECEIVED)).sum();
         let passed = |device: &str| approximate(self.growth(host, counter::DEV_RX_BYTES, Some(device)));
         let devices = self.environment(host).into_iter().flat_map(path::redirects);

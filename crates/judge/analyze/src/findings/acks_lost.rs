@@ -136,9 +136,9 @@ impl AcksLost {
 
 /// Suggests to look for what drops ACKs on their way from one host to another.
 fn who_drops(seen: &TestEvidence<'_>, (from, to): (&str, &str)) -> NextStep {
-    NextStep::new(format!("nft list ruleset; ip -s link show dev {}", seen.interface(to)))
-        .on(to)
-        .expected(format!("show a rule or a device that drops them; if none does, the network from {from} to {to} does"))
+    NextStep::new(format!("nft list ruleset; ip -s link show dev {}", seen.interface(to))).on(to).expected(format!(
+        "show a rule or a device that drops them; if none does, the network from {from} to {to} does"
+    ))
 }
 
 fn lost_share(way: &Way<'_>) -> f64 {
@@ -326,10 +326,13 @@ mod tests {
         let found = |n_arrived: u64, n_acknowledged: u64| {
             let mut builder = RunBuilder::new();
             builder.tcp_stream(&[0]);
-            let ends =
-                [("client", "a:1 b:2", tcp::BYTES_ACKED, n_acknowledged), ("target", "b:2 a:1", tcp::BYTES_RECEIVED, n_arrived)];
+            let ends = [
+                ("client", "a:1 b:2", tcp::BYTES_ACKED, n_acknowledged),
+                ("target", "b:2 a:1", tcp::BYTES_RECEIVED, n_arrived),
+            ];
             for (host, id, counter, n) in ends {
-                let at = |seconds| FlowSample { at_ns: Nanos::from_secs(seconds), values: [(counter.to_owned(), n)].into() };
+                let at =
+                    |seconds| FlowSample { at_ns: Nanos::from_secs(seconds), values: [(counter.to_owned(), n)].into() };
                 let record = builder.run.tests[0].trials[0].records.get_mut(host).unwrap();
                 record.flows = vec![Flow { id: id.to_owned(), samples: vec![at(1), at(3)] }];
                 record.errors.add("drain: full-size segments are sent again and never acknowledged", 1);

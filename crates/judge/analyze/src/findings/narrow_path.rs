@@ -97,7 +97,11 @@ impl FindingRule for SmallSegments {
 
 /// Returns the smallest path MTU that the connections of a test learned.
 fn path_mtu(test: &TestRun) -> Option<Bytes> {
-    samples(test).filter_map(|sample| sample.values.get(tcp::PMTU_BYTES).copied()).filter(|mtu| *mtu > 0).min().map(Bytes)
+    samples(test)
+        .filter_map(|sample| sample.values.get(tcp::PMTU_BYTES).copied())
+        .filter(|mtu| *mtu > 0)
+        .min()
+        .map(Bytes)
 }
 
 fn samples(test: &TestRun) -> impl Iterator<Item = &FlowSample> {

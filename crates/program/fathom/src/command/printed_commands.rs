@@ -105,10 +105,15 @@ fn options_that_findings_put_behind_a_command_are_taken_there() {
     let options: Vec<String> = options.filter(|option| option.contains(' ')).map(filled).collect();
     assert!(options.iter().any(|option| option.contains("--congestion")), "{options:?}");
     for option in options {
-        let commands = ["tcp 127.0.0.1", "http http://127.0.0.1/", "app run shop.scenario"];
+        let commands = [
+            "tcp 127.0.0.1 --rounds 2 --duration 1s",
+            "http http://127.0.0.1/ --rounds 2 --duration 1s",
+            "app run shop.scenario --rounds 2 --duration 1s",
+            "probe 127.0.0.1 --test rtt",
+        ];
         let is_taken = |command: &&str| {
             // The command may already have the option.
-            let line = format!("fathom {command} --rounds 2 --duration 1s {option} {option}");
+            let line = format!("fathom {command} {option} {option}");
             define().try_get_matches_from(shlex::split(&line).unwrap()).is_ok()
         };
         assert!(commands.iter().any(is_taken), "{option}");

@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Conservation, Layer, Side, Trial,
+    Conservation, Environment, Layer, Side, Trial,
     names::{count, host},
     run::{Host, TestRun},
     summary::Drops,
+    units::ratio,
 };
 
 use crate::{
-    path::{cards, devices, is_memory, redirects},
-    window::{hosts_of_side, is_complete, members, record_of},
+    path::{self, cards, devices, is_memory},
+    window::{host_of, hosts_of_side, is_complete, members, record_of},
 };
 
 /// Returns the sending side and the receiving side if all traffic goes one way.
@@ -36,6 +37,17 @@ pub(crate) fn host_growth(trials: &[&Trial], host: &str, counter: &str, of: Opti
         trials.iter().flat_map(|trial| members(trial, host).into_iter().filter_map(|host| trial.hosts.get(host)));
     let series = records.flat_map(|record| record.series_of(counter));
     series.filter(|series| of.is_none_or(|of| series.of == of)).map(fathom_model::record::Series::growth).sum()
+}
+
+/// Returns the devices of a host ([`path::redirects`]) through which it received the bytes of a test: about as many passed them. Those of others may be
+/// for another interface.
+pub(crate) fn redirects<'a>(trials: &[&Trial], name: &str, facts: &'a Environment) -> Vec<&'a str> {
+    // The headers of short packets double their bytes.
+    const PASSED: std::ops::Range<f64> = 0.8..2.0;
+    let records = trials.iter().flat_map(|trial| &trial.records).filter(|(key, _)| host_of(key) == name);
+    let received: u64 = records.filter_map(|(_, record)| record.totals.get(count::BYTES_RECEIVED)).sum();
+    let passed = |device: &str| ratio(host_growth(trials, name, host::DEV_RX_BYTES, Some(device)), received);
+    path::redirects(facts).filter(|device| passed(device).is_some_and(|share| PASSED.contains(&share))).collect()
 }
 
 /// Where packets go after IP has counted them as received, as far as it counts that by family.
@@ -354,8 +366,8 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
         None => (Vec::new(), ring),
     };
     let redirected = |name: &&str| -> u64 {
-        let devices = hosts.get(*name).into_iter().flat_map(|host| redirects(&host.environment));
-        devices.map(|device| host_growth(trials, name, host::QDISC_DROPPED, Some(device))).sum()
+        let devices = hosts.get(*name).map_or_else(Vec::new, |host| redirects(trials, name, &host.environment));
+        devices.into_iter().map(|device| host_growth(trials, name, host::QDISC_DROPPED, Some(device))).sum()
     };
     let redirected = receivers.iter().map(redirected).sum();
     let receiving = receiver_drops(|counter| grown(&receivers, counter), redirected, (backlog, in_front));

@@ -27,7 +27,7 @@ use crate::{
     repeat_command,
     summaries::main_rate,
     window::{
-        self, MeasuredWindow, flow_samples, host_records, measured_part, members, rates, record_of, samples_within,
+        MeasuredWindow, flow_samples, host_records, measured_part, members, rates, record_of, samples_within,
         usable_trials,
     },
 };
@@ -724,16 +724,9 @@ impl<'a> TestEvidence<'a> {
         self.environment(host).map_or_else(|| vec![interface], |facts| path::devices(facts, interface))
     }
 
-    /// Returns the devices that queue what a host receives ([`path::redirects`]), as far as they passed the traffic of the test: a test cannot
-    /// receive more than passed them.
+    /// Returns the devices that queue what a host receives of the test.
     pub(crate) fn redirects(&self, host: &str) -> Vec<&'a str> {
-        const PASSED: f64 = 0.8;
-        let records =
-            self.trials.iter().flat_map(|trial| &trial.records).filter(|(key, _)| window::host_of(key) == host);
-        let received: u64 = records.filter_map(|(_, record)| record.totals.get(count::BYTES_RECEIVED)).sum();
-        let passed = |device: &str| approximate(self.growth(host, counter::DEV_RX_BYTES, Some(device)));
-        let devices = self.environment(host).into_iter().flat_map(path::redirects);
-        devices.filter(|device| passed(device) >= PASSED * approximate(received)).collect()
+        self.environment(host).map_or_else(Vec::new, |facts| conservation::redirects(&self.trials, host, facts))
     }
 
     /// Returns the cards that carry the frames of a host's interface, the one that received most of them first: what is told of rings and queues

@@ -50,7 +50,7 @@ pub(crate) fn devices<'a>(facts: &'a Environment, interface: &'a str) -> Vec<&'a
     all
 }
 
-/// Returns the devices of a host through which it sends what it has received, to queue that (ifb): a filter hands the frames of an interface to them.
+/// Returns the devices of a host that queue the frames that a filter hands to them (ifb), as those that an interface receives.
 pub(crate) fn redirects(facts: &Environment) -> impl Iterator<Item = &str> {
     let is_redirect = |facts: &BTreeMap<String, String>| facts.get("driver").is_some_and(|driver| driver == "ifb");
     facts.0.iter().filter(move |(_, facts)| is_redirect(facts)).map(|(device, _)| device.as_str())

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use fathom_model::{
     Record, Stage, Trial,
     names::tcp,
-    record::Flow,
+    record::{Flow, FlowSample},
     units::{Nanos, ratio},
 };
 
@@ -110,9 +110,12 @@ pub(crate) struct Unacknowledged<'a> {
 }
 
 /// Returns the connection with the most payload of which its sender did not know a second after it had arrived, among those whose last bytes were not
-/// acknowledged in time.
+/// acknowledged in time, and of which segments still arrived: where nothing does, more than the ACKs is lost.
 pub(crate) fn unacknowledged<'a>(seen: &TestEvidence<'a>) -> Option<Unacknowledged<'a>> {
+    /// The kernel acknowledges within 200 ms (`TCP_DELACK_MAX`), and few paths are longer than the rest.
     const LATE: Nanos = Nanos::from_secs(1);
+    /// A segment that arrives so long, and a round trip, after the last ACK was sent again by a timer.
+    const BY_TIMER: Nanos = Nanos::from_millis(250);
     let has_failed = |record: &Record| record.errors.keys().any(|failure| failure.stage == Stage::Drain);
     let failed = seen.test.trials.iter().flat_map(records_of_pairs).filter(|pair| pair.values().any(has_failed));
     let of_pair = |records: &'a BTreeMap<String, Record>| {
@@ -124,7 +127,13 @@ pub(crate) fn unacknowledged<'a>(seen: &TestEvidence<'a>) -> Option<Unacknowledg
             let n_arrived = *arrived.values.get(tcp::BYTES_RECEIVED)?;
             let n_acknowledged = near.last(tcp::BYTES_ACKED)?;
             let found = Unacknowledged { sender: near.host, receiver: far.host, n_arrived, n_acknowledged };
-            (n_arrived > n_acknowledged).then_some(found)
+            let is_known = |sample: &&FlowSample| sample.values.get(tcp::BYTES_ACKED) == Some(&n_acknowledged);
+            let last_ack = near.flow.samples.iter().find(is_known)?.at_ns;
+            let by_timer = last_ack + BY_TIMER + Nanos(near.last(tcp::RTT_NS).unwrap_or(0));
+            let later = far.flow.samples.iter().filter(|sample| sample.at_ns >= by_timer);
+            let mut n_segments = later.filter_map(|sample| sample.values.get(tcp::SEGMENTS_IN));
+            let still_arrives = n_segments.next() < n_segments.next_back();
+            (n_arrived > n_acknowledged && still_arrives).then_some(found)
         };
         ends.values().filter_map(missing).max_by_key(|found| found.n_arrived - found.n_acknowledged)
     };
@@ -186,8 +195,6 @@ impl<'a> End<'a> {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::record::FlowSample;
-
     use super::*;
 
     #[test]

@@ -1,13 +1,13 @@
 //! A small HTTP server for one document: the newest exposition.
 //!
-//! It answers one scraper after another, each within a second, and reads no more than a request's head.
+//! It answers one scraper after another, waits for each a second, and reads no more than a request's head.
 
 use std::{
     io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The longest time for one scraper, so that a silent one does not keep others out.
@@ -35,7 +35,12 @@ impl ScrapeEndpoint {
         let newest = Arc::new(Mutex::new(String::new()));
         let shown = Arc::clone(&newest);
         thread::Builder::new().name("scrapes".to_owned()).spawn(move || {
-            for scraper in listener.incoming().flatten() {
+            for scraper in listener.incoming() {
+                // Without descriptors, the next one fails at once too.
+                let Ok(scraper) = scraper else {
+                    thread::sleep(PATIENCE);
+                    continue;
+                };
                 let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 // A scraper that is gone or says nothing gets no answer; the next one does.
                 let _ = answer(scraper, &text);
@@ -51,11 +56,17 @@ impl ScrapeEndpoint {
 }
 
 fn answer(mut scraper: TcpStream, text: &str) -> io::Result<()> {
-    scraper.set_read_timeout(Some(PATIENCE))?;
+    let until = Instant::now() + PATIENCE;
     scraper.set_write_timeout(Some(PATIENCE))?;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        // The time is that of the whole head, however few bytes come at once.
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        scraper.set_read_timeout(Some(left))?;
         let n = scraper.read(&mut piece)?;
         if n == 0 || head.len() > HEAD_MAX {
             return Ok(());
@@ -85,6 +96,20 @@ mod tests {
         let mut answer = String::new();
         scraper.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    #[test]
+    fn a_scraper_that_sends_a_byte_at_a_time_does_not_keep_others_out() {
+        let endpoint = ScrapeEndpoint::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut slow = TcpStream::connect(endpoint.address).unwrap();
+        slow.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let begin = Instant::now();
+        // It is at most closed when its time is over.
+        while slow.write_all(b"G").is_ok() && !matches!(slow.read(&mut [0]), Ok(0)) {
+            assert!(begin.elapsed() < 20 * PATIENCE, "it is still served");
+        }
+        endpoint.show("# EOF\n".to_owned());
+        assert!(asked(endpoint.address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
     }
 
     #[test]

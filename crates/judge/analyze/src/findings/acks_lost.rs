@@ -77,10 +77,10 @@ impl FindingRule for AcksLost {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        if let Some(found) = unacknowledged(seen) {
-            return vec![self.of_all(seen, found)];
-        }
-        ways(seen, Carried::Acks).iter().filter(|way| is_told(way)).map(|way| self.on_way(seen, way)).collect()
+        let of_all = unacknowledged(seen).map(|found| self.of_all(seen, found));
+        let ways = ways(seen, Carried::Acks);
+        let on_ways = ways.iter().filter(|way| is_told(way)).map(|way| self.on_way(seen, way));
+        of_all.into_iter().chain(on_ways).collect()
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn payload_that_arrived_and_was_never_acknowledged_is_no_black_hole() {
-        let found = |n_arrived: u64, n_acknowledged: u64| {
+        let found = |(n_arrived, n_acknowledged): (u64, u64), n_segments: u64| {
             let mut builder = RunBuilder::new();
             builder.tcp_stream(&[0]);
             let ends = [
@@ -331,20 +331,24 @@ mod tests {
                 ("target", "b:2 a:1", tcp::BYTES_RECEIVED, n_arrived),
             ];
             for (host, id, counter, n) in ends {
-                let at =
-                    |seconds| FlowSample { at_ns: Nanos::from_secs(seconds), values: [(counter.to_owned(), n)].into() };
+                let at = |seconds| FlowSample {
+                    at_ns: Nanos::from_secs(seconds),
+                    values: [(counter.to_owned(), n), (tcp::SEGMENTS_IN.to_owned(), n_segments * seconds)].into(),
+                };
                 let record = builder.run.tests[0].trials[0].records.get_mut(host).unwrap();
-                record.flows = vec![Flow { id: id.to_owned(), samples: vec![at(1), at(3)] }];
+                record.flows = vec![Flow { id: id.to_owned(), samples: (1..=4).map(at).collect() }];
                 record.errors.add("drain: full-size segments are sent again and never acknowledged", 1);
             }
             let run = builder.analyzed();
             run.findings.iter().map(|finding| (finding.id.clone(), finding.title.clone())).collect::<Vec<_>>()
         };
-        let all = found(40_000, 7_241);
+        let all = found((40_000, 7_241), 10);
         let told = "the ACKs that target sends to client are lost: target had received 39.1 KiB of a connection, and a second later client knew of 7.07 KiB";
         assert!(all.contains(&("acks-lost".to_owned(), told.to_owned())), "{all:#?}");
         assert!(!all.iter().any(|(id, _)| id == "path-mtu-black-hole"), "{all:#?}");
-        assert!(found(7_240, 7_241).iter().any(|(id, _)| id == "path-mtu-black-hole"));
+        let is_hole = |all: Vec<(String, String)>| all.iter().any(|(id, _)| id == "path-mtu-black-hole");
+        assert!(is_hole(found((7_240, 7_241), 10)));
+        assert!(is_hole(found((40_000, 7_241), 0)), "nothing arrives any more");
     }
 
     #[test]

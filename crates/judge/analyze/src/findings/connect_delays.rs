@@ -32,6 +32,8 @@ use crate::{
 const HOLDS_BACK: f64 = 0.2;
 /// If at least this share of the connections waited, something drops the first SYN of each.
 const EACH: f64 = 0.99;
+/// Fewer first SYNs may have been lost by chance.
+const SYNS_MIN: u64 = 10;
 /// Fewer connections are single events.
 const SHARE_MIN: f64 = 1e-3;
 /// Slightly less than until the first retransmission of a SYN, to find it among measured times.
@@ -170,7 +172,7 @@ impl FindingRule for ConnectDelays {
                     "SYNs of {from} or their answers were lost where {}: {waits}",
                     where_no_counter_shows(seen)
                 );
-                let of_ecn = offers_ecn(seen, from).filter(|_| share >= EACH);
+                let of_ecn = offers_ecn(seen, from).filter(|_| share >= EACH && again >= SYNS_MIN);
                 let next = of_ecn.unwrap_or_else(|| {
                     let expected = "show connections that wait; look at the accept queue of the server (ss -ltn there), at firewalls, and at the entry of the server or the router in ip neigh";
                     NextStep::new("ss -tn state syn-sent").on(from).expected(expected)

@@ -234,6 +234,13 @@ pub(crate) fn busiest_thread<'a>(seen: &TestEvidence<'a>, via: &str) -> Option<D
     threads(seen, via).max_by(|a, b| (a.ran + a.waited).total_cmp(&(b.ran + b.waited)))
 }
 
+/// Returns true if a thread of a lab's device waited for a core so long that packets wait with it.
+pub(crate) fn waits_for_core(seen: &TestEvidence<'_>) -> bool {
+    const WAITS: f64 = 0.2;
+    let thread = seen.via().and_then(|via| threads(seen, via).max_by(|a, b| a.waited.total_cmp(&b.waited)));
+    thread.is_some_and(|thread| thread.waited >= WAITS)
+}
+
 /// What of a lab's device had no time left.
 enum FullWork<'a> {
     /// A thread that ran, or waited for a core, all the time.

@@ -321,7 +321,10 @@ impl FindingRule for ErrorCauses {
         let is_unanswered = |failure: &Failure| {
             failure.stage == Stage::Read && matches!(failure.cause, Cause::Timeout | Cause::Unanswered)
         };
+        let are_all_lost = cause == "acks-lost" && unacknowledged(seen).is_some();
         let is_effect = |failure: &Failure| match cause {
+            // A server that takes no more connections lets its accept queue overflow, which drops the SYNs of others.
+            "stuck-connections" if failure.stage == Stage::Connect => failure.cause == Cause::Timeout,
             "stuck-connections" | "server-saturated" => is_unanswered(failure),
             // The route goes down with its interface, and a neighbor that does not answer makes an address unreachable.
             LINK_DOWN | NEIGHBOR_UNRESOLVED => {
@@ -334,10 +337,7 @@ impl FindingRule for ErrorCauses {
             }
             CONNTRACK_FULL | CONNTRACK_REFUSED => false,
             // The last bytes may have arrived.
-            "acks-lost" => {
-                failure.cause == Cause::NeverAcknowledged
-                    || (failure.stage == Stage::Drain && unacknowledged(seen).is_some())
-            }
+            "acks-lost" => failure.cause == Cause::NeverAcknowledged || (failure.stage == Stage::Drain && are_all_lost),
             // On a path that loses much, answers also end within.
             _ => is_unanswered(failure) || (failure.stage == Stage::Read && failure.cause == Cause::Incomplete),
         };
@@ -363,8 +363,8 @@ impl FindingRule for ErrorCauses {
         let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         // Full-size segments that arrived did not vanish.
-        let is_hole = most.cause == Cause::NeverAcknowledged && unacknowledged(seen).is_none();
-        let known = known_of(most).filter(|known| is_hole || known.cause != Cause::NeverAcknowledged);
+        let is_hole = |known: &&KnownCause| known.cause != Cause::NeverAcknowledged || unacknowledged(seen).is_none();
+        let known = known_of(most).filter(is_hole);
         let known = known.or_else(|| is_without_route(seen, host, most).then_some(&WITHOUT_ROUTE));
         // A test that opens a connection for each exchange goes on with the next one.
         let n_connections = done(seen, count::CONNECTIONS).unwrap_or(0);

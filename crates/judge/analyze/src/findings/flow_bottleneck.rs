@@ -12,7 +12,9 @@ use fathom_model::{
 };
 use fathom_statistics::{mean, median};
 
-use super::{FindingRule, latency_under_load::shorter_queue, rule::DEVICE_CORE_FULL};
+use super::{
+    FindingRule, device, latency_under_load::shorter_queue, other_programs::OTHER_PROGRAMS, rule::DEVICE_CORE_FULL,
+};
 use crate::{
     change::{Change, lower_stream_rate, more_flows},
     evidence::{TestEvidence, text_evidence},
@@ -50,7 +52,7 @@ impl FindingRule for FlowBottleneck {
         match self.0 {
             // A sender without a core has nothing to send either.
             Bottleneck::Application => {
-                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs", DEVICE_CORE_FULL]
+                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", OTHER_PROGRAMS, DEVICE_CORE_FULL]
             }
             // A full path is what a test of latency under load makes; what it does to the round trip is the finding.
             Bottleneck::Queue => &[
@@ -63,6 +65,7 @@ impl FindingRule for FlowBottleneck {
                 // A segment whose ACK is lost is measured by the next one, or by what is sent after a timer.
                 "acks-lost",
                 DEVICE_CORE_FULL,
+                OTHER_PROGRAMS,
             ],
             _ => &[
                 "local-shaper",
@@ -75,6 +78,11 @@ impl FindingRule for FlowBottleneck {
                 DEVICE_CORE_FULL,
             ],
         }
+    }
+
+    fn stands_beside(&self, cause: &str, seen: &TestEvidence<'_>) -> bool {
+        // What waits for a device that waits for a core stands in a queue too.
+        self.0 == Bottleneck::Queue && cause == OTHER_PROGRAMS && !device::waits_for_core(seen)
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

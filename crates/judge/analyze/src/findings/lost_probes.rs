@@ -61,11 +61,15 @@ struct AnswerLimit {
     n_in_a_row: u64,
     /// The mean time from one answer to the next.
     interval: Nanos,
+    /// All that were lost.
+    n_lost: u64,
 }
 
 impl AnswerLimit {
     fn of(record: &Record, probe: &ProbeRecord) -> Option<Self> {
+        // Fewer may be alike by chance.
         const RUNS_MIN: usize = 8;
+        // A late probe or answer moves the end of a run.
         const MOST: f64 = 0.8;
         let mut runs: Vec<u64> = probe.outages.iter().map(|outage| outage.n_probes).collect();
         runs.sort_unstable();
@@ -75,8 +79,10 @@ impl AnswerLimit {
         let is_most = |n: u64, of: u64| ratio(n, of).is_some_and(|share| share >= MOST);
         let is_even = is_most(alike().count() as u64, runs.len() as u64) && is_most(alike().sum(), n_lost);
         let n_answered = total(record, SENT).saturating_sub(n_lost);
+        // One probe is answered at a time, apart from a burst at the beginning.
+        let is_even = is_even && n_answered <= 2 * runs.len() as u64;
         let lasted = record.measured_ns.1 - record.measured_ns.0;
-        is_even.then_some(Self { n_in_a_row: usual, interval: Nanos(lasted.0.checked_div(n_answered)?) })
+        is_even.then_some(Self { n_in_a_row: usual, interval: Nanos(lasted.0.checked_div(n_answered)?), n_lost })
     }
 
     /// Suggests to probe more slowly than the limit allows.
@@ -147,9 +153,13 @@ impl FindingRule for LostProbes {
             .on(from)
             .expected("show the hop from which on packets are lost");
         if let (Some(limit), None, None) = (limit, &filter, &place) {
+            let AnswerLimit { n_in_a_row, interval, n_lost } = limit;
+            let share = percent(ratio(n_lost, n_sent).unwrap_or(0.0));
             let title = format!(
-                "answers are limited to one in {}, by {target} or on the way: {of} had none, each time about {} in a row",
-                limit.interval, limit.n_in_a_row
+                "answers are limited to one in {interval}, by {target} or on the way: {} of {} probes{of_pair} ({share}) had none, each time about \
+                 {n_in_a_row} in a row",
+                grouped(n_lost),
+                grouped(n_sent)
             );
             let found = seen.finding(RATE_LIMIT, Severity::HoldsBack, "answer limit", title);
             return vec![found.evidence(evidence).next(limit.next(seen))];

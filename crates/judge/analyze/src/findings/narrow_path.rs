@@ -68,6 +68,7 @@ impl FindingRule for SmallSegments {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         /// The headers of IPv6 and TCP with their usual options take less.
         const HEADERS: u64 = 100;
+        /// A tunnel or two take less.
         const SMALL: f64 = 0.8;
         /// Segments of Ethernet frames are no sign of a device, however large the packets of one end are.
         const USUAL: u64 = 1_400;
@@ -77,12 +78,21 @@ impl FindingRule for SmallSegments {
         let usual = approximate(mtu.saturating_sub(HEADERS).min(USUAL));
         // A sender keeps two segments in the largest window that it has seen (`tcp_bound_to_half_wnd` of Linux 6.18).
         let is_of_window = largest(tcp::SND_WND_BYTES).is_some_and(|window| window < 2 * mtu);
-        if is_of_window || approximate(mss) >= SMALL * usual || seen.test.options.text("mss").is_some() {
+        // A sender that searches for the path MTU itself (RFC 4821) begins with small segments.
+        let searches = |host: &str| {
+            let setting = seen.environment(host).and_then(|facts| facts.get("sysctl", "net.ipv4.tcp_mtu_probing"));
+            setting.is_some_and(|value| value != "0")
+        };
+        if is_of_window
+            || seen.hosts().any(searches)
+            || approximate(mss) >= SMALL * usual
+            || seen.test.options.text("mss").is_some()
+        {
             return Vec::new();
         }
         let title = format!(
-            "the segments of its connections carry {mss} bytes, although the path takes packets of {mtu}: an end advertises a small MSS, or a device on the way \
-             lowers it"
+            "the segments of its connections carry {mss} bytes, although its ends send packets of up to {mtu}: one of them advertises a small MSS, or a device \
+             on the way lowers it"
         );
         let next = NextStep::new("tcpdump -ni any 'tcp[tcpflags] & tcp-syn != 0'").on(&seen.test.from).expected(
             "show the `mss` of the SYN and of the SYN-ACK; run it at the other end too: a device on the way changes what differs there",
@@ -161,7 +171,7 @@ mod tests {
             builder.finding("narrow-path").map(|finding| finding.title)
         };
         let title = told(524, None).unwrap();
-        let words = "the segments of its connections carry 524 bytes, although the path takes packets of 1500";
+        let words = "the segments of its connections carry 524 bytes, although its ends send packets of up to 1500";
         assert!(title.starts_with(words), "{title}");
         assert_eq!((told(1_428, None), told(524, Some("536"))), (None, None));
     }

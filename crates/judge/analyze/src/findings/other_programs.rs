@@ -12,6 +12,9 @@ use crate::{
     evidence::{CoreWait, Program, TestEvidence, ratio_evidence},
 };
 
+/// The id of the finding.
+pub(super) const OTHER_PROGRAMS: &str = "other-programs";
+
 /// At this share of all cores and above, other programs are reported.
 const REPORT_MIN: f64 = 0.2;
 /// At this share and above, the results describe a machine that other programs were using.
@@ -30,7 +33,7 @@ pub(crate) struct OtherPrograms;
 
 impl FindingRule for OtherPrograms {
     fn id(&self) -> &'static str {
-        "other-programs"
+        OTHER_PROGRAMS
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -27,6 +27,8 @@ use crate::{
 
 /// An answer is one of the slow ones if its first byte takes at least this many times as long as a usual one.
 const TIMES_USUAL: u64 = 10;
+/// A closed load loses this part of its rate, or more, to pauses of a server.
+const OF_PAUSES_MIN: f64 = 0.2;
 /// The percentiles of an open load show a smaller share themselves.
 const SHARE_OF_OPEN_MIN: f64 = 0.005;
 /// Fewer slow answers show no habit.
@@ -202,9 +204,11 @@ impl Tail {
         let (n_all, n_service) = (above(&times, Nanos::ZERO).0, above(&service, Nanos::ZERO).0);
         let share = (sum - approximate(n) * approximate(connect.0)) / (service.mean()? * approximate(n_service));
         let of_requests = ratio(n, n_all)?;
-        let matters = if is_open { of_requests >= SHARE_OF_OPEN_MIN } else { share >= MOST };
-        (n >= SLOW_LEAST && matters).then_some(())?;
         let typical = Nanos(times.value_at_rank(n_all - n / 2)?);
+        // No thread of a machine with free cores waits so long for one.
+        let is_pause = typical >= LONGEST_CORE_WAIT && share >= OF_PAUSES_MIN;
+        let matters = if is_open { of_requests >= SHARE_OF_OPEN_MIN } else { share >= MOST || is_pause };
+        (n >= SLOW_LEAST && matters).then_some(())?;
         Some(Self { is_open, is_group: groups.is_some(), n, of_requests, typical, usual, share: share.min(1.0) })
     }
 
@@ -261,6 +265,22 @@ mod tests {
         assert!(finding.title.starts_with(words), "{}", finding.title);
         assert!(finding.title.ends_with("the server, or a queue that this load fills, delays them"));
         assert!(finding.explains.is_some_and(|share| share > 0.98));
+    }
+
+    #[test]
+    fn pauses_that_take_a_part_of_the_time_are_named() {
+        // Beside ten thousand requests of 0.1 ms, which take a second.
+        let found = |n, ms| {
+            let mut builder = with_slow(n, Nanos::from_millis(ms));
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            for name in [distribution::FIRST_BYTE, distribution::SERVICE_TIME] {
+                record.distributions.get_mut(name).unwrap().record_n(100_000, 9_000);
+            }
+            builder.finding("slow-answers").map(|finding| (finding.severity, finding.explains.is_some()))
+        };
+        assert_eq!(found(10, 30), Some((Severity::Remark, true)), "23 %: they explain less than half");
+        assert_eq!(found(40, 10), None, "29 %, but a thread may have waited for a core");
+        assert_eq!(found(10, 20), None, "17 %");
     }
 
     #[test]

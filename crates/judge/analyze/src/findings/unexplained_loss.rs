@@ -16,6 +16,7 @@ use super::{
     host_drops::{BAD_IP_CHECKSUMS, CONNTRACK_FULL, CONNTRACK_REFUSED, NEIGHBOR_UNRESOLVED},
     link_down::LINK_DOWN,
     neighbor_changes::NEIGHBOR_CHANGES,
+    other_programs::OTHER_PROGRAMS,
     packet_filter::{PacketFilter, filter_of_datagrams},
     planned_event::{PLANNED_EVENT, missing_share},
     rule::DEVICE_CORE_FULL,
@@ -43,8 +44,6 @@ const OUTAGE_PACKETS_MIN: u64 = 10;
 const LOSS_BURST_MAX: &str = "loss_burst_max";
 /// The finding of a loss without a pattern that names its cause.
 pub(super) const LOSS: &str = "loss";
-/// The finding that other programs used the cores.
-const OTHER_PROGRAMS: &str = "other-programs";
 /// A program waits for a core for some slices of 3 ms (`sysctl_sched_base_slice`, kernel/sched/fair.c), and not so long.
 const LONGER_THAN_CORE_WAITS: Nanos = Nanos::from_millis(100);
 
@@ -250,16 +249,18 @@ impl FindingRule for LostTransactions {
     }
 }
 
-/// Says that a device on the way refused some of what was sent, as a clause that follows a loss; empty if none did. A device tells only some of
+/// Says that a device on the way, or the other end, refused some of what was sent, as a clause that follows a loss; empty if none did. A device tells only some of
 /// those that it refuses (RFC 1812 section 4.3.2.8).
 fn refusals(seen: &TestEvidence<'_>) -> String {
-    let is_of_router = |host: &str| seen.growth(host, host::ICMP_IN_UNREACHABLE, None) > 0;
+    // The host itself tells a sender of a neighbor that does not answer.
+    let is_of_router = |host: &str| seen.growth(host, host::NEIGHBOR_UNRESOLVED, None) == 0;
+    let n_messages: u64 = seen.hosts().map(|host| seen.growth(host, host::ICMP_IN_UNREACHABLE, None)).sum();
     let is_refusal = |cause: &Cause| matches!(cause, Cause::Other(words) if words.contains("unreachable"));
     let records = seen.trials().iter().flat_map(|trial| &trial.records).filter(|(key, _)| is_of_router(host_of(key)));
     let errors = records.flat_map(|(_, record)| &record.errors).filter(|(failure, _)| is_refusal(&failure.cause));
     match errors.map(|(_, n)| *n).sum::<u64>() {
-        0 => String::new(),
-        n => format!(", and a firewall or a router on the way refused {} with an ICMP message", grouped(n)),
+        n if n == 0 || 2 * n_messages < n => String::new(),
+        n => format!(", and a firewall or a router refused {} with an ICMP message", grouped(n)),
     }
 }
 
@@ -291,7 +292,7 @@ enum LossShape {
     /// One long gap of so many in a row, and how long it lasted.
     Outage { longest: u64, span: Nanos },
     /// From this time of a round on, nothing arrived to its end.
-    NothingMore { round: usize, since: Nanos },
+    NothingMore { round: u32, since: Nanos },
     /// Nothing of so many of all flows arrived, which is most of the loss.
     WholeFlows { n_silent: u64, n_flows: u64 },
     /// All that was lost is beyond a rate that other tests of the same way met too, whatever they offered.
@@ -411,9 +412,11 @@ impl LossShape {
             Self::NothingMore { round, since } => {
                 format!("{lost}; nothing arrived any more from {since} of round {round} on")
             }
-            Self::WholeFlows { n_silent, n_flows } => format!(
-                "{lost}; nothing of {n_silent} of the {n_flows} flows arrived in a round: one of several paths or links that flows are spread over passes nothing"
-            ),
+            Self::WholeFlows { n_silent, n_flows } => {
+                let why = ": one of several paths or links that flows are spread over passes nothing";
+                let why = if at.is_some() { "" } else { why };
+                format!("{lost}; nothing of {n_silent} of the {n_flows} flows arrived in a round{why}")
+            }
             Self::Unknown => lost.to_owned(),
         }
     }
@@ -515,11 +518,11 @@ fn longest_silence(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u64, Nanos)>
 /// of a loss.
 ///
 /// Known as [`longest_silence`]. A round of which nothing arrived is one too, if an earlier one had arrivals.
-fn last_arrival(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(usize, Nanos)> {
+fn last_arrival(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u32, Nanos)> {
     let (from, to) = seen.one_way()?;
     let (mut first, mut n_sent_on) = (None, 0);
-    for (place, trial) in seen.trials().iter().enumerate() {
-        let ((_, sender), (_, receiver)) = record_of(trial, from).zip(record_of(trial, to))?;
+    for trial in seen.trials() {
+        let Some(((_, sender), (_, receiver))) = record_of(trial, from).zip(record_of(trial, to)) else { continue };
         let arrived = intervals(&receiver.timeline, count::RECEIVED).filter(|(.., n)| *n > 0).map(|(_, end, _)| end);
         let since = arrived.last().unwrap_or(Nanos::ZERO);
         let sent_on = intervals(&sender.timeline, count::SENT).filter(|(begin, _, n)| *begin >= since && *n > 0);
@@ -527,26 +530,34 @@ fn last_arrival(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(usize, Nanos)> 
         // A receiver that ended before its sender got nothing after that.
         let watched = receiver.timeline.end_ns.last().copied().unwrap_or(Nanos::ZERO).min(until);
         if watched.since(since) >= OUTAGE && n >= OUTAGE_PACKETS_MIN {
-            first = first.or(Some((place + 1, since)));
+            first = first.or(Some((trial.round + 1, since)));
             n_sent_on += n;
         } else if first.is_some() {
             // What passes again in a later round had stopped for another reason.
             return None;
         }
     }
-    first.filter(|_| n_sent_on >= (n_lost / 2).max(OUTAGE_PACKETS_MIN))
+    // If far more was sent than this loss has, a place counted the rest.
+    let is_most = || ((n_lost / 2).max(OUTAGE_PACKETS_MIN)..=n_lost.saturating_mul(2)).contains(&n_sent_on);
+    first.filter(|_| is_most())
 }
 
-/// Returns the most flows of a round of which nothing arrived, and all, if they carried most of a loss of this share.
+/// Returns the most flows of a round of which nothing arrived, and all, if a loss of this share is about what they carried.
+///
+/// All flows send alike. Of the flows of several pairs of hosts only the sum is known.
 fn silent_flows(seen: &TestEvidence<'_>, share: f64) -> Option<(u64, u64)> {
-    const MOST: f64 = 0.8;
-    let n_flows = seen.test.options.count("flows")?;
+    // What else was lost, and how unevenly flows begin, changes the share by less.
+    const ABOUT: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+    let n_flows = seen.test.options.count("flows").filter(|_| seen.test.links.is_empty())?;
     let records = seen.trials().iter().flat_map(|trial| trial.records.values());
     let silent: Vec<u64> = records.filter_map(|record| record.totals.get(count::FLOWS_SILENT)).copied().collect();
     let n_trials = u64::try_from(seen.trials().len()).ok()?;
-    let of_all = ratio(silent.iter().sum(), n_flows * n_trials)?;
+    let of_all = ratio(silent.iter().sum(), n_flows.checked_mul(n_trials)?)?;
     let most = silent.into_iter().max()?;
-    (of_all >= MOST * share).then_some((most, n_flows))
+    // A flow of a few datagrams may have none in the measured part, or lose them by chance.
+    let n_sent = seen.one_way().map_or(0, |(from, _)| seen.total(from, count::SENT));
+    let has_many = n_sent >= OUTAGE_PACKETS_MIN.checked_mul(n_flows)?.checked_mul(n_trials)?;
+    (has_many && ABOUT.contains(&(of_all / share))).then_some((most, n_flows))
 }
 
 /// Returns the beginning and the end of each interval of a record, with the growth of a counter in it.

@@ -208,7 +208,7 @@ fn abort_error(record: &Record, failures: FailuresByStage) -> Exit {
         None => AprError::end_of_file().print("apr_socket_recv"),
     };
     match record.totals.get(count::REQUESTS) {
-        Some(n) if *n > 0 => eprintln!("Total of {n} requests completed"),
+        Some(n) if *n > 0 => println!("Total of {n} requests completed"),
         _ => {}
     }
     exit

@@ -66,10 +66,8 @@ pub(super) fn two_digits(number: f64) -> String {
 
 /// Reads a number with a suffix: `k`, `m`, `g` are powers of 1000, `K`, `M`, `G` of 1024 (`byte_atoi`).
 pub(super) fn read_number(text: &str) -> Option<f64> {
-    let text = text.trim_start();
-    let end = text.find(|c: char| !c.is_ascii_digit() && !".+-".contains(c)).unwrap_or(text.len());
-    let number: f64 = text[..end].parse().ok()?;
-    let factor = match text[end..].chars().next() {
+    let (number, suffix) = crate::iperf3::number_and_suffix(text)?;
+    let factor = match suffix {
         Some('k') => 1e3,
         Some('m') => 1e6,
         Some('g') => 1e9,

@@ -18,7 +18,7 @@ mod text;
 mod units;
 
 use options::{Iperf3Role, Options, OptionsError};
-pub(super) use units::two_digits;
+pub(super) use units::{number_and_suffix, two_digits};
 
 use super::closed_loop;
 use fathom_run::{allow::AllowList, exit::Exit};

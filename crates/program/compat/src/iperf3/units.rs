@@ -86,10 +86,16 @@ pub(crate) fn two_digits(number: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.unsigned_abs())
 }
 
-/// Reads the number at the start of a text, like C's `%lf`, and the letter after it.
-fn number_and_suffix(text: &str) -> Option<(f64, Option<char>)> {
+/// Reads the decimal number at the start of a text, like C's `%lf`, and the letter after it.
+pub(crate) fn number_and_suffix(text: &str) -> Option<(f64, Option<char>)> {
     let text = text.trim_start();
+    let digits = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
+    let sign = |from: usize| usize::from(text[from..].starts_with(['+', '-']));
     let end = text.find(|c: char| !c.is_ascii_digit() && !".+-".contains(c)).unwrap_or(text.len());
+    // An `e` without a number behind it is no exponent.
+    let exponent = end + usize::from(text[end..].starts_with(['e', 'E']));
+    let exponent = if exponent > end { exponent + sign(exponent) } else { end };
+    let end = if exponent > end && digits(exponent) > 0 { exponent + digits(exponent) } else { end };
     Some((text[..end].parse().ok()?, text[end..].chars().next()))
 }
 
@@ -112,6 +118,13 @@ pub(super) fn read_rate(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_may_have_an_exponent_as_in_c() {
+        assert_eq!(["1e6", "1.5E+3", "2e3K", "4096"].map(read_volume), [1_000_000, 1_500, 2_048_000, 4_096].map(Some));
+        assert_eq!(["1e9", "5e-1k", "1e", "7ex"].map(read_rate), [1_000_000_000, 500, 1, 7].map(Some));
+        assert_eq!(read_rate("e3"), None);
+    }
 
     #[test]
     fn volumes_and_rates_are_shown_as_iperf3_shows_them() {

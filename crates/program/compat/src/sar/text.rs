@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
-use fathom_model::units::approximate;
+use fathom_model::units::{approximate, rounded};
 
 use super::{
     options::{Cores, Options},
@@ -181,7 +181,9 @@ impl GaugeMeans {
         for ((row, key), sum) in &self.sums {
             for rows in [&mut last.host, &mut last.softnet] {
                 if let Some(value) = rows.get_mut(row).and_then(|values| values.get_mut(key)) {
-                    *value = sum / self.n.max(1);
+                    // C's `%.0f` of the mean.
+                    let mean = approximate(*sum) / approximate(self.n.max(1));
+                    *value = rounded(mean.round_ties_even());
                 }
             }
         }

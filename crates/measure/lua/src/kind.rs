@@ -48,7 +48,7 @@ const OWN: [OptionDoc; 8] = [
         name: "header",
         value: ValueKind::Fields,
         default: None,
-        help: "initial header fields of the script, one `Name: value` per line",
+        help: "an initial header field of the script, `Name: value`; repeatable",
     },
     OptionDoc {
         name: ALLOW,

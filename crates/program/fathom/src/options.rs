@@ -55,7 +55,9 @@ fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
         ValueKind::Size => arg.value_name("BYTES"),
         ValueKind::BitRate | ValueKind::Rate => arg.value_name("RATE"),
         ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
-        ValueKind::Text | ValueKind::Secret | ValueKind::Fields | ValueKind::Frames => arg.value_name("TEXT"),
+        // Each use adds a field, as `-H` of curl, wrk and ab does.
+        ValueKind::Fields => arg.value_name("TEXT").action(ArgAction::Append),
+        ValueKind::Text | ValueKind::Secret | ValueKind::Frames => arg.value_name("TEXT"),
         ValueKind::Destination => arg.value_name("WHERE"),
         ValueKind::Source => arg.value_name("FROM"),
         ValueKind::File => arg.value_name("FILE"),
@@ -71,8 +73,8 @@ pub(crate) fn settings(matches: &ArgMatches, kinds: &[&'static dyn TestKind]) ->
             if matches.try_get_one(option.name).is_ok_and(|flag| flag == Some(&true)) {
                 settings.set(option.name, "true");
             }
-        } else if let Ok(Some(text)) = matches.try_get_one::<String>(option.name) {
-            settings.set(option.name, text.clone());
+        } else if let Ok(Some(texts)) = matches.try_get_many::<String>(option.name) {
+            settings.set(option.name, texts.map(String::as_str).collect::<Vec<_>>().join("\n"));
         }
     }
     settings
@@ -80,7 +82,22 @@ pub(crate) fn settings(matches: &ArgMatches, kinds: &[&'static dyn TestKind]) ->
 
 #[cfg(test)]
 mod tests {
-    use super::tests_with;
+    use clap::Command;
+    use fathom_model::Layer;
+
+    use super::{arguments, settings, tests_with};
+    use fathom_run::registry;
+
+    #[test]
+    fn an_option_of_fields_may_be_repeated() {
+        let kinds = registry::KINDS.iter().copied().filter(|kind| kind.layer() == Layer::Http).collect::<Vec<_>>();
+        let named: Vec<_> = kinds.iter().map(|kind| (kind.name(), *kind)).collect();
+        let command = Command::new("http").args_override_self(true).args(arguments(&named));
+        let words = ["http", "--header", "A: 1", "--method", "PUT", "--header", "B: 2", "--method", "POST"];
+        let settings = settings(&command.try_get_matches_from(words).unwrap(), &kinds);
+        assert_eq!(settings.text("header").as_deref(), Some("A: 1\nB: 2"));
+        assert_eq!(settings.text("method").as_deref(), Some("POST"), "the last one counts");
+    }
 
     #[test]
     fn an_option_says_shortly_which_tests_take_it() {

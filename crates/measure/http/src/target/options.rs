@@ -21,7 +21,7 @@ pub const REQUEST: [OptionDoc; 12] = [
         name: "header",
         value: ValueKind::Fields,
         default: None,
-        help: "header fields, one `Name: value` per line; replaces a default field, `Name:` alone removes it",
+        help: "a header field, `Name: value`; repeatable; replaces a default field, `Name:` alone removes it",
     },
     OptionDoc { name: "body", value: ValueKind::Text, default: None, help: "request body" },
     OptionDoc { name: "body-file", value: ValueKind::File, default: None, help: "file with the request body" },

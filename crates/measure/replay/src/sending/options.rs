@@ -36,7 +36,7 @@ pub(super) const WHAT_IS_SENT: [OptionDoc; 9] = [
         name: "header",
         value: ValueKind::Fields,
         default: None,
-        help: "header fields to set, one `Name: value` per line; `Name:` alone removes it",
+        help: "a header field to set, `Name: value`; repeatable; `Name:` alone removes it",
     },
     OptionDoc {
         name: "compare",

@@ -63,7 +63,7 @@ pub(super) const HTTP: LayerCommand = LayerCommand {
     layer: Layer::Http,
     title: "HTTP",
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
-    target: ("URL", "any http:// URL; without it, the responder of a --lab"),
+    target: ("URL", "an http:// or https:// URL; without it, the responder of a --lab"),
     examples: "\
 Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s

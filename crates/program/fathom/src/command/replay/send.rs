@@ -38,13 +38,13 @@ pub(super) const LIVE_OPTION: &str = "live";
 
 pub(super) const EXAMPLES: &[&str] = &[
     "fathom replay day.pcap --to http://127.0.0.1:8080 --compare",
-    "fathom replay day.pcap --to staging.example --header 'Host: shop.example' --speed 2x",
+    "fathom replay day.pcap --to 10.0.0.3 --allow 10.0.0.3 --header 'Host: shop.example'",
     "fathom replay day.pcap --to 127.0.0.1:8080 --speed max --methods GET,HEAD",
     "fathom replay day.pcap --lab pair --rate 5k",
     "fathom replay day.pcap --keys keys.log --to 127.0.0.1:8080",
     "fathom replay dns.pcap --to udp://127.0.0.1:53 --ports 53 --speed 10x --compare",
     "fathom replay redis.pcap --to tcp://127.0.0.1:6379 --ports 6379",
-    "fathom replay --live eth0 --ports 80 --to staging.example --duration 10min",
+    "fathom replay --live eth0 --ports 80 --to 10.0.0.3 --allow 10.0.0.3",
 ];
 
 pub(super) fn kind(name: &str) -> &'static dyn TestKind {

@@ -1,6 +1,6 @@
 //! A small HTTP server for one document: the newest exposition.
 //!
-//! It answers one scraper after another, waits for each a second, and reads no more than a request's head.
+//! It answers one scraper after another, waits at most a second for the request of each and another for it to take the answer, and reads no more than a request's head.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -57,16 +57,10 @@ impl ScrapeEndpoint {
 
 fn answer(mut scraper: TcpStream, text: &str) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
-    scraper.set_write_timeout(Some(PATIENCE))?;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        // The time is that of the whole head, however few bytes come at once.
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        scraper.set_read_timeout(Some(left))?;
+        scraper.set_read_timeout(Some(left(until)?))?;
         let n = scraper.read(&mut piece)?;
         if n == 0 || head.len() > HEAD_MAX {
             return Ok(());
@@ -80,10 +74,22 @@ fn answer(mut scraper: TcpStream, text: &str) -> io::Result<()> {
         _ => ("405 Method Not Allowed", "only GET is answered\n"),
     };
     let length = body.len();
-    write!(
-        scraper,
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
+    );
+    let (mut rest, until) = (answer.as_bytes(), Instant::now() + PATIENCE);
+    while !rest.is_empty() {
+        scraper.set_write_timeout(Some(left(until)?))?;
+        let n = scraper.write(rest)?;
+        rest = &rest[n..];
+    }
+    Ok(())
+}
+
+/// Returns the time that is left for all of a request, or of an answer, however few bytes go at once.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 #[cfg(test)]

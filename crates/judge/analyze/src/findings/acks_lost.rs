@@ -89,7 +89,7 @@ impl AcksLost {
     fn of_all(&self, seen: &TestEvidence<'_>, found: Unacknowledged<'_>) -> Finding {
         let Unacknowledged { sender, receiver, n_arrived, n_acknowledged } = found;
         let title = format!(
-            "the ACKs that {receiver} sends to {sender} are lost: {receiver} had received {} of a connection, and a second later {sender} knew of {}",
+            "the ACKs that {receiver} sends to {sender} are lost: {receiver} had received {} of a connection, and a second later {sender} had ACKs for {}",
             Bytes(n_arrived),
             Bytes(n_acknowledged)
         );
@@ -343,7 +343,7 @@ mod tests {
             run.findings.iter().map(|finding| (finding.id.clone(), finding.title.clone())).collect::<Vec<_>>()
         };
         let all = found((40_000, 7_241), 10);
-        let told = "the ACKs that target sends to client are lost: target had received 39.1 KiB of a connection, and a second later client knew of 7.07 KiB";
+        let told = "the ACKs that target sends to client are lost: target had received 39.1 KiB of a connection, and a second later client had ACKs for 7.07 KiB";
         assert!(all.contains(&("acks-lost".to_owned(), told.to_owned())), "{all:#?}");
         assert!(!all.iter().any(|(id, _)| id == "path-mtu-black-hole"), "{all:#?}");
         let is_hole = |all: Vec<(String, String)>| all.iter().any(|(id, _)| id == "path-mtu-black-hole");

@@ -191,7 +191,7 @@ impl FindingRule for ConnectDelays {
 fn offers_ecn(seen: &TestEvidence<'_>, host: &str) -> Option<NextStep> {
     let is_offered = seen.environment(host)?.get("sysctl", "net.ipv4.tcp_ecn") == Some("1");
     let step = NextStep::new("sysctl -w net.ipv4.tcp_ecn=2").on(host).expected(
-        "let connections open at once, if a device on the way drops SYNs that offer ECN: each first SYN of this host does, and no second one",
+        "let connections open at once if a device on the way drops SYNs that offer ECN: this host offers it in the first SYN of each connection, and not in the second",
     );
     is_offered.then_some(step)
 }

@@ -89,7 +89,7 @@ impl AnswerLimit {
     fn next(self, seen: &TestEvidence<'_>) -> Option<NextStep> {
         let slow = Nanos::from_millis((2 * self.interval.0).div_ceil(1_000_000));
         let command = seen.repeat_test_command(&format!("--interval {}ms", slow.0 / 1_000_000))?;
-        Some(NextStep::new(command).expected("lose nothing, if answers are limited and the path is sound"))
+        Some(NextStep::new(command).expected("lose nothing if the limit is the reason and not the path"))
     }
 }
 
@@ -156,8 +156,8 @@ impl FindingRule for LostProbes {
             let AnswerLimit { n_in_a_row, interval, n_lost } = limit;
             let share = percent(ratio(n_lost, n_sent).unwrap_or(0.0));
             let title = format!(
-                "answers are limited to one in {interval}, by {target} or on the way: {} of {} probes{of_pair} ({share}) had none, each time about \
-                 {n_in_a_row} in a row",
+                "{target} or a device on the way limits the answers to one every {interval}: {} of {} probes{of_pair} ({share}) had none, about \
+                 {n_in_a_row} in a row each time",
                 grouped(n_lost),
                 grouped(n_sent)
             );
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn probes_that_are_lost_at_equal_distances_meet_a_limit_of_answers() {
         let finding = series((200, 44), &[4; 39]).finding(RATE_LIMIT).unwrap();
-        let told = "answers are limited to one in 22.7 ms, by 198.18.0.2 or on the way: 156 of 200 probes (78 %) had none, each time about 4 in a row";
+        let told = "198.18.0.2 or a device on the way limits the answers to one every 22.7 ms: 156 of 200 probes (78 %) had none, about 4 in a row each time";
         assert_eq!(finding.title, told);
         assert!(series((200, 44), &[4, 9, 3, 6, 14, 3, 5, 8, 12, 3, 20]).finding(RATE_LIMIT).is_none());
     }

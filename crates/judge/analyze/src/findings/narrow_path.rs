@@ -91,8 +91,7 @@ impl FindingRule for SmallSegments {
             return Vec::new();
         }
         let title = format!(
-            "the segments of its connections carry {mss} bytes, although its ends send packets of up to {mtu}: one of them advertises a small MSS, or a device \
-             on the way lowers it"
+            "TCP segments carry {mss} bytes, although both ends take packets of {mtu} bytes: one end advertises a small MSS, or a device on the way lowers it"
         );
         let next = NextStep::new("tcpdump -ni any 'tcp[tcpflags] & tcp-syn != 0'").on(&seen.test.from).expected(
             "show the `mss` of the SYN and of the SYN-ACK; run it at the other end too: a device on the way changes what differs there",
@@ -171,7 +170,7 @@ mod tests {
             builder.finding("narrow-path").map(|finding| finding.title)
         };
         let title = told(524, None).unwrap();
-        let words = "the segments of its connections carry 524 bytes, although its ends send packets of up to 1500";
+        let words = "TCP segments carry 524 bytes, although both ends take packets of 1500 bytes: ";
         assert!(title.starts_with(words), "{title}");
         assert_eq!((told(1_428, None), told(524, Some("536"))), (None, None));
     }

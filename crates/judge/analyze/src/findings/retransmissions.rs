@@ -222,8 +222,8 @@ fn dropped(seen: &TestEvidence<'_>, host: &str, counter: &str) -> u64 {
     let interface = seen.interface(host);
     // A counter without this instance is one of cores, or of the whole host.
     let of = seen.has_counter_of(host, counter, interface).then_some(interface);
-    let redirects = seen.redirects(host).into_iter().filter(|_| counter == QDISC_DROPPED);
-    let of_redirects: u64 = redirects.map(|device| seen.growth(host, counter, Some(device))).sum();
+    let redirects = if counter == QDISC_DROPPED { seen.redirects(host) } else { Vec::new() };
+    let of_redirects: u64 = redirects.into_iter().map(|device| seen.growth(host, counter, Some(device))).sum();
     seen.growth(host, counter, of) + of_redirects
 }
 

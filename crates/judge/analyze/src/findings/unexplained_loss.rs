@@ -260,7 +260,7 @@ fn refusals(seen: &TestEvidence<'_>) -> String {
     let errors = records.flat_map(|(_, record)| &record.errors).filter(|(failure, _)| is_refusal(&failure.cause));
     match errors.map(|(_, n)| *n).sum::<u64>() {
         n if n == 0 || 2 * n_messages < n => String::new(),
-        n => format!(", and a firewall or a router refused {} with an ICMP message", grouped(n)),
+        n => format!(", and a firewall or a router refused {} of them (ICMP unreachable)", grouped(n)),
     }
 }
 
@@ -410,12 +410,14 @@ impl LossShape {
                 format!("{lost}; the longest gap is {} in a row, about {span} without any", grouped(longest))
             }
             Self::NothingMore { round, since } => {
-                format!("{lost}; nothing arrived any more from {since} of round {round} on")
+                let when =
+                    if since == Nanos::ZERO { "from the start".to_owned() } else { format!("after the first {since}") };
+                format!("{lost}; nothing arrived {when} of round {round}")
             }
             Self::WholeFlows { n_silent, n_flows } => {
-                let why = ": one of several paths or links that flows are spread over passes nothing";
+                let why = ": one of the parallel paths or links that carry the flows is dead";
                 let why = if at.is_some() { "" } else { why };
-                format!("{lost}; nothing of {n_silent} of the {n_flows} flows arrived in a round{why}")
+                format!("{lost}; in a round, no datagram of {n_silent} of the {n_flows} flows arrived{why}")
             }
             Self::Unknown => lost.to_owned(),
         }
@@ -517,7 +519,7 @@ fn longest_silence(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u64, Nanos)>
 /// Returns the first round in which nothing arrived from some time on, though it was sent for much longer, and that time; `None` if that is not most
 /// of a loss.
 ///
-/// Known as [`longest_silence`]. A round of which nothing arrived is one too, if an earlier one had arrivals.
+/// As exact as [`longest_silence`]. A round of which nothing arrived is one too, if an earlier one had arrivals.
 fn last_arrival(seen: &TestEvidence<'_>, n_lost: u64) -> Option<(u32, Nanos)> {
     let (from, to) = seen.one_way()?;
     let (mut first, mut n_sent_on) = (None, 0);
@@ -637,7 +639,7 @@ mod tests {
         assert_eq!(found(&[60; 10]).id, LOSS);
         assert_eq!(found(&[100, 100, 0, 0, 0, 0, 0, 0, 0, 100]).id, "outage");
         let ended = found(&[100, 100, 100, 100, 100, 0, 0, 0, 0, 0]);
-        assert!(ended.title.ends_with("nothing arrived any more from 500 ms of round 1 on"), "{}", ended.title);
+        assert!(ended.title.ends_with("nothing arrived after the first 500 ms of round 1"), "{}", ended.title);
         assert_eq!(found(&[100; 5]).id, LOSS, "it may have ended early");
     }
 
@@ -650,7 +652,7 @@ mod tests {
             builder.total("target", count::FLOWS_SILENT, n_silent);
             builder.finding(LOSS).unwrap().title
         };
-        assert!(told(8).contains("; nothing of 8 of the 16 flows arrived in a round"), "{}", told(8));
+        assert!(told(8).contains("; in a round, no datagram of 8 of the 16 flows arrived: "), "{}", told(8));
         assert!(!told(2).contains("flows arrived"), "{}", told(2));
     }
 

@@ -29,7 +29,7 @@ use crate::{
     evidence::{TestEvidence, counter_evidence, explained_ratio},
     same_way::{carried_bits, share_a_limit},
     summaries::main_rate,
-    window::{host_of, record_of},
+    window::record_of,
 };
 
 /// A smaller share appears only in the table.
@@ -137,7 +137,7 @@ impl FindingRule for UnexplainedLoss {
             Some(filter) => format!("a packet filter on {} dropped {share_text} of the {units}", filter.host),
             None => format!(
                 "{share_text} of the {units} were lost where no counter of these hosts shows it{}",
-                refusals(seen)
+                refusals(seen, n)
             ),
         };
         let end = |side| seen.host_of(side).unwrap_or(host);
@@ -235,7 +235,7 @@ impl FindingRule for LostTransactions {
         let filter = filter_of_datagrams(seen, loss.n);
         let how = match &filter {
             Some(filter) => format!("a packet filter on {} dropped packets", filter.host),
-            None => format!("they or their answers were lost{}", refusals(seen)),
+            None => format!("they or their answers were lost{}", refusals(seen, loss.n)),
         };
         let title = format!(
             "{} of the requests had no answer: {how}, and each kept its flow waiting until it timed out{waited}",
@@ -249,19 +249,21 @@ impl FindingRule for LostTransactions {
     }
 }
 
-/// Says that a device on the way, or the other end, refused some of what was sent, as a clause that follows a loss; empty if none did. A device tells only some of
-/// those that it refuses (RFC 1812 section 4.3.2.8).
-fn refusals(seen: &TestEvidence<'_>) -> String {
-    // The host itself tells a sender of a neighbor that does not answer.
-    let is_of_router = |host: &str| seen.growth(host, host::NEIGHBOR_UNRESOLVED, None) == 0;
+/// Says that a device on the way, or the other end, refused some of so many that were lost, as a clause that follows the loss; empty if none did. A device
+/// tells only some of those that it refuses (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4), and the kernel tells a socket only some of what it is told.
+fn refusals(seen: &TestEvidence<'_>, n_lost: u64) -> String {
+    // Fewer may be for another program.
+    const MESSAGES_MIN: u64 = 3;
     let n_messages: u64 = seen.hosts().map(|host| seen.growth(host, host::ICMP_IN_UNREACHABLE, None)).sum();
-    let is_refusal = |cause: &Cause| matches!(cause, Cause::Other(words) if words.contains("unreachable"));
-    let records = seen.trials().iter().flat_map(|trial| &trial.records).filter(|(key, _)| is_of_router(host_of(key)));
-    let errors = records.flat_map(|(_, record)| &record.errors).filter(|(failure, _)| is_refusal(&failure.cause));
-    match errors.map(|(_, n)| *n).sum::<u64>() {
-        n if n == 0 || 2 * n_messages < n => String::new(),
-        n => format!(", and a firewall or a router refused {} of them (ICMP unreachable)", grouped(n)),
+    // A port that nobody listens on has a finding of its own, and of a neighbor that does not answer the host itself tells.
+    let mut errors =
+        seen.trials().iter().flat_map(|trial| trial.records.values()).flat_map(|record| record.errors.keys());
+    let is_told = errors.any(|failure| failure.cause == Cause::Refused)
+        || seen.hosts().any(|host| seen.growth(host, host::NEIGHBOR_UNRESOLVED, None) > 0);
+    if is_told || !(MESSAGES_MIN..=n_lost).contains(&n_messages) {
+        return String::new();
     }
+    format!(", and a firewall or a router refused some of them ({} ICMP messages)", grouped(n_messages))
 }
 
 /// Returns the packets that were dropped where a core came too late: in a full socket, or in the backlog of a core.
@@ -641,6 +643,22 @@ mod tests {
         let ended = found(&[100, 100, 100, 100, 100, 0, 0, 0, 0, 0]);
         assert!(ended.title.ends_with("nothing arrived after the first 500 ms of round 1"), "{}", ended.title);
         assert_eq!(found(&[100; 5]).id, LOSS, "it may have ended early");
+    }
+
+    #[test]
+    fn messages_of_a_device_that_refuses_are_told_beside_the_loss() {
+        let told = |n_messages: u64, error: Option<&str>| {
+            let mut builder = lossy(10_000, 9_800, Some(2));
+            builder.host_counter("client", (host::ICMP_IN_UNREACHABLE, ""), n_messages);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            if let Some(error) = error {
+                record.errors.add(error, 9);
+            }
+            builder.finding(LOSS).is_some_and(|found| found.title.contains("refused some of them (9 ICMP messages)"))
+        };
+        assert!(told(9, None) && told(9, Some("sendmmsg: host unreachable")));
+        assert!(!told(9, Some("sendmmsg: connection refused")), "nobody listens");
+        assert!(!told(2, None) && !told(5_000, None), "those of others");
     }
 
     #[test]
